@@ -1,0 +1,56 @@
+"""moray: fine-tune language models on Ray Train, stage by stage, file by file."""
+
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+
+configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+
+
+rule finetune:
+    """Every run's model, as a Hugging Face folder."""
+    input:
+        expand("results/runs/{run}/model/manifest.json", run=EXPERIMENT.runs),
+    message:
+        "every run has its model"
+
+
+rule eval:
+    """Every run's model against its base, on held-out rows."""
+    input:
+        expand("results/runs/{run}/eval.json", run=EXPERIMENT.runs),
+    message:
+        "every run is evaluated"
+
+
+rule generate:
+    """Held-out prompts, continued by every run's model and by its base."""
+    input:
+        expand("results/runs/{run}/samples.jsonl", run=EXPERIMENT.runs),
+    message:
+        "every run has its samples"
+
+
+rule data:
+    """Every run's tokens."""
+    input:
+        expand("results/tokens/{store}/manifest.json", store=STORES),
+    message:
+        "every run has its tokens"
+
+
+include: "workflow/rules/download.smk"
+include: "workflow/rules/base_model.smk"
+include: "workflow/rules/tokenize.smk"
+include: "workflow/rules/finetune.smk"
+include: "workflow/rules/export.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/generate.smk"
+
+
+onstart:
+    check_resources(job for job in workflow.dag.needrun_jobs())

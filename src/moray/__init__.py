@@ -1,0 +1,1 @@
+"""moray: fine-tune language models with Snakemake and Ray Train."""

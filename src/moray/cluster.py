@@ -1,0 +1,109 @@
+"""Where Ray is: on this machine for the time of a run, or a cluster that is there already."""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from moray.config.schema import Ray
+from moray.errors import UserError
+
+_LOCAL = "local"
+
+# Weights don't travel through Ray's object store; the default would reserve a third of memory.
+_OBJECT_STORE_BYTES = 128 * 2**20
+
+_ENVIRONMENT = {
+    # The controller polls workers at this interval; a second each at start, end and report.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
+    # Otherwise a worker's prints appear twice.
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+def check_cores(settings: Ray, path: str) -> None:
+    """Hold what local workers ask for against this machine, before anything is started.
+
+    Raises:
+        UserError: if they ask for more CPUs than there are.
+    """
+    if settings.address == _LOCAL:
+        wanted = {"CPU": settings.resources_per_worker.get("CPU", 0)}
+        _check(wanted, settings.num_workers, {"CPU": _cores()}, path, "this machine")
+
+
+@contextmanager
+def connected(settings: Ray, path: str) -> Iterator[bool]:
+    """Connect to Ray for the body; a local Ray is started before and ended after it.
+
+    Args:
+        settings: the `ray` section of the config.
+        path: of that section in the config, for errors.
+
+    Yields:
+        Whether workers get a GPU each.
+
+    Raises:
+        UserError: if the workers ask for more than there is.
+    """
+    check_cores(settings, path)
+    os.environ.update(_ENVIRONMENT)
+    _check_authentication(settings.address, path)
+    import ray
+
+    options: dict[str, Any] = {"log_to_driver": False}
+    if settings.address == _LOCAL:
+        options["num_cpus"] = _cores()
+        options["object_store_memory"] = _OBJECT_STORE_BYTES
+        options["include_dashboard"] = settings.include_dashboard
+    ray.init(address=settings.address, **options)
+    try:
+        there = ray.cluster_resources()
+        use_gpu = there.get("GPU", 0) > 0 if settings.use_gpu == "auto" else settings.use_gpu
+        wanted = settings.resources_per_worker | ({"GPU": 1.0} if use_gpu else {})
+        _check(wanted, settings.num_workers, there, path, "the cluster")
+        yield use_gpu
+    finally:
+        ray.shutdown()
+
+
+def _check(
+    wanted: Mapping[str, float], workers: int, there: Mapping[str, float], path: str, where: str
+) -> None:
+    for resource, share in wanted.items():
+        available = there.get(resource, 0)
+        if workers * share > available:
+            raise UserError(
+                f"{path}.num_workers",
+                f"got {workers} workers of {share:g} {resource} each, "
+                f"expected at most {available:g} {resource} in all, which is what {where} has",
+                f"lower num_workers or resources_per_worker.{resource}",
+            )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check_authentication(address: str, path: str) -> None:
+    """Refuse a cluster that anyone on the network could send code to."""
+    if address in (_LOCAL, "auto") or os.environ.get("RAY_AUTH_MODE") == "token":
+        return
+    host = urlsplit(address if "//" in address else f"//{address}").hostname or address
+    try:
+        loopback = ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
+    except OSError as error:
+        raise UserError(
+            f"{path}.address", f"got {address}, which names no known host", "check the address"
+        ) from error
+    if not loopback:
+        raise UserError(
+            f"{path}.address",
+            f"got {address}, a cluster beyond this machine, without RAY_AUTH_MODE=token",
+            "start the cluster with token authentication and set that variable here",
+        )

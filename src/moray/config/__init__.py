@@ -1,0 +1,1 @@
+"""The config: its schema, its checks, and what each stage depends on."""

@@ -1,0 +1,56 @@
+"""From the mapping that a user wrote to a checked `Experiment`, or one line for each fault."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from moray.config.faults import describe
+from moray.config.references import check_references
+from moray.config.schema import Experiment
+from moray.errors import ConfigError
+
+_NAMED = ("datasets", "models", "runs")
+
+
+def load_experiment(config: Mapping[str, Any]) -> Experiment:
+    """Check a config and fill `defaults` into each run.
+
+    Args:
+        config: the merged YAML files, as plain mappings. An entry of `datasets`, `models` or
+            `runs` that is None counts as absent, so that an overlay can remove it.
+
+    Raises:
+        ConfigError: naming every fault, one line each.
+    """
+    written = {key: _without_removed(key, value) for key, value in config.items()}
+    try:
+        experiment = Experiment.model_validate(_with_defaults(written))
+    except ValidationError as error:
+        raise ConfigError(describe(error, written)) from None
+    if problems := check_references(experiment):
+        raise ConfigError(problems)
+    return experiment
+
+
+def _without_removed(key: str, value: Any) -> Any:
+    if key in _NAMED and isinstance(value, Mapping):
+        return {name: entry for name, entry in value.items() if entry is not None}
+    return value
+
+
+def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
+    defaults, runs = config.get("defaults", {}), config.get("runs")
+    if not isinstance(defaults, Mapping) or not isinstance(runs, Mapping):
+        return config
+    return {**config, "runs": {name: _merge(defaults, run) for name, run in runs.items()}}
+
+
+def _merge(base: Any, override: Any) -> Any:
+    """Override a mapping key by key, at every depth."""
+    if not isinstance(base, Mapping) or not isinstance(override, Mapping):
+        return override
+    merged = dict(base)
+    for key, value in override.items():
+        merged[key] = _merge(base[key], value) if key in base else value
+    return merged

@@ -1,0 +1,82 @@
+"""Checks across sections: names that must exist, runs that must not go in circles."""
+
+import difflib
+from collections.abc import Collection, Iterator
+
+from moray.config.schema import Experiment, Run, RunRef, ScratchModel
+from moray.errors import UserError
+
+
+def check_references(experiment: Experiment) -> list[UserError]:
+    """All faults that no single section shows."""
+    problems = [*_tokenizers(experiment)]
+    for name, run in experiment.runs.items():
+        problems += _run(experiment, name, run)
+    problems += _circles(experiment)
+    if not problems:
+        problems += _blocks(experiment)
+    return problems
+
+
+def _tokenizers(experiment: Experiment) -> Iterator[UserError]:
+    for name, model in experiment.models.items():
+        if isinstance(model, ScratchModel):
+            path = f"models.{name}.tokenizer.train_on"
+            yield from _known(path, model.tokenizer.train_on, experiment.datasets, "datasets")
+
+
+def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
+    yield from _known(f"runs.{name}.dataset", run.dataset, experiment.datasets, "datasets")
+    if isinstance(run.model, RunRef):
+        yield from _known(f"runs.{name}.model.run", run.model.run, experiment.runs, "runs")
+    else:
+        yield from _known(f"runs.{name}.model", run.model, experiment.models, "models")
+    if run.train.global_batch_size % run.ray.num_workers:
+        yield UserError(
+            f"runs.{name}.train.global_batch_size",
+            f"got {run.train.global_batch_size}, expected a multiple of ray.num_workers "
+            f"({run.ray.num_workers})",
+            "change either",
+        )
+    if run.dataset in experiment.datasets and experiment.datasets[run.dataset].test_share == 0:
+        yield UserError(
+            f"datasets.{run.dataset}.test_share",
+            f"got 0, expected a share of test rows for run {name} to be judged on",
+            "set it to 0.05, say",
+        )
+
+
+def _known(path: str, name: str, names: Collection[str], section: str) -> Iterator[UserError]:
+    if name in names:
+        return
+    close = difflib.get_close_matches(name, names, n=1)
+    remedy = f"did you mean {close[0]}?" if close else f"add it under {section}"
+    yield UserError(path, f"got {name}, expected a name under {section}", remedy)
+
+
+def _circles(experiment: Experiment) -> Iterator[UserError]:
+    for name in experiment.runs:
+        lineage, current = [name], experiment.runs[name].model
+        while isinstance(current, RunRef) and current.run in experiment.runs:
+            lineage.append(current.run)
+            if lineage.count(current.run) > 1:
+                break
+            current = experiment.runs[current.run].model
+        if len(lineage) > 1 and lineage[-1] == name:
+            yield UserError(
+                f"runs.{name}.model.run",
+                f"got a circle ({' <- '.join(lineage)}), expected a chain that ends in a model",
+                "let one of these runs start from a name under models",
+            )
+
+
+def _blocks(experiment: Experiment) -> Iterator[UserError]:
+    for name, run in experiment.runs.items():
+        model = experiment.models[experiment.base_model(name)]
+        if isinstance(model, ScratchModel) and run.data.block_size > model.max_position_embeddings:
+            yield UserError(
+                f"runs.{name}.data.block_size",
+                f"got {run.data.block_size}, expected at most max_position_embeddings of its "
+                f"model ({model.max_position_embeddings})",
+                "change either",
+            )

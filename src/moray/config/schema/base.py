@@ -1,0 +1,43 @@
+"""What all config models share, and the mark that sets execution-only keys apart."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+EXECUTION_ONLY = "moray:execution-only"
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+PositiveInt = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Model(BaseModel):
+    """A frozen section of the config; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+def execution_only(default: Any, **constraints: Any) -> Any:
+    """A key that says only how a stage is executed: changing it re-runs nothing."""
+    return Field(default, json_schema_extra={EXECUTION_ONLY: True}, **constraints)
+
+
+def is_execution_only(field: FieldInfo) -> bool:
+    """Whether changing the key leaves the result as it is."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get(EXECUTION_ONLY))
+
+
+def result_keys(section: Model) -> dict[str, Any]:
+    """The keys of a section that its result depends on, as sorted builtins."""
+    fields = type(section).model_fields
+    kept = {name for name in fields if not is_execution_only(fields[name])}
+    return dict(sorted(section.model_dump(mode="json", include=kept).items()))
+
+
+def execution_keys(section: Model) -> dict[str, Any]:
+    """The keys of a section that say only how it is executed."""
+    fields = type(section).model_fields
+    kept = {name for name in fields if is_execution_only(fields[name])}
+    return dict(sorted(section.model_dump(mode="json", include=kept).items()))

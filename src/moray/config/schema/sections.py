@@ -1,0 +1,119 @@
+"""The sections that every run has: data, train, ray, evaluate, generate."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from moray.config.schema.base import Model, PositiveInt, Share, execution_only
+
+
+class Data(Model):
+    """How documents become rows of tokens."""
+
+    block_size: Annotated[int, Field(ge=8)] = Field(
+        256, description="Tokens in a row; longer documents continue in another row."
+    )
+
+
+class Train(Model):
+    """The optimisation: what a step is and how many there are."""
+
+    strategy: Literal["ddp"] = execution_only(
+        "ddp", description="How parameters and gradients are spread over the workers."
+    )
+    num_epochs: float = Field(1.0, gt=0, description="Passes over the train split.")
+    max_steps: PositiveInt | None = Field(
+        None, description="Optimizer steps; overrides `num_epochs` where given."
+    )
+    global_batch_size: PositiveInt = Field(
+        16, description="Rows in an optimizer step, over all workers."
+    )
+    micro_batch_size: PositiveInt = execution_only(
+        8, description="Rows that a worker holds in one forward pass, at most."
+    )
+    learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate.")
+    lr_scheduler_type: Literal["cosine", "constant"] = Field(
+        "cosine", description="Course of the learning rate after the warm-up."
+    )
+    warmup_ratio: Share = Field(0.03, description="Share of the steps with a rising learning rate.")
+    min_lr_ratio: float = Field(
+        0.1, ge=0, le=1, description="Where `cosine` ends, as a share of `learning_rate`."
+    )
+    weight_decay: float = Field(
+        0.1, ge=0, description="AdamW's decay of weight matrices; vectors are not decayed."
+    )
+    adam_beta1: Share = Field(0.9, description="AdamW's decay of the gradient's mean.")
+    adam_beta2: Share = Field(0.95, description="AdamW's decay of the squared gradient's mean.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled to this norm.")
+    precision: Literal["auto", "bf16", "fp32"] = Field(
+        "auto",
+        description="Arithmetic of the forward pass; weights are always fp32. `auto`: bf16 where "
+        "the processor computes in it.",
+    )
+    seed: int = Field(0, ge=0, description="Seed of the sample order and of dropout.")
+    logging_steps: PositiveInt = Field(10, description="Steps between lines of the history.")
+    eval_steps: PositiveInt = Field(
+        100, description="Steps between evaluations on the validation split."
+    )
+    eval_rows: PositiveInt = Field(64, description="Rows of the validation split that are used.")
+    save_steps: PositiveInt = execution_only(100, description="Steps between checkpoints.")
+    save_total_limit: PositiveInt = execution_only(
+        2, description="Newest checkpoints that are kept."
+    )
+
+
+class Ray(Model):
+    """Where the training runs. Nothing here changes the result."""
+
+    address: str = execution_only(
+        "local",
+        description="`local` starts Ray on this machine for the run; else a cluster's address.",
+    )
+    num_workers: PositiveInt = execution_only(2, description="Training processes.")
+    use_gpu: Literal["auto"] | bool = execution_only(
+        "auto", description="Whether each worker gets a GPU; `auto`: where there is one."
+    )
+    resources_per_worker: dict[str, Annotated[float, Field(gt=0)]] = execution_only(
+        {"CPU": 1.0}, description="What Ray reserves for each worker; CPUs are its threads."
+    )
+    max_failures: int = execution_only(
+        3, ge=0, description="Times that lost workers are replaced within a run."
+    )
+    storage_path: str = execution_only(
+        "results/work",
+        description="Folder of checkpoints and run state; on a cluster, one that all nodes share.",
+    )
+    include_dashboard: bool = execution_only(
+        False, description="Whether a local Ray serves its dashboard."
+    )
+
+
+class Evaluate(Model):
+    """Scoring a run's model and its base on the test split."""
+
+    max_rows: PositiveInt | None = Field(
+        None, description="Rows of the test split that are scored; all of them unless given."
+    )
+    bootstrap_samples: PositiveInt = Field(
+        1000, description="Resamplings of the documents behind an interval."
+    )
+    confidence: float = Field(0.95, gt=0, lt=1, description="Coverage of the intervals.")
+    batch_size: PositiveInt = execution_only(16, description="Rows in a forward pass.")
+
+
+class Generate(Model):
+    """Continuing prompts of the test split, by the run's model and by its base."""
+
+    num_samples: PositiveInt = Field(32, description="Prompts that are continued.")
+    max_new_tokens: PositiveInt = Field(128, description="Tokens of a continuation, at most.")
+    prompt_tokens: PositiveInt = Field(
+        64, description="Tokens of a `text` document that serve as its prompt."
+    )
+    temperature: float = Field(0.7, ge=0, description="0 takes the likeliest token.")
+    top_p: float = Field(
+        0.95, gt=0, le=1, description="Smallest set of tokens with this probability is sampled."
+    )
+    seed: int = Field(0, ge=0, description="Seed of the sampling.")
+    batch_size: PositiveInt = Field(
+        16, description="Prompts continued at once; sampled tokens depend on it."
+    )

@@ -1,0 +1,1 @@
+"""The world in, rows out: sources, their shapes, and the splits."""

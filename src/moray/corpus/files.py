@@ -1,0 +1,66 @@
+"""Local files as a corpus: text files as documents, tables as rows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import datasets
+
+from moray.corpus.document import COLUMNS, Document
+from moray.errors import UserError
+
+_BUILDERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+
+
+def documents(files: list[Path], format: str) -> Iterator[Document]:
+    """All documents of some files, in order.
+
+    Raises:
+        UserError: naming the file that can't be read, or that lacks a column of the format.
+    """
+    for file in files:
+        if file.suffix == ".txt":
+            yield _text_file(file, format)
+        elif file.suffix in _BUILDERS:
+            yield from _table(file, format)
+        else:
+            raise UserError(
+                str(file),
+                f"got the ending {file.suffix!r}, expected .txt or {', '.join(_BUILDERS)}",
+                "rename or convert the file",
+            )
+
+
+def _text_file(file: Path, format: str) -> Document:
+    if format != "text":
+        raise UserError(str(file), f"got a .txt file for {format}", "set format: text")
+    try:
+        return Document(text=file.read_bytes().decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(
+            str(file), f"got invalid UTF-8 at byte {error.start}", "convert the file to UTF-8"
+        ) from error
+
+
+def _table(file: Path, format: str) -> Iterator[Document]:
+    wanted = COLUMNS[format]
+    try:
+        rows = iter(
+            datasets.load_dataset(
+                _BUILDERS[file.suffix], data_files=str(file), split="train", streaming=True
+            )
+        )
+        for row in rows:
+            if missing := [name for name in wanted if not isinstance(row.get(name), str)]:
+                raise UserError(
+                    str(file),
+                    f"got columns {', '.join(row)}, expected text in {', '.join(missing)}",
+                    "rename the columns or choose the format that fits",
+                )
+            yield Document(**{name: row[name] for name in wanted})
+    except UserError:
+        raise
+    except Exception as error:
+        first = str(error).partition("\n")[0]
+        raise UserError(
+            str(file), f"got an unreadable {file.suffix} file ({first})", "check the file"
+        ) from error

@@ -1,0 +1,65 @@
+"""The standard library of the running Python as a corpus: modules, or its functions."""
+
+import ast
+import sysconfig
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from moray.corpus.document import Document
+
+# Tests, bundled wheels and generated tables are not what a reader would call library code.
+_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+_LEFT_OUT |= {"_sysconfigdata", "pydoc_data", "lib2to3"}
+
+
+def modules() -> Iterator[Document]:
+    """Each module's source; `group` is its path below the library's folder."""
+    library = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(library.rglob("*.py")):
+        name = path.relative_to(library)
+        if _LEFT_OUT.isdisjoint(name.parts) and not name.stem.startswith("_sysconfigdata"):
+            source = path.read_text(encoding="utf-8", errors="replace")
+            if source.strip():
+                yield Document(text=source, group=name.as_posix())
+
+
+def functions() -> Iterator[Document]:
+    """Each documented function or method: signature and docstring as prompt, then the body.
+
+    Both are dedented to the margin, so that prompt and completion together parse. Functions
+    that are copies of another are given once.
+    """
+    seen = set()
+    for module in modules():
+        for document in _functions_of(module["text"]):
+            content = document["prompt"], document["completion"]
+            if content not in seen:
+                seen.add(content)
+                yield Document(group=module["group"], **document)
+
+
+def _functions_of(source: str) -> Iterator[Document]:
+    lines = source.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if ast.get_docstring(node) is None or len(node.body) < 2:
+            continue
+        body_starts = node.body[0].end_lineno
+        if node.body[1].lineno == body_starts:
+            continue  # `"""Docstring."""; return 1`: no line divides prompt and body
+        whole = textwrap.dedent("".join(lines[node.lineno - 1 : node.end_lineno]))
+        if not _parses(whole):
+            continue  # a docstring's own margin can keep a method from being dedented
+        cut = (body_starts or 0) - node.lineno + 1
+        dedented = whole.splitlines(keepends=True)
+        yield Document(prompt="".join(dedented[:cut]), completion="".join(dedented[cut:]))
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True

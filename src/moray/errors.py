@@ -1,0 +1,31 @@
+"""Faults that a user can cause and mend, told in one line."""
+
+
+class UserError(Exception):
+    """`path: got X, expected Y; do Z`: where it is, what is wrong, what to do.
+
+    Args:
+        path: the config key (dotted) or the file that is at fault.
+        problem: what was found and what was expected.
+        remedy: what the user can do about it.
+    """
+
+    def __init__(self, path: str, problem: str, remedy: str) -> None:
+        super().__init__(path, problem, remedy)
+        self.path = path
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return " ".join(f"{self.path}: {self.problem}; {self.remedy}".split())
+
+
+class ConfigError(Exception):
+    """All that is wrong with a config, one line for each fault."""
+
+    def __init__(self, problems: list[UserError]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)

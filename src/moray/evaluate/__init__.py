@@ -1,0 +1,1 @@
+"""Judging a model: likelihood of held-out text, and what it writes."""

@@ -1,0 +1,48 @@
+"""Loading a causal language model, and what training on packed rows takes for granted."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from moray.errors import UserError
+
+
+def load_model(folder: Path) -> PreTrainedModel:
+    """The model of a Hugging Face folder in fp32, in evaluation mode, on the CPU.
+
+    Raises:
+        UserError: if the folder holds no such model.
+    """
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, use_safetensors=True, local_files_only=True
+        )
+    except (OSError, ValueError) as error:
+        first = str(error).partition("\n")[0]
+        raise UserError(
+            str(folder), f"got no causal language model ({first})", "check the folder"
+        ) from error
+    return model.eval()
+
+
+@torch.no_grad()
+def check_isolation(model: PreTrainedModel) -> None:
+    """Make sure that documents packed into a row don't see each other.
+
+    Whether `position_ids` that restart keep attention inside documents depends on the model's
+    architecture; where they don't, packed training would silently leak.
+
+    Raises:
+        UserError: if the second of two documents comes out differently than alone.
+    """
+    tokens = torch.arange(8).unsqueeze(0) % model.config.get_text_config().vocab_size
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]])
+    packed = model(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, 4:]
+    alone = model(input_ids=tokens[:, 4:], position_ids=positions[:, 4:], use_cache=False).logits
+    if not torch.allclose(packed, alone, rtol=1e-3, atol=1e-4):
+        raise UserError(
+            model.config.model_type,
+            "got an architecture in which packed documents see each other",
+            "choose one that builds its attention mask from position_ids, such as Llama or Qwen",
+        )

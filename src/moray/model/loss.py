@@ -1,0 +1,52 @@
+"""The loss of a batch, as a module, so that a strategy can wrap it."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from moray.tokens.batch import IGNORED, Batch
+
+
+class TokenLoss(nn.Module):
+    """Negative log-likelihood of each trained token of a batch, in nats.
+
+    Logits are made for trained places alone, unless the architecture changes what its output
+    embedding gives (a soft cap, a scale): then the model makes them all.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        self._plain_head = _has_plain_head(model)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Losses of the trained tokens in reading order, fp32, shape (trained tokens,)."""
+        return F.cross_entropy(self.logits(batch), targets(batch), reduction="none").float()
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Logits at the trained places, shape (trained tokens, vocabulary)."""
+        trained = batch.labels != IGNORED
+        inputs = {
+            "input_ids": batch.input_ids,
+            "position_ids": batch.position_ids,
+            # With a cache, transformers ignores that position_ids restart at each document.
+            "use_cache": False,
+        }
+        if not self._plain_head:
+            return self.model(**inputs).logits[trained]
+        hidden = self.model.get_decoder()(**inputs).last_hidden_state
+        return self.model.get_output_embeddings()(hidden[trained])
+
+
+def targets(batch: Batch) -> Tensor:
+    """The trained tokens in reading order, shape (trained tokens,)."""
+    return batch.labels[batch.labels != IGNORED]
+
+
+@torch.no_grad()
+def _has_plain_head(model: PreTrainedModel) -> bool:
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+    hidden = model.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
+    whole = model(input_ids=tokens, use_cache=False).logits
+    return torch.allclose(model.get_output_embeddings()(hidden), whole, rtol=1e-4, atol=1e-5)

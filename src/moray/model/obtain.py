@@ -1,0 +1,45 @@
+"""A base that exists already: a Hugging Face folder, on this machine or on the hub."""
+
+import shutil
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+from moray.errors import UserError
+
+# Weights as safetensors only: what a user hands in is never unpickled.
+_WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy the files of a Hugging Face folder that a model and its tokenizer consist of.
+
+    Raises:
+        UserError: if it has no safetensors.
+    """
+    files = sorted({file for pattern in _WANTED for file in source.glob(pattern)})
+    if not any(file.suffix == ".safetensors" for file in files):
+        raise UserError(
+            str(source),
+            "got no .safetensors, expected the weights in this form",
+            "convert them with save_pretrained(folder, safe_serialization=True)",
+        )
+    for file in files:
+        shutil.copyfile(file, target / file.name)
+
+
+def download_snapshot(repo_id: str, revision: str) -> Path:
+    """Bring a commit of a hub repository into the hub's local cache; returns its folder there.
+
+    Raises:
+        UserError: if the hub can't be reached or doesn't give the commit.
+    """
+    try:
+        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=_WANTED))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+        raise UserError(
+            repo_id,
+            f"got no snapshot of commit {revision} ({type(error).__name__})",
+            "check the name, the commit, the network and, for gated models, `hf auth login`",
+        ) from error

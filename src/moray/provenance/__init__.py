@@ -1,0 +1,1 @@
+"""How a result came about: digests of bytes, manifests of folders, versions of libraries."""

@@ -1,0 +1,82 @@
+"""A folder's manifest: each file's size and SHA-256, written last, so that it commits the rest."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from moray.errors import UserError
+from moray.provenance.digest import sha256_file
+
+MANIFEST = "manifest.json"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file whole or not at all."""
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    with temporary.open("w") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def new_folder(folder: Path) -> Path:
+    """An empty folder in place of what was there, whose manifest goes first."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def write_manifest(folder: Path, **facts: Any) -> None:
+    """List what a folder holds in its `manifest.json`, after bringing it to the disk.
+
+    Args:
+        folder: all of its files are listed, those in folders below it too.
+        facts: what else the manifest says.
+    """
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        name = path.relative_to(folder).as_posix()
+        files[name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+    write_json(folder / MANIFEST, {**facts, "files": files})
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The facts of a folder's manifest, once all files have the sizes that it lists.
+
+    Raises:
+        UserError: if a file is missing or has another size.
+    """
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    for name, listed in manifest["files"].items():
+        path = folder / name
+        size = path.stat().st_size if path.is_file() else None
+        if size != listed["bytes"]:
+            got = "no file" if size is None else f"{size} bytes"
+            raise UserError(
+                str(path),
+                f"got {got}, expected {listed['bytes']} bytes",
+                f"delete {folder / MANIFEST} and rerun to make the folder anew",
+            )
+    return manifest
+
+
+def damaged_files(folder: Path) -> list[str]:
+    """What keeps a folder from being what its manifest says: empty if every digest holds."""
+    try:
+        files = json.loads((folder / MANIFEST).read_text())["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return [MANIFEST]
+    damaged = []
+    for name, listed in files.items():
+        path = folder / name
+        if not path.is_file() or sha256_file(path) != listed["sha256"]:
+            damaged.append(name)
+    return damaged

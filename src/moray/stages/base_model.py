@@ -1,0 +1,47 @@
+"""Make a base that runs start from: from scratch, from a local folder, from the hub."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from moray.console import say
+from moray.corpus.dataset import read_documents
+from moray.model.load import load_model
+from moray.model.obtain import copy_folder, download_snapshot
+from moray.model.scratch import save_llama, train_tokenizer
+from moray.provenance.manifest import new_folder, write_manifest
+from moray.stages.boundary import Folder, Section, command_line
+
+
+def base_model(output: Folder, cfg: Section, dataset: Folder | None = None) -> None:
+    """Write a Hugging Face folder, its manifest last.
+
+    Args:
+        output: folder to write to.
+        cfg: the model's section of the config.
+        dataset: for a model from scratch, folder of the dataset that its tokenizer learns from.
+    """
+    new_folder(output)
+    if cfg["source"] == "scratch":
+        if dataset is None:
+            raise ValueError("a model from scratch needs a dataset for its tokenizer")
+        texts = _texts(dataset / "train.parquet")
+        tokenizer = train_tokenizer(texts, cfg["tokenizer"]["vocab_size"])
+        parameters = save_llama(output, tokenizer, cfg)
+    else:
+        if cfg["source"] == "hub":
+            source = download_snapshot(cfg["repo_id"], cfg["revision"])
+        else:
+            source = Path(cfg["path"])
+        copy_folder(source, output)
+        parameters = load_model(output).num_parameters()
+    write_manifest(output, model=cfg, parameters=parameters)
+    say(f"model {output.name}: {parameters / 1e6:.1f} M parameters")
+
+
+def _texts(file: Path) -> Iterator[str]:
+    for documents in read_documents(file):
+        yield from ("".join(document.values()) for document in documents)
+
+
+if __name__ == "__main__":
+    command_line(base_model)

@@ -1,0 +1,63 @@
+"""The edge between a stage and whoever started it: the log, the one-line error, the end."""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from moray.console import say, streams_into
+from moray.errors import ConfigError, UserError
+
+_PR_SET_PDEATHSIG = 1
+
+# What stages take, and how it is given on a command line: paths as options, sections as JSON.
+File = Annotated[Path, typer.Option()]
+Folder = Annotated[Path, typer.Option()]
+Section = Annotated[dict[str, Any], typer.Option(parser=json.loads, metavar="JSON")]
+
+
+@contextmanager
+def stage(log: str | Path) -> Iterator[None]:
+    """Run the body with its streams in the log; a failure costs the user one line.
+
+    Raises:
+        SystemExit: with status 1, after the line was printed and the trace was logged.
+    """
+    die_with_parent()
+    with streams_into(Path(log)):
+        try:
+            yield
+        except (UserError, ConfigError) as error:
+            traceback.print_exc()
+            say(f"error: {error}")
+            sys.exit(1)
+        except Exception as error:
+            traceback.print_exc()
+            first = str(error).strip().partition("\n")[0]
+            say(f"error: {type(error).__name__}: {first}; the trace is in {log}")
+            sys.exit(1)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent ends, however that happens (Linux)."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def command_line(function: Callable[..., None]) -> None:
+    """Make a stage's function a command, its arguments options."""
+    try:
+        typer.run(function)
+    except (UserError, ConfigError) as error:
+        sys.exit(f"error: {error}")

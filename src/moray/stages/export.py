@@ -1,0 +1,91 @@
+"""Make a Hugging Face folder of a run's last checkpoint."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from moray.console import say
+from moray.provenance.manifest import MANIFEST, new_folder, write_manifest
+from moray.stages.boundary import File, Folder, Section, command_line
+from moray.tokens.encode import load_tokenizer
+from moray.train.export import trained_model
+from moray.train.history import read_history
+
+_CARD = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+tags: [moray]
+---
+
+# {run}
+
+`{start}`, fine-tuned on the dataset `{dataset}` for {steps} steps by moray.
+
+| | |
+|---|---|
+| loss at the last step | {loss:.4f} nats a token |
+| loss on the validation split | {eval_loss} |
+| arithmetic of the forward pass | {precision} |
+| fingerprint of settings, tokens, start and code | `{fingerprint}` |
+
+## Settings
+
+```json
+{settings}
+```
+
+## Software
+
+```json
+{software}
+```
+"""
+
+
+def export(start: Folder, train: File, history: File, output: Folder, cfg: Section) -> None:
+    """Write model, tokenizer, generation config, model card, and the manifest last.
+
+    Args:
+        start: Hugging Face folder that the run started from.
+        train: the run's `train.json`.
+        history: the run's `history.jsonl`.
+        output: folder to write to.
+        cfg: names of the run, its start and its dataset.
+    """
+    record = json.loads(train.read_text())
+    model = trained_model(start, Path(record["checkpoint"]))
+    new_folder(output)
+    model.save_pretrained(output)
+    load_tokenizer(start).save_pretrained(output)
+    (output / "README.md").write_text(_card(cfg, record, history))
+    lineage = json.loads((start / MANIFEST).read_text())
+    lineage.pop("files")
+    write_manifest(
+        output,
+        run=cfg["run"],
+        fingerprint=record["fingerprint"],
+        parameters=model.num_parameters(),
+        start=lineage,
+    )
+    say(f"model of {cfg['run']}: {output}")
+
+
+def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path) -> str:
+    lines = list(read_history(history))
+    losses = [line["loss"] for line in lines if "loss" in line]
+    held_out = [line["eval_loss"] for line in lines if "eval_loss" in line]
+    return _CARD.format(
+        **cfg,
+        steps=record["steps"],
+        loss=losses[-1],
+        eval_loss=f"{held_out[-1]:.4f} nats a token" if held_out else "none: the split is empty",
+        precision=record["precision"],
+        fingerprint=record["fingerprint"],
+        settings=json.dumps(record["train"], indent=2),
+        software=json.dumps(record["software"], indent=2),
+    )
+
+
+if __name__ == "__main__":
+    command_line(export)

@@ -1,0 +1,42 @@
+"""Fine-tune a model on Ray Train."""
+
+from pathlib import Path
+
+from moray.config.schema import Ray, Train
+from moray.stages.boundary import Folder, Section, command_line
+from moray.train.driver import run_training
+
+
+def finetune(
+    run: str,
+    start: Folder,
+    tokens: Folder,
+    output: Folder,
+    cfg: Section,
+    execution: Section,
+    code: list[Path] | None = None,
+) -> None:
+    """Write `history.jsonl` and `train.json`; checkpoints go to `execution.ray.storage_path`.
+
+    Args:
+        run: the run's name.
+        start: Hugging Face folder to start from.
+        tokens: token store.
+        output: the run's folder.
+        cfg: keys of the `train` section that the result depends on.
+        execution: `ray` section, and the other keys of the `train` section.
+        code: source files that the result depends on.
+    """
+    run_training(
+        run=run,
+        start=start,
+        tokens=tokens,
+        output=output,
+        settings=Train(**cfg, **execution["train"]),
+        ray_settings=Ray(**execution["ray"]),
+        code=code or [],
+    )
+
+
+if __name__ == "__main__":
+    command_line(finetune)

@@ -1,0 +1,1 @@
+"""From documents to steps: tokenise, pack, store, order, batch."""

@@ -1,0 +1,1 @@
+"""Training: the driver starts workers, the workers run the loop."""

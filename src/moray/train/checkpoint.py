@@ -1,0 +1,75 @@
+"""Checkpoints that are whole or not there: written aside, listed, then renamed into place.
+
+A checkpoint is a folder `step-NNNNNNNN`: the number of steps done. What it is written as until
+the rename has another name in each attempt, so that a dead attempt's leftovers are never merged
+with a live one's. A checkpoint counts if all digests of its manifest hold; because sample order,
+learning rate and dropout are functions of the step, the step is all the position there is.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from moray.provenance.manifest import damaged_files, write_manifest
+
+_PREFIX = "step-"
+
+
+def commit(folder: Path, step: int, temporary: Path) -> Path:
+    """Make what lies in `temporary` the checkpoint of a step."""
+    write_manifest(temporary, step=step)
+    _sync(temporary)
+    final = folder / f"{_PREFIX}{step:08d}"
+    if final.exists():
+        # Only a damaged one can be there: a sound one would have been resumed from.
+        shutil.rmtree(final)
+    temporary.rename(final)
+    _sync(folder)
+    return final
+
+
+def temporary_folder(folder: Path, step: int) -> Path:
+    """A new empty folder to write a checkpoint into."""
+    path = folder / f"{_PREFIX}{step:08d}.tmp-{uuid.uuid4().hex[:8]}"
+    path.mkdir(parents=True)
+    return path
+
+
+def newest(folder: Path, skipped: Callable[[Path, list[str]], None]) -> Path | None:
+    """The newest checkpoint whose manifest holds.
+
+    Args:
+        folder: where checkpoints lie.
+        skipped: told of each newer one that is damaged, and its damaged files.
+    """
+    for path in reversed(_committed(folder)):
+        damaged = damaged_files(path)
+        if not damaged:
+            return path
+        skipped(path, damaged)
+    return None
+
+
+def step_of(checkpoint: Path) -> int:
+    """How many steps were done when a checkpoint was taken."""
+    return int(checkpoint.name.removeprefix(_PREFIX))
+
+
+def remove_old(folder: Path, keep: int) -> None:
+    """Remove all but the newest checkpoints, and what dead attempts left half-written."""
+    for path in [*_committed(folder)[:-keep], *folder.glob(f"{_PREFIX}*.tmp-*")]:
+        shutil.rmtree(path)
+
+
+def _committed(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob(f"{_PREFIX}*") if ".tmp-" not in path.name)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

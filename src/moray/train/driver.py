@@ -1,0 +1,62 @@
+"""A run from the outside: its work folder, its lock, its record."""
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from moray.config.schema import Ray, Train, result_keys
+from moray.console import say
+from moray.provenance.digest import fingerprint
+from moray.provenance.manifest import MANIFEST, write_json
+from moray.provenance.versions import software
+from moray.train import checkpoint
+from moray.train.history import HISTORY, read_history
+from moray.train.job import Job
+from moray.train.lock import sole_driver
+from moray.train.progress import shown
+from moray.train.ray_launcher import launch
+
+
+def run_training(
+    run: str,
+    start: Path,
+    tokens: Path,
+    output: Path,
+    settings: Train,
+    ray_settings: Ray,
+    code: list[Path],
+) -> None:
+    """Train a run, from its newest checkpoint if there is one, and record it.
+
+    Writes `history.jsonl` and `train.json` to `output`. Checkpoints lie in a folder that is
+    named after a fingerprint of settings, tokens, start and code, so that a changed run never
+    resumes from an old one.
+    """
+    inputs = [start / MANIFEST, tokens / MANIFEST]
+    identity = fingerprint(result_keys(settings), [*inputs, *code])
+    work = Path(ray_settings.storage_path, run, identity).absolute()
+    threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))
+    job = Job(start.absolute(), tokens.absolute(), work, settings, threads)
+    with sole_driver(work), shown(work, run):
+        began = time.perf_counter()
+        facts = launch(job, ray_settings, run)
+        seconds = time.perf_counter() - began
+    last = checkpoint.newest(job.checkpoints, lambda path, damaged: None)
+    assert last is not None and checkpoint.step_of(last) == facts["steps"]
+    shutil.copyfile(work / HISTORY, output / HISTORY)
+    record: dict[str, Any] = {
+        "run": run,
+        "fingerprint": identity,
+        "checkpoint": str(Path(ray_settings.storage_path, run, identity, "checkpoints", last.name)),
+        **facts,
+        "seconds": round(seconds, 1),
+        "train": result_keys(settings),
+        "inputs": {"start": str(start), "tokens": str(tokens)},
+        "software": software(),
+    }
+    write_json(output / "train.json", record)
+    lines = list(read_history(work / HISTORY))
+    loss = next(line["loss"] for line in reversed(lines) if "loss" in line)
+    resumed = f", resumed from step {facts['resumed_from']}" if facts["resumed_from"] else ""
+    say(f"run {run}: {facts['steps']} steps{resumed}, loss {loss:.4f}, {seconds:.0f} s")

@@ -1,0 +1,39 @@
+"""The history of a run: one JSON line a logging step or evaluation, written by the first worker."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HISTORY = "history.jsonl"
+
+
+class History:
+    """Appends lines to a run's history."""
+
+    def __init__(self, work: Path, first_step: int) -> None:
+        """Open a history at a step: lines of later steps are of a lost future and are dropped."""
+        self.path = work / HISTORY
+        kept = [line for line in read_history(self.path) if line["step"] <= first_step]
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        temporary.replace(self.path)
+
+    def append(self, **line: Any) -> None:
+        """Add a line."""
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def sync(self) -> None:
+        """Bring the lines to the disk, before a checkpoint claims that their steps are done."""
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def read_history(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a history; a last line that was cut off by a crash is left out."""
+    if path.exists():
+        for line in path.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                yield json.loads(line)

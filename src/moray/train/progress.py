@@ -1,0 +1,100 @@
+"""What the user sees of a run while it trains: a bar on a terminal, plain lines elsewhere."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tqdm import tqdm
+
+from moray.console import say, terminal
+from moray.train.history import HISTORY, read_history
+
+_POLL_SECONDS = 0.5
+# Plain lines land in logs of batch systems: some twenty a run are enough.
+_PLAIN_LINES = 20
+
+
+@contextmanager
+def shown(work: Path, run: str) -> Iterator[None]:
+    """Follow a run's history while the body trains it."""
+    ended = threading.Event()
+    display = _Bar(run) if terminal().isatty() else _Lines(run)
+    follower = threading.Thread(target=_follow, args=(work / HISTORY, display, ended))
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
+        display.close()
+
+
+class _Bar:
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._bar: tqdm[NoReturn] | None = None
+        self._facts: dict[str, str] = {}
+
+    def show(self, line: dict[str, Any]) -> None:
+        if self._bar is None:
+            self._bar = tqdm(
+                desc=self._run,
+                unit="step",
+                initial=line["step"],
+                total=line["num_steps"],
+                file=terminal(),
+                dynamic_ncols=True,
+            )
+        self._bar.update(line["step"] - self._bar.n)
+        self._facts |= _facts(line)
+        self._bar.set_postfix(self._facts)
+
+    def close(self) -> None:
+        if self._bar:
+            self._bar.close()
+
+
+class _Lines:
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._next = 0.0
+
+    def show(self, line: dict[str, Any]) -> None:
+        share = line["step"] / line["num_steps"]
+        if share < self._next and "eval_loss" not in line:
+            return
+        if "eval_loss" not in line:
+            self._next = share + 1 / _PLAIN_LINES
+        facts = "  ".join(f"{name} {value}" for name, value in _facts(line).items())
+        say(f"{self._run}  step {line['step']}/{line['num_steps']}  {facts}")
+
+    def close(self) -> None:
+        """Each line is whole already."""
+
+
+def _facts(line: dict[str, Any]) -> dict[str, str]:
+    if "eval_loss" in line:
+        return {"held-out loss": f"{line['eval_loss']:.4f}"}
+    left = (line["num_steps"] - line["step"]) * line["step_seconds"]
+    return {
+        "loss": f"{line['loss']:.4f}",
+        "lr": f"{line['learning_rate']:.2e}",
+        "tokens/s": f"{line['tokens_per_second']:,.0f}",
+        "left": f"{int(left) // 60}:{int(left) % 60:02d}",
+    }
+
+
+def _follow(history: Path, display: _Bar | _Lines, ended: threading.Event) -> None:
+    shown_lines = len(list(read_history(history)))
+    while True:
+        last_look = ended.wait(_POLL_SECONDS)
+        lines = list(read_history(history))
+        # A resumed run drops the lines behind its checkpoint before it writes new ones.
+        shown_lines = min(shown_lines, len(lines))
+        for line in lines[shown_lines:]:
+            display.show(line)
+        shown_lines = len(lines)
+        if last_look:
+            return

@@ -1,0 +1,72 @@
+"""Starting the workers with Ray Train."""
+
+import uuid
+from functools import partial
+from typing import Any
+
+from moray.cluster import connected
+from moray.config.schema import Ray
+from moray.errors import UserError
+from moray.train.job import Job, Place
+
+
+def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
+    """Train a job on Ray workers; lost workers are replaced and resume.
+
+    Returns:
+        What the loop returned on the first worker.
+
+    Raises:
+        UserError: what a worker raised, or if the workers ask for more than there is.
+    """
+    with connected(ray_settings, f"runs.{run}.ray") as use_gpu:
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+
+        trainer = TorchTrainer(
+            partial(_work, job),
+            scaling_config=ScalingConfig(
+                num_workers=ray_settings.num_workers,
+                use_gpu=use_gpu,
+                resources_per_worker=dict(ray_settings.resources_per_worker),
+            ),
+            run_config=RunConfig(
+                # Ray's own run state doesn't survive a crash: each attempt has a fresh one.
+                name=f"attempt-{uuid.uuid4().hex[:8]}",
+                storage_path=str(job.work / "ray"),
+                failure_config=FailureConfig(
+                    max_failures=ray_settings.max_failures, controller_failure_limit=0
+                ),
+            ),
+        )
+        outcome: dict[str, Any] = trainer.fit().return_value
+    if "fault" in outcome:
+        raise UserError(*outcome["fault"])
+    return outcome
+
+
+def _work(job: Job) -> dict[str, Any]:
+    """The loop in a Ray worker. What the user can mend is returned: raising spends retries."""
+    import ray.train
+    import ray.train.torch
+
+    from moray.train.worker import train
+
+    context = ray.train.get_context()
+    place = Place(
+        rank=context.get_world_rank(),
+        world_size=context.get_world_size(),
+        device=ray.train.torch.get_device(),
+        committed=_report,
+    )
+    try:
+        return train(job, place)
+    except UserError as error:
+        return {"fault": error.args}
+
+
+def _report(step: int) -> None:
+    """Let Ray know how far the run is; it isn't told of checkpoints, which are not its own."""
+    import ray.train
+
+    ray.train.report({"step": step})

@@ -1,0 +1,19 @@
+rule base_model:
+    """A base that runs start from, as a Hugging Face folder."""
+    input:
+        files=lambda wildcards: MODEL_FILES[wildcards.model],
+        code=code("base_model"),
+    output:
+        "results/models/{model}/manifest.json",
+    log:
+        "logs/base_model/{model}.log",
+    benchmark:
+        "results/benchmarks/base_model/{model}.tsv"
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        cfg=lambda wildcards: plan.model_config(EXPERIMENT, wildcards.model),
+    message:
+        "base model {wildcards.model}"
+    script:
+        "../scripts/base_model.py"

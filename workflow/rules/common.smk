@@ -1,0 +1,69 @@
+"""What all rules share: the checked config, the code that a stage depends on, the lock."""
+
+import fcntl
+import sys
+from pathlib import Path
+
+from moray.config import plan
+from moray.config.code import code_of
+from moray.config.load import load_experiment
+from moray.errors import ConfigError, UserError
+
+
+def load():
+    """The checked config and the user's files that it names, or one line for each fault."""
+    try:
+        experiment = load_experiment(config)
+        files = {name: plan.dataset_files(experiment, name) for name in experiment.datasets}
+        models = {name: plan.model_files(experiment, name) for name in experiment.models}
+    except (ConfigError, UserError) as error:
+        sys.exit(str(error))
+    return experiment, files, models
+
+
+def code(stage):
+    """The script of a stage and the modules behind it: changing one re-runs the stage."""
+    script = Path(workflow.basedir, "workflow/scripts", f"{stage}.py")
+    return code_of(script, Path(workflow.basedir, "src"))
+
+
+def check_resources(jobs):
+    """Refuse workers that this machine can't hold before the first job, not before the last."""
+    from moray.cluster import check_cores
+
+    runs = {job.wildcards.run for job in jobs if job.rule.name == "finetune_run"}
+    try:
+        for run in sorted(runs):
+            check_cores(EXPERIMENT.runs[run].ray, f"runs.{run}.ray")
+    except UserError as error:
+        sys.exit(str(error))
+
+
+def drop_stale_locks():
+    """Remove the locks of a workflow that was killed, so that the same command goes on.
+
+    Every moray workflow in this folder shares a lock that the kernel takes back from the dead.
+    Who can have it alone is the only one alive, and what Snakemake's locks say is stale.
+    """
+    Path(".snakemake").mkdir(exist_ok=True)
+    alive = open(".snakemake/moray.lock", "w")
+    try:
+        fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for lock in Path(".snakemake/locks").glob("*.lock"):
+            lock.unlink()
+    except BlockingIOError:
+        pass
+    fcntl.flock(alive, fcntl.LOCK_SH)
+    return alive
+
+
+EXPERIMENT, DATASET_FILES, MODEL_FILES = load()
+STORES = {plan.store_name(EXPERIMENT, run): run for run in EXPERIMENT.runs}
+ALIVE = drop_stale_locks()
+
+
+wildcard_constraints:
+    dataset="[^/]+",
+    model="[^/]+",
+    run="[^/]+",
+    store="[^/]+",

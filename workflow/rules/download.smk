@@ -1,0 +1,22 @@
+rule download:
+    """A dataset's source as three splits of rows."""
+    input:
+        files=lambda wildcards: DATASET_FILES[wildcards.dataset],
+        code=code("download"),
+    output:
+        train="results/datasets/{dataset}/train.parquet",
+        validation="results/datasets/{dataset}/validation.parquet",
+        test="results/datasets/{dataset}/test.parquet",
+        index="results/datasets/{dataset}/dataset.json",
+    log:
+        "logs/download/{dataset}.log",
+    benchmark:
+        "results/benchmarks/download/{dataset}.tsv"
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        cfg=lambda wildcards: plan.dataset_config(EXPERIMENT, wildcards.dataset),
+    message:
+        "download {wildcards.dataset}"
+    script:
+        "../scripts/download.py"

@@ -1,0 +1,23 @@
+rule evaluate:
+    """Likelihood of the test split, before and after."""
+    input:
+        base=start_manifest,
+        tuned="results/runs/{run}/model/manifest.json",
+        tokens=tokens_manifest,
+        code=code("evaluate"),
+    output:
+        "results/runs/{run}/eval.json",
+    log:
+        "logs/evaluate/{run}.log",
+    benchmark:
+        "results/benchmarks/evaluate/{run}.tsv"
+    conda:
+        "../../envs/environment.yaml"
+    threads: 8
+    params:
+        cfg=lambda wildcards: plan.evaluate_config(EXPERIMENT, wildcards.run),
+        execution=lambda wildcards, input: plan.evaluate_execution(EXPERIMENT, wildcards.run),
+    message:
+        "evaluate {wildcards.run}"
+    script:
+        "../scripts/evaluate.py"

@@ -1,0 +1,21 @@
+rule export:
+    """A run's last checkpoint as a Hugging Face folder."""
+    input:
+        start=start_manifest,
+        train="results/runs/{run}/train.json",
+        history="results/runs/{run}/history.jsonl",
+        code=code("export"),
+    output:
+        "results/runs/{run}/model/manifest.json",
+    log:
+        "logs/export/{run}.log",
+    benchmark:
+        "results/benchmarks/export/{run}.tsv"
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        cfg=lambda wildcards: plan.export_config(EXPERIMENT, wildcards.run),
+    message:
+        "export {wildcards.run}"
+    script:
+        "../scripts/export.py"

@@ -1,0 +1,32 @@
+def start_manifest(wildcards):
+    return f"{plan.start_folder(EXPERIMENT, wildcards.run)}/manifest.json"
+
+
+def tokens_manifest(wildcards):
+    return f"results/tokens/{plan.store_name(EXPERIMENT, wildcards.run)}/manifest.json"
+
+
+rule finetune_run:
+    """Training on Ray Train; checkpoints lie in ray.storage_path, out of the workflow's reach."""
+    input:
+        start=start_manifest,
+        tokens=tokens_manifest,
+        code=code("finetune"),
+    output:
+        history="results/runs/{run}/history.jsonl",
+        train="results/runs/{run}/train.json",
+    log:
+        "logs/finetune/{run}.log",
+    benchmark:
+        "results/benchmarks/finetune/{run}.tsv"
+    conda:
+        "../../envs/environment.yaml"
+    threads: lambda wildcards: plan.train_threads(EXPERIMENT, wildcards.run)
+    params:
+        cfg=lambda wildcards: plan.train_config(EXPERIMENT, wildcards.run),
+        # Not compared with the last execution, because it takes `input`.
+        execution=lambda wildcards, input: plan.train_execution(EXPERIMENT, wildcards.run),
+    message:
+        "finetune {wildcards.run}"
+    script:
+        "../scripts/finetune.py"

@@ -1,0 +1,31 @@
+def tokenize_input(wildcards):
+    run = STORES[wildcards.store]
+    dataset = EXPERIMENT.runs[run].dataset
+    return {
+        "dataset": f"results/datasets/{dataset}/dataset.json",
+        "model": f"results/models/{EXPERIMENT.base_model(run)}/manifest.json",
+        # Their digests are in dataset.json; they only have to be there.
+        "splits": [ancient(f"results/datasets/{dataset}/{split}.parquet") for split in plan.SPLITS],
+    }
+
+
+rule tokenize:
+    """A dataset as packed rows of tokens, for all runs with equal data settings."""
+    input:
+        unpack(tokenize_input),
+        code=code("tokenize"),
+    output:
+        "results/tokens/{store}/manifest.json",
+    log:
+        "logs/tokenize/{store}.log",
+    benchmark:
+        "results/benchmarks/tokenize/{store}.tsv"
+    conda:
+        "../../envs/environment.yaml"
+    threads: 8
+    params:
+        cfg=lambda wildcards: plan.store_config(EXPERIMENT, STORES[wildcards.store]),
+    message:
+        "tokenize {wildcards.store}"
+    script:
+        "../scripts/tokenize.py"

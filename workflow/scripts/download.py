@@ -1,0 +1,14 @@
+"""Rule download."""
+
+from pathlib import Path
+
+from moray.stages.boundary import stage
+
+with stage(snakemake.log[0]):
+    from moray.stages.download import download
+
+    download(
+        output=Path(snakemake.output.index).parent,
+        cfg=snakemake.params.cfg,
+        files=[Path(file) for file in snakemake.input.get("files", [])],
+    )

@@ -1,0 +1,17 @@
+"""Rule evaluate."""
+
+from pathlib import Path
+
+from moray.stages.boundary import stage
+
+with stage(snakemake.log[0]):
+    from moray.stages.evaluate import evaluate
+
+    evaluate(
+        base=Path(snakemake.input.base).parent,
+        tuned=Path(snakemake.input.tuned).parent,
+        tokens=Path(snakemake.input.tokens).parent,
+        output=Path(snakemake.output[0]),
+        cfg=snakemake.params.cfg,
+        batch_size=snakemake.params.execution["batch_size"],
+    )

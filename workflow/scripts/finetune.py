@@ -1,0 +1,18 @@
+"""Rule finetune_run."""
+
+from pathlib import Path
+
+from moray.stages.boundary import stage
+
+with stage(snakemake.log[0]):
+    from moray.stages.finetune import finetune
+
+    finetune(
+        run=snakemake.wildcards.run,
+        start=Path(snakemake.input.start).parent,
+        tokens=Path(snakemake.input.tokens).parent,
+        output=Path(snakemake.output.train).parent,
+        cfg=snakemake.params.cfg,
+        execution=snakemake.params.execution,
+        code=[Path(file) for file in snakemake.input.code],
+    )
