@@ -14,8 +14,12 @@ def load():
     """The checked config and the user's files that it names, or one line for each fault."""
     try:
         experiment = load_experiment(config)
-        files = {name: plan.dataset_files(experiment, name) for name in experiment.datasets}
-        models = {name: plan.model_files(experiment, name) for name in experiment.models}
+        files = {
+            name: plan.dataset_files(experiment, name) for name in experiment.datasets
+        }
+        models = {
+            name: plan.model_files(experiment, name) for name in experiment.models
+        }
     except (ConfigError, UserError) as error:
         sys.exit(str(error))
     return experiment, files, models
@@ -25,6 +29,28 @@ def code(stage):
     """The script of a stage and the modules behind it: changing one re-runs the stage."""
     script = Path(workflow.basedir, "workflow/scripts", f"{stage}.py")
     return code_of(script, Path(workflow.basedir, "src"))
+
+
+def start_manifest(wildcards):
+    return f"{plan.start_folder(EXPERIMENT, wildcards.run)}/manifest.json"
+
+
+def tokens_manifest(wildcards):
+    return f"results/tokens/{plan.store_name(EXPERIMENT, wildcards.run)}/manifest.json"
+
+
+def tokenize_input(wildcards):
+    run = STORES[wildcards.store]
+    dataset = EXPERIMENT.runs[run].dataset
+    return {
+        "dataset": f"results/datasets/{dataset}/dataset.json",
+        "model": f"results/models/{EXPERIMENT.base_model(run)}/manifest.json",
+        # Their digests are in dataset.json; they only have to be there.
+        "splits": [
+            ancient(f"results/datasets/{dataset}/{split}.parquet")
+            for split in plan.SPLITS
+        ],
+    }
 
 
 def check_resources(jobs):

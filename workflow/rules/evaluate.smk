@@ -16,7 +16,9 @@ rule evaluate:
     threads: 8
     params:
         cfg=lambda wildcards: plan.evaluate_config(EXPERIMENT, wildcards.run),
-        execution=lambda wildcards, input: plan.evaluate_execution(EXPERIMENT, wildcards.run),
+        execution=lambda wildcards, input: plan.evaluate_execution(
+            EXPERIMENT, wildcards.run
+        ),
     message:
         "evaluate {wildcards.run}"
     script:

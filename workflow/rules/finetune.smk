@@ -1,11 +1,3 @@
-def start_manifest(wildcards):
-    return f"{plan.start_folder(EXPERIMENT, wildcards.run)}/manifest.json"
-
-
-def tokens_manifest(wildcards):
-    return f"results/tokens/{plan.store_name(EXPERIMENT, wildcards.run)}/manifest.json"
-
-
 rule finetune_run:
     """Training on Ray Train; checkpoints lie in ray.storage_path, out of the workflow's reach."""
     input:
@@ -25,7 +17,9 @@ rule finetune_run:
     params:
         cfg=lambda wildcards: plan.train_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: plan.train_execution(EXPERIMENT, wildcards.run),
+        execution=lambda wildcards, input: plan.train_execution(
+            EXPERIMENT, wildcards.run
+        ),
     message:
         "finetune {wildcards.run}"
     script:

@@ -1,14 +1,3 @@
-def tokenize_input(wildcards):
-    run = STORES[wildcards.store]
-    dataset = EXPERIMENT.runs[run].dataset
-    return {
-        "dataset": f"results/datasets/{dataset}/dataset.json",
-        "model": f"results/models/{EXPERIMENT.base_model(run)}/manifest.json",
-        # Their digests are in dataset.json; they only have to be there.
-        "splits": [ancient(f"results/datasets/{dataset}/{split}.parquet") for split in plan.SPLITS],
-    }
-
-
 rule tokenize:
     """A dataset as packed rows of tokens, for all runs with equal data settings."""
     input:

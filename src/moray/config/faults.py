@@ -71,11 +71,10 @@ def _locate(detail: ErrorDetails, written: Any) -> tuple[str, bool]:
 
     Pydantic puts names of union branches between the keys; they are dropped.
     """
-    node, path = written, []
+    node: Any = written
+    path: list[str] = []
     for position, part in enumerate(detail["loc"]):
-        if isinstance(node, Mapping) and part in node:
-            node = node[part]
-        elif isinstance(node, list) and isinstance(part, int):
+        if _holds(node, part):
             node = node[part]
         elif detail["type"] == "missing" and position == len(detail["loc"]) - 1:
             return ".".join([*path, str(part)]), True
@@ -85,6 +84,12 @@ def _locate(detail: ErrorDetails, written: Any) -> tuple[str, bool]:
             return ".".join(path), False
         path.append(str(part))
     return ".".join(path), True
+
+
+def _holds(node: Any, part: str | int) -> bool:
+    if isinstance(node, Mapping):
+        return part in node
+    return isinstance(node, list) and isinstance(part, int)
 
 
 def _fault(path: str, details: list[ErrorDetails]) -> UserError:

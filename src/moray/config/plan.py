@@ -103,7 +103,11 @@ def store_name(experiment: Experiment, run: str) -> str:
 def start_folder(experiment: Experiment, run: str) -> str:
     """The Hugging Face folder that a run starts from."""
     model = experiment.runs[run].model
-    return f"results/runs/{model.run}/model" if isinstance(model, RunRef) else f"results/models/{model}"
+    return (
+        f"results/runs/{model.run}/model"
+        if isinstance(model, RunRef)
+        else f"results/models/{model}"
+    )
 
 
 def train_config(experiment: Experiment, run: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import datasets
 
@@ -56,7 +57,7 @@ def _table(file: Path, format: str) -> Iterator[Document]:
                     f"got columns {', '.join(row)}, expected text in {', '.join(missing)}",
                     "rename the columns or choose the format that fits",
                 )
-            yield Document(**{name: row[name] for name in wanted})
+            yield cast(Document, {name: row[name] for name in wanted})
     except UserError:
         raise
     except Exception as error:

@@ -51,7 +51,7 @@ def choose_prompts(
     if not prompts:
         raise UserError(
             "generate.max_new_tokens",
-            f"got {max_new_tokens}, expected room for a prompt in the model's {model_length} tokens",
+            f"got {max_new_tokens}, expected room for a prompt in {model_length} tokens",
             "lower it, or generate.prompt_tokens",
         )
     drawn = np.random.default_rng(seed).permutation(len(prompts))[:num_samples]

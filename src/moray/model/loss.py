@@ -34,9 +34,11 @@ class TokenLoss(nn.Module):
             "use_cache": False,
         }
         if not self._plain_head:
-            return self.model(**inputs).logits[trained]
+            whole: Tensor = self.model(**inputs).logits
+            return whole[trained]
         hidden = self.model.get_decoder()(**inputs).last_hidden_state
-        return self.model.get_output_embeddings()(hidden[trained])
+        logits: Tensor = self.model.get_output_embeddings()(hidden[trained])
+        return logits
 
 
 def targets(batch: Batch) -> Tensor:

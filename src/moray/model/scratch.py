@@ -60,4 +60,4 @@ def save_llama(folder: Path, tokenizer: PreTrainedTokenizerFast, cfg: dict[str, 
         model = LlamaForCausalLM(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return model.num_parameters()
+    return int(model.num_parameters())

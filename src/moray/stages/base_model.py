@@ -40,7 +40,7 @@ def base_model(output: Folder, cfg: Section, dataset: Folder | None = None) -> N
 
 def _texts(file: Path) -> Iterator[str]:
     for documents in read_documents(file):
-        yield from ("".join(document.values()) for document in documents)
+        yield from ("".join(map(str, document.values())) for document in documents)
 
 
 if __name__ == "__main__":

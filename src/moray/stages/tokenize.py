@@ -1,7 +1,5 @@
 """Tokenise a dataset once, into the packed store that training and evaluation read."""
 
-from pathlib import Path
-
 from moray.console import say
 from moray.corpus.dataset import SPLITS, read_documents
 from moray.errors import UserError

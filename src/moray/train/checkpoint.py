@@ -17,11 +17,21 @@ from moray.provenance.manifest import damaged_files, write_manifest
 _PREFIX = "step-"
 
 
+def folder_of(work: Path) -> Path:
+    """Where the checkpoints of a work folder lie."""
+    return work / "checkpoints"
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """The checkpoint of a step."""
+    return folder / f"{_PREFIX}{step:08d}"
+
+
 def commit(folder: Path, step: int, temporary: Path) -> Path:
     """Make what lies in `temporary` the checkpoint of a step."""
     write_manifest(temporary, step=step)
     _sync(temporary)
-    final = folder / f"{_PREFIX}{step:08d}"
+    final = path_of(folder, step)
     if final.exists():
         # Only a damaged one can be there: a sound one would have been resumed from.
         shutil.rmtree(final)
@@ -32,7 +42,7 @@ def commit(folder: Path, step: int, temporary: Path) -> Path:
 
 def temporary_folder(folder: Path, step: int) -> Path:
     """A new empty folder to write a checkpoint into."""
-    path = folder / f"{_PREFIX}{step:08d}.tmp-{uuid.uuid4().hex[:8]}"
+    path = path_of(folder, step).with_suffix(f".tmp-{uuid.uuid4().hex[:8]}")
     path.mkdir(parents=True)
     return path
 

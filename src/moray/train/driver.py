@@ -35,20 +35,19 @@ def run_training(
     """
     inputs = [start / MANIFEST, tokens / MANIFEST]
     identity = fingerprint(result_keys(settings), [*inputs, *code])
-    work = Path(ray_settings.storage_path, run, identity).absolute()
+    work = Path(ray_settings.storage_path, run, identity)
     threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))
-    job = Job(start.absolute(), tokens.absolute(), work, settings, threads)
+    job = Job(start.absolute(), tokens.absolute(), work.absolute(), settings, threads)
     with sole_driver(work), shown(work, run):
         began = time.perf_counter()
         facts = launch(job, ray_settings, run)
         seconds = time.perf_counter() - began
-    last = checkpoint.newest(job.checkpoints, lambda path, damaged: None)
-    assert last is not None and checkpoint.step_of(last) == facts["steps"]
+    last = checkpoint.path_of(checkpoint.folder_of(work), facts["steps"])
     shutil.copyfile(work / HISTORY, output / HISTORY)
     record: dict[str, Any] = {
         "run": run,
         "fingerprint": identity,
-        "checkpoint": str(Path(ray_settings.storage_path, run, identity, "checkpoints", last.name)),
+        "checkpoint": str(last),
         **facts,
         "seconds": round(seconds, 1),
         "train": result_keys(settings),

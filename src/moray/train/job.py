@@ -27,11 +27,6 @@ class Job:
     settings: Train
     threads: int
 
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the run's checkpoints."""
-        return self.work / "checkpoints"
-
 
 @dataclass(frozen=True)
 class Place:

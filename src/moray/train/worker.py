@@ -152,15 +152,16 @@ def _resume(
     job: Job, strategy: Strategy, module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> int:
     """Take up the newest sound checkpoint; returns the number of steps that are done."""
+    folder = checkpoint.folder_of(job.work)
     found = checkpoint.newest(
-        job.checkpoints,
+        folder,
         lambda path, damaged: print(f"skipped {path}: damaged {', '.join(damaged)}", flush=True),
     )
     # The first worker decides: on a shared file system the others might not see all yet.
     name = strategy.agree(found.name if found else "")
     if not name:
         return 0
-    path = job.checkpoints / name
+    path = folder / name
     strategy.load(module, optimizer, path)
     return checkpoint.step_of(path)
 
@@ -174,15 +175,15 @@ def _save(
     history: History | None,
     done: int,
 ) -> None:
-    name = ""
+    folder, name = checkpoint.folder_of(job.work), ""
     if history:
         history.sync()
-        name = checkpoint.temporary_folder(job.checkpoints, done).name
-    temporary = job.checkpoints / strategy.agree(name)
+        name = checkpoint.temporary_folder(folder, done).name
+    temporary = folder / strategy.agree(name)
     strategy.save(module, optimizer, temporary)
     if history:
-        checkpoint.commit(job.checkpoints, done, temporary)
-        checkpoint.remove_old(job.checkpoints, job.settings.save_total_limit)
+        checkpoint.commit(folder, done, temporary)
+        checkpoint.remove_old(folder, job.settings.save_total_limit)
     place.committed(done)
 
 

@@ -1,6 +1,5 @@
 """The whole config: named datasets, named models, and runs that join them."""
 
-
 from pydantic import Field
 
 from moray.config.schema.base import Model, Name
@@ -44,4 +43,3 @@ class Experiment(Model):
         """Name of the model at the root of a run's lineage."""
         model = self.runs[run].model
         return self.base_model(model.run) if isinstance(model, RunRef) else model
-

@@ -32,12 +32,12 @@ class DistributedDataParallelStrategy:
     def save(self, module: nn.Module, optimizer: Optimizer, folder: Path) -> None:
         """See `Strategy.save`; the first worker writes, the others hold the same."""
         if self.rank == 0:
-            save_model(_plain(module).model, str(folder / _WEIGHTS))
+            save_model(_model(module), str(folder / _WEIGHTS))
             torch.save(optimizer.state_dict(), folder / _OPTIMIZER)
 
     def load(self, module: nn.Module, optimizer: Optimizer, folder: Path) -> None:
         """See `Strategy.load`."""
-        self.export(folder, _plain(module).model)
+        self.export(folder, _model(module))
         state = torch.load(folder / _OPTIMIZER, map_location="cpu", weights_only=True)
         optimizer.load_state_dict(state)
 
@@ -65,5 +65,6 @@ class DistributedDataParallelStrategy:
         return values[0]
 
 
-def _plain(module: nn.Module) -> nn.Module:
-    return module.module if isinstance(module, DistributedDataParallel) else module
+def _model(module: nn.Module) -> nn.Module:
+    plain = module.module if isinstance(module, DistributedDataParallel) else module
+    return plain.get_submodule("model")
