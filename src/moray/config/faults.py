@@ -17,13 +17,14 @@ _EXPECTED = {
     "float_parsing": "a number",
     "float_type": "a number",
     "finite_number": "a finite number",
-    "greater_than": "more than {gt}",
-    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
     "int_from_float": "a whole number",
     "int_parsing": "a whole number",
     "int_type": "a whole number",
-    "less_than": "less than {lt}",
-    "less_than_equal": "at most {le}",
+    "invalid_key": "text as a key",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
     "list_type": "a list",
     "literal_error": "{expected}",
     "missing": "a value",
@@ -31,18 +32,16 @@ _EXPECTED = {
     "model_type": "a mapping",
     "string_pattern_mismatch": "text of the form {pattern}",
     "string_type": "text",
-    "union_tag_invalid": "one of {expected_tags} as source",
-    "union_tag_not_found": "a key `source`",
+    "union_tag_invalid": "one of {expected_tags}",
+    "union_tag_not_found": "a value",
 }
-
 
 # How pydantic spells the branches of the unions in the schema.
-_BRANCHES = {"python-stdlib", "files", "scratch", "path", "hub", "RunRef", "bool", "str"} | {
-    "constrained-str",
-    "literal['auto']",
-    "list[str]",
-    "[key]",
-}
+_BRANCHES = {"RunRef", "bool", "str", "constrained-str", "literal['auto']", "list[str]", "[key]"}
+
+# In these, it puts the source of an entry after the entry's name; a source may be named like
+# one of its own keys.
+_BY_SOURCE = ("datasets", "models")
 
 
 def describe(error: ValidationError, written: Mapping[str, Any]) -> list[UserError]:
@@ -74,6 +73,8 @@ def _locate(detail: ErrorDetails, written: Any) -> tuple[str, bool]:
     node: Any = written
     path: list[str] = []
     for position, part in enumerate(detail["loc"]):
+        if position == 2 and detail["loc"][0] in _BY_SOURCE:
+            continue
         if _holds(node, part):
             node = node[part]
         elif detail["type"] == "missing" and position == len(detail["loc"]) - 1:
@@ -83,6 +84,8 @@ def _locate(detail: ErrorDetails, written: Any) -> tuple[str, bool]:
         else:
             return ".".join(path), False
         path.append(str(part))
+    if detail["type"].startswith("union_tag_"):
+        path.append("source")
     return ".".join(path), True
 
 
@@ -95,17 +98,21 @@ def _holds(node: Any, part: str | int) -> bool:
 def _fault(path: str, details: list[ErrorDetails]) -> UserError:
     detail = details[0]
     if detail["type"] == "extra_forbidden":
-        return UserError(path, "unknown key", _suggestion(path))
+        return UserError(path, "unknown key", _suggestion(path, detail["loc"]))
     if detail["type"] == "value_error":
         key, _, rest = str(detail["ctx"]["error"]).partition(": ")
         problem, _, remedy = rest.rpartition("; ")
         return UserError(f"{path}.{key}".lstrip("."), problem, remedy)
     expected = " or ".join(dict.fromkeys(map(_expected, details)))
-    section = path.split(".")[0] if path else "config"
-    remedy = f"see {section} in docs/configuration.md"
-    if detail["type"] == "missing":
+    section = path.split(".")[0]
+    where = f"{section} in " if section in Experiment.model_fields else ""
+    remedy = f"see {where}docs/configuration.md"
+    if detail["type"] in ("missing", "union_tag_not_found"):
         return UserError(path, f"missing, expected {expected}", f"add it, {remedy}")
-    got = repr(detail["input"]) if not isinstance(detail["input"], Mapping) else "a mapping"
+    value = detail["input"]
+    if detail["type"] == "union_tag_invalid":
+        value = value["source"]
+    got = repr(value) if not isinstance(value, Mapping) else "a mapping"
     return UserError(path or "config", f"got {got[:80]}, expected {expected}", remedy)
 
 
@@ -114,9 +121,10 @@ def _expected(detail: ErrorDetails) -> str:
     return template.format(**detail.get("ctx", {})) if template else detail["msg"]
 
 
-def _suggestion(path: str) -> str:
+def _suggestion(path: str, loc: tuple[int | str, ...]) -> str:
     *parents, key = path.split(".")
-    known = [name for model in _models_at(parents) for name in model.model_fields]
+    models = [model for model in _models_at(parents) if _is_of_source(model, loc)]
+    known = [name for model in models for name in model.model_fields]
     if close := difflib.get_close_matches(key, known, n=1):
         return f"did you mean {close[0]}?"
     return f"expected one of {', '.join(known)}"
@@ -125,14 +133,20 @@ def _suggestion(path: str) -> str:
 def _models_at(path: list[str]) -> list[type[BaseModel]]:
     """The models that a section may be validated by."""
     models: list[type[BaseModel]] = [Experiment]
-    for part in path:
+    for position, part in enumerate(path):
+        # The name of an entry, of the same models as its mapping; it may be that of a key.
+        if position == 1 and path[0] != "defaults":
+            continue
         annotations = [
             model.model_fields[part].annotation for model in models if part in model.model_fields
         ]
-        # A part that is no field is the name of an entry, of the same models as its mapping.
-        if annotations:
-            models = [found for annotation in annotations for found in _models_in(annotation)]
+        models = [found for annotation in annotations for found in _models_in(annotation)]
     return models
+
+
+def _is_of_source(model: type[BaseModel], loc: tuple[int | str, ...]) -> bool:
+    source = model.model_fields.get("source")
+    return source is None or bool({*get_args(source.annotation)} & {*loc[2:3]})
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

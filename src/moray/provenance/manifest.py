@@ -74,6 +74,8 @@ def damaged_files(folder: Path) -> list[str]:
         files = json.loads((folder / MANIFEST).read_text())["files"]
     except (OSError, ValueError, KeyError, TypeError):
         return [MANIFEST]
+    if not files:
+        return [MANIFEST]
     damaged = []
     for name, listed in files.items():
         path = folder / name

@@ -32,8 +32,12 @@ class History:
 
 
 def read_history(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a history, parsed."""
+    return map(json.loads, whole_lines(path))
+
+
+def whole_lines(path: Path) -> list[str]:
     """The lines of a history; a last line that was cut off by a crash is left out."""
-    if path.exists():
-        for line in path.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                yield json.loads(line)
+    if not path.exists():
+        return []
+    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -1,15 +1,17 @@
 """What the user sees of a run while it trains: a bar on a terminal, plain lines elsewhere."""
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
 from tqdm import tqdm
 
 from moray.console import say, terminal
-from moray.train.history import HISTORY, read_history
+from moray.train.history import HISTORY, whole_lines
 
 _POLL_SECONDS = 0.5
 # Plain lines land in logs of batch systems: some twenty a run are enough.
@@ -87,14 +89,16 @@ def _facts(line: dict[str, Any]) -> dict[str, str]:
 
 
 def _follow(history: Path, display: _Bar | _Lines, ended: threading.Event) -> None:
-    shown_lines = len(list(read_history(history)))
+    seen = whole_lines(history)
     while True:
         last_look = ended.wait(_POLL_SECONDS)
-        lines = list(read_history(history))
-        # A resumed run drops the lines behind its checkpoint before it writes new ones.
-        shown_lines = min(shown_lines, len(lines))
-        for line in lines[shown_lines:]:
-            display.show(line)
-        shown_lines = len(lines)
+        lines = whole_lines(history)
+        # A resumed run drops the lines behind its checkpoint; those before are not news.
+        kept = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(seen, lines, strict=False))
+        )
+        for line in lines[kept:]:
+            display.show(json.loads(line))
+        seen = lines
         if last_look:
             return

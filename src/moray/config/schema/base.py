@@ -15,7 +15,9 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class Model(BaseModel):
     """A frozen section of the config; unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 def execution_only(default: Any, **constraints: Any) -> Any:

@@ -1,0 +1,109 @@
+"""A copy of the project with an experiment that runs in seconds, and ways to run it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from moray.corpus.python_stdlib import functions
+
+ROOT = Path(__file__).parents[1]
+
+EXPERIMENT = """
+datasets:
+  modules: {source: files, path: data/modules.jsonl, test_share: 0.2, validation_share: 0.1}
+  functions:
+    source: files
+    path: data/functions.jsonl
+    format: prompt-completion
+    test_share: 0.2
+    validation_share: 0.1
+models:
+  tiny:
+    source: scratch
+    tokenizer: {train_on: modules, vocab_size: 300}
+    hidden_size: 32
+    intermediate_size: 64
+    num_hidden_layers: 2
+    num_attention_heads: 2
+    max_position_embeddings: 128
+defaults:
+  data: {block_size: 64}
+  train: {max_steps: 4, global_batch_size: 4, learning_rate: 1e-2, logging_steps: 1, save_steps: 2}
+  ray: {num_workers: 2}
+  evaluate: {bootstrap_samples: 20}
+  generate: {num_samples: 2, max_new_tokens: 8, prompt_tokens: 8}
+runs:
+  base: {model: tiny, dataset: modules}
+  tuned: {model: {run: base}, dataset: functions}
+"""
+
+
+class Project:
+    """A working copy of the project in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "config/config.yaml"
+
+    @classmethod
+    def create(cls, folder: Path) -> "Project":
+        """Copy what a clone would bring, with the small experiment in place of the default."""
+        for name in ("Snakefile", "workflow", "src", "envs", "profiles", "config"):
+            source = ROOT / name
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            folder.mkdir(exist_ok=True)
+            copy(source, folder / name)
+        project = cls(folder)
+        project.config.write_text(EXPERIMENT)
+        data = folder / "data"
+        data.mkdir()
+        rows = [row for row, _ in zip(functions(), range(60), strict=False)]
+        texts = [{"text": row["prompt"] + row["completion"]} for row in rows]
+        pairs = [{"prompt": row["prompt"], "completion": row["completion"]} for row in rows]
+        for name, lines in (("modules", texts), ("functions", pairs)):
+            (data / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+        return project
+
+    def environment(self) -> dict[str, str]:
+        """With this copy's package in front of the installed one."""
+        paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
+        return os.environ | {"PYTHONPATH": str(self.folder / "src"), "PATH": ":".join(paths)}
+
+    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Snakemake in the project's folder."""
+        return subprocess.run(
+            ["snakemake", *arguments],
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def planned(self, *arguments: str) -> set[str]:
+        """The jobs that a dry run would run, as their messages name them."""
+        done = self.snakemake("--dry-run", *(arguments or ("eval", "generate")))
+        assert done.returncode == 0, done.stderr
+        jobs = set(re.findall(r"^Job \d+: (.+)$", done.stderr + done.stdout, re.M))
+        return {job for job in jobs if not job.startswith("every run")}
+
+    def copy(self, folder: Path) -> "Project":
+        """The project, results and all, in another folder."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return Project(folder)
+
+    def configure(self, path: Sequence[str], value: object) -> None:
+        """Set a key of the config, or remove it with None."""
+        whole = yaml.safe_load(self.config.read_text())
+        section = whole
+        for part in path[:-1]:
+            section = section.setdefault(part, {})
+        section[path[-1]] = value
+        self.config.write_text(yaml.safe_dump(whole))

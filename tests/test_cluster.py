@@ -1,0 +1,65 @@
+"""What is asked for is held against what is there, before anything is started."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from moray.cluster import check_cores, connected
+from moray.config.schema import Ray
+from moray.errors import UserError
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def test_workers_that_fit_pass() -> None:
+    check_cores(Ray(num_workers=CORES), "runs.tuned.ray")
+    check_cores(Ray(num_workers=2 * CORES, resources_per_worker={"CPU": 0.5}), "runs.tuned.ray")
+
+
+def test_more_cpus_than_there_are_cost_one_line() -> None:
+    with pytest.raises(UserError) as caught:
+        check_cores(Ray(num_workers=CORES + 1), "runs.tuned.ray")
+    assert str(caught.value) == (
+        f"runs.tuned.ray.num_workers: got {CORES + 1} workers of 1 CPU each, expected at most "
+        f"{CORES} CPU in all, which is what this machine has; "
+        "lower num_workers or resources_per_worker.CPU"
+    )
+
+
+def test_a_cluster_elsewhere_is_not_held_against_this_machine() -> None:
+    check_cores(Ray(num_workers=10_000, address="auto"), "runs.tuned.ray")
+
+
+@pytest.mark.parametrize(
+    ("resources", "use_gpu", "resource"),
+    [({"CPU": 1, "accelerator": 1}, False, "accelerator"), ({"CPU": 1}, True, "GPU")],
+)
+def test_what_only_ray_knows_of_is_refused_at_once(
+    resources: dict[str, float], use_gpu: bool, resource: str
+) -> None:
+    settings = Ray(num_workers=1, resources_per_worker=resources, use_gpu=use_gpu)
+    with (
+        pytest.raises(UserError, match=f"1 workers of 1 {resource} each, expected at most 0"),
+        connected(settings, "runs.tuned.ray"),
+    ):
+        pytest.fail("nothing may run")
+
+
+def test_an_open_cluster_beyond_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with (
+        pytest.raises(UserError, match="a cluster beyond this machine, without RAY_AUTH_MODE"),
+        connected(Ray(address="192.0.2.1:6379"), "runs.tuned.ray"),
+    ):
+        pytest.fail("nothing may run")
+
+
+def test_the_check_needs_no_ray() -> None:
+
+    code = (
+        "import sys; from moray.cluster import check_cores; from moray.config.schema import Ray; "
+        "check_cores(Ray(num_workers=1), 'x'); sys.exit('ray' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,92 @@
+"""Checkpoints are whole or not there."""
+
+from pathlib import Path
+
+import pytest
+
+from moray.train import checkpoint
+
+
+def write(folder: Path, step: int, content: bytes = b"weights") -> Path:
+    temporary = checkpoint.temporary_folder(folder, step)
+    (temporary / "model.safetensors").write_bytes(content)
+    (temporary / "optimizer.pt").write_bytes(b"state")
+    return checkpoint.commit(folder, step, temporary)
+
+
+def flip(path: Path) -> None:
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def newest(folder: Path) -> tuple[Path | None, dict[str, list[str]]]:
+    skipped: dict[str, list[str]] = {}
+    found = checkpoint.newest(folder, lambda path, names: skipped.update({path.name: names}))
+    return found, skipped
+
+
+def test_the_newest_is_the_one_of_the_highest_step(tmp_path: Path) -> None:
+    for step in (90, 100, 20):
+        write(tmp_path, step)
+    found, skipped = newest(tmp_path)
+    assert found is not None
+    assert checkpoint.step_of(found) == 100
+    assert skipped == {}
+
+
+def test_there_is_none_at_first(tmp_path: Path) -> None:
+    assert newest(tmp_path / "nowhere") == (None, {})
+
+
+def test_one_that_was_not_committed_does_not_count(tmp_path: Path) -> None:
+    write(tmp_path, 10)
+    (checkpoint.temporary_folder(tmp_path, 20) / "model.safetensors").write_bytes(b"half")
+    found, _ = newest(tmp_path)
+    assert found is not None
+    assert checkpoint.step_of(found) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", flip),
+        ("model.safetensors", truncate),
+        ("optimizer.pt", Path.unlink),
+        ("manifest.json", Path.unlink),
+        ("manifest.json", truncate),
+        ("manifest.json", lambda path: path.write_text("")),
+        ("manifest.json", lambda path: path.write_text("[]")),
+        ("manifest.json", lambda path: path.write_text('{"files": {}}')),
+    ],
+)
+def test_a_damaged_one_is_passed_over_and_named(name: str, damage: object, tmp_path: Path) -> None:
+    write(tmp_path, 10)
+    path = write(tmp_path, 20)
+    assert callable(damage)
+    damage(path / name)
+    found, skipped = newest(tmp_path)
+    assert found is not None
+    assert checkpoint.step_of(found) == 10
+    assert skipped == {path.name: [name]}
+
+
+def test_a_damaged_one_of_the_same_step_is_replaced_whole(tmp_path: Path) -> None:
+    flip(write(tmp_path, 10) / "model.safetensors")
+    (tmp_path / "step-00000010" / "stale").write_bytes(b"of another attempt")
+    write(tmp_path, 10, b"anew")
+    found, skipped = newest(tmp_path)
+    assert found is not None
+    assert skipped == {}
+    assert (found / "model.safetensors").read_bytes() == b"anew"
+    assert not (found / "stale").exists()
+
+
+def test_old_ones_and_leftovers_are_removed(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        write(tmp_path, step)
+    checkpoint.temporary_folder(tmp_path, 40)
+    checkpoint.remove_old(tmp_path, keep=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"step-00000020", "step-00000030"}

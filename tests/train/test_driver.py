@@ -1,0 +1,64 @@
+"""A run from the outside, on a real local Ray."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moray.config.schema import Ray, Train
+from moray.errors import UserError
+from moray.train.driver import run_training
+from moray.train.history import read_history
+from moray.train.job import Job, Place
+from moray.train.worker import train
+
+
+def run(job: Job, small: Path, output: Path, settings: Train, **ray: Any) -> None:
+    output.mkdir()
+    ray_settings = Ray(storage_path=str(job.work), **ray)
+    run_training("name", small / "model", small / "tokens", output, settings, ray_settings, [])
+
+
+def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(
+    make_job: Any, alone: Place, small: Path, tmp_path: Path
+) -> None:
+    job, output = make_job(), tmp_path / "output"
+    train(job, alone)
+    expected = list(read_history(job.work / "history.jsonl"))
+    run(job, small, output, job.settings, num_workers=2)
+    history = list(read_history(output / "history.jsonl"))
+    assert [line["step"] for line in history] == [line["step"] for line in expected]
+    for ours, alone_line in zip(history, expected, strict=True):
+        key = "loss" if "loss" in ours else "eval_loss"
+        assert ours[key] == pytest.approx(alone_line[key], rel=1e-4)
+
+    record = json.loads((output / "train.json").read_text())
+    assert (record["steps"], record["num_workers"], record["resumed_from"]) == (8, 2, 0)
+    assert record["train"]["learning_rate"] == 1e-2
+    assert "micro_batch_size" not in record["train"]
+    assert (Path(record["checkpoint"]) / "model.safetensors").is_file()
+
+
+def test_a_fault_in_a_worker_reaches_the_user_and_spends_no_retry(
+    make_job: Any, small: Path, tmp_path: Path
+) -> None:
+    job = make_job(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0)
+    with pytest.raises(UserError, match="at step 2"):
+        run(job, small, tmp_path / "output", job.settings, num_workers=1)
+    lines = [line for path in job.work.glob("name/*/history.jsonl") for line in read_history(path)]
+    assert [line["step"] for line in lines] == [1]
+
+
+def test_a_changed_setting_has_a_work_folder_of_its_own(
+    make_job: Any, small: Path, tmp_path: Path
+) -> None:
+    """Execution-only keys share one: a run goes on with other workers or micro-batches."""
+    job = make_job()
+    too_many = {"num_workers": 10_000}
+    for number, update in enumerate(({}, {"micro_batch_size": 1}, {"learning_rate": 0.5})):
+        settings = job.settings.model_copy(update=update)
+        with pytest.raises(UserError, match="num_workers"):
+            run(job, small, tmp_path / f"output-{number}", settings, **too_many)
+        folders = len(list((job.work / "name").iterdir()))
+        assert folders == (1, 1, 2)[number]

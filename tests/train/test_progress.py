@@ -1,0 +1,36 @@
+"""What the user sees of a run."""
+
+from pathlib import Path
+
+import pytest
+
+from moray.train.history import History
+from moray.train.progress import shown
+
+LINE = {"num_steps": 40, "learning_rate": 1e-3, "tokens_per_second": 1234.0, "step_seconds": 2.0}
+
+
+def test_without_a_terminal_there_are_plain_lines_and_not_too_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with shown(tmp_path, "tuned"):
+        history = History(tmp_path, first_step=0)
+        for step in range(1, 41):
+            history.append(step=step, loss=3.0, **LINE)
+        history.append(step=40, num_steps=40, eval_loss=2.5)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "tuned  step 1/40  loss 3.0000  lr 1.00e-03  tokens/s 1,234  left 1:18"
+    assert lines[-1] == "tuned  step 40/40  held-out loss 2.5000"
+    assert 15 <= len(lines) <= 22
+
+
+def test_steps_of_an_earlier_attempt_are_not_told_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = History(tmp_path, first_step=0)
+    for step in range(1, 31):
+        first.append(step=step, loss=3.0, **LINE)
+    with shown(tmp_path, "tuned"):
+        second = History(tmp_path, first_step=20)
+        second.append(step=21, loss=1.0, **LINE)
+    assert [line.split()[2] for line in capsys.readouterr().err.splitlines()] == ["21/40"]

@@ -1,0 +1,175 @@
+"""The loop: its loss, its resumption, its end."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from moray.errors import UserError
+from moray.tokens.order import Order
+from moray.tokens.store import Segment, Split
+from moray.train import checkpoint
+from moray.train.history import HISTORY, read_history
+from moray.train.job import Job, Place
+from moray.train.schedule import learning_rate
+from moray.train.worker import train
+
+
+def losses(job: Job) -> list[float]:
+    return [line["loss"] for line in read_history(job.work / HISTORY) if "loss" in line]
+
+
+def weights(job: Job) -> dict[str, torch.Tensor]:
+    found = checkpoint.newest(checkpoint.folder_of(job.work), lambda path, names: None)
+    assert found is not None
+    return load_file(found / "model.safetensors")
+
+
+def reference_losses(job: Job) -> list[float]:
+    """The run by plain transformers and AdamW, one document at a time, nothing packed."""
+    settings, split = job.settings, Split(job.tokens, "train")
+    model = AutoModelForCausalLM.from_pretrained(job.start, dtype=torch.float32)
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(
+        groups,
+        betas=(settings.adam_beta1, settings.adam_beta2),
+    )
+    order, means = Order(len(split), settings.global_batch_size, settings.seed), []
+    assert settings.max_steps is not None
+    for step in range(settings.max_steps):
+        documents = [piece for row in order.rows(step) for piece in pieces(split, int(row))]
+        count = sum(int(mask.sum()) for _, mask in documents)
+        total = 0.0
+        for tokens, mask in documents:
+            logits = model(input_ids=tokens.unsqueeze(0)).logits[0, :-1]
+            nll = F.cross_entropy(logits, tokens[1:], reduction="none")
+            loss = nll[mask[1:]].sum() / count
+            torch.autograd.backward(loss)
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(settings, step, settings.max_steps)
+        optimizer.step()
+        optimizer.zero_grad()
+        means.append(total)
+    return means
+
+
+def pieces(split: Split, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    found = []
+    for segment in split.segments_of(row):
+        place = slice(segment[Segment.START], segment[Segment.START] + segment[Segment.LENGTH])
+        tokens = torch.from_numpy(split.tokens[row][place].astype(np.int64))
+        found.append((tokens, torch.from_numpy(split.mask[row][place].astype(bool))))
+    return found
+
+
+def test_losses_are_those_of_plain_transformers_on_separate_documents(
+    make_job: Any, alone: Place
+) -> None:
+    job = make_job()
+    train(job, alone)
+    assert losses(job) == pytest.approx(reference_losses(job), rel=1e-4)
+
+
+def test_the_micro_batch_changes_nothing_but_rounding(make_job: Any, alone: Place) -> None:
+    whole, parts = make_job("whole", micro_batch_size=8), make_job("parts", micro_batch_size=3)
+    train(whole, alone)
+    train(parts, alone)
+    assert losses(parts) == pytest.approx(losses(whole), rel=1e-4)
+
+
+class CrashError(Exception):
+    """The end of a worker, in the middle of a run."""
+
+
+@pytest.mark.parametrize("crash_at", [2, 6])
+def test_a_resumed_run_ends_with_the_same_bits(crash_at: int, make_job: Any, alone: Place) -> None:
+    def crash(step: int) -> None:
+        if step == crash_at:
+            raise CrashError
+
+    undisturbed, resumed = make_job("undisturbed"), make_job("resumed")
+    train(undisturbed, alone)
+    with pytest.raises(CrashError):
+        train(resumed, replace(alone, committed=crash))
+    facts = train(resumed, alone)
+    assert facts["resumed_from"] == crash_at
+    assert losses(resumed) == losses(undisturbed)
+    expected = weights(undisturbed)
+    for name, value in weights(resumed).items():
+        assert torch.equal(value, expected[name])
+
+
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
+    make_job: Any, alone: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = make_job()
+    train(job, alone)
+    expected = losses(job)
+    newest = checkpoint.path_of(checkpoint.folder_of(job.work), 8)
+    (newest / "optimizer.pt").write_bytes(b"")
+    assert train(job, alone)["resumed_from"] == 6
+    assert losses(job) == expected
+    assert f"skipped {newest}: damaged optimizer.pt" in capfd.readouterr().out
+
+
+def test_a_finished_run_is_not_trained_again(make_job: Any, alone: Place) -> None:
+    job = make_job()
+    train(job, alone)
+    assert train(job, alone)["resumed_from"] == 8
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_step(make_job: Any, alone: Place) -> None:
+    job = make_job(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0)
+    with pytest.raises(UserError, match="at step 2, expected a finite one"):
+        train(job, alone)
+    assert not list(checkpoint.folder_of(job.work).glob("*"))
+
+
+def test_the_held_out_loss_is_a_mean_over_its_tokens(make_job: Any, alone: Place) -> None:
+    job = make_job(max_steps=1, learning_rate=1e-12, eval_rows=3)
+    train(job, alone)
+    line = next(line for line in read_history(job.work / HISTORY) if "eval_loss" in line)
+    model = AutoModelForCausalLM.from_pretrained(job.start, dtype=torch.float32)
+    split, total, count = Split(job.tokens, "validation"), 0.0, 0
+    for row in range(3):
+        for tokens, mask in pieces(split, row):
+            with torch.no_grad():
+                logits = model(input_ids=tokens.unsqueeze(0)).logits[0, :-1]
+            nll = F.cross_entropy(logits, tokens[1:], reduction="none")
+            total += float(nll[mask[1:]].sum())
+            count += int(mask[1:].sum())
+    assert line["eval_loss"] == pytest.approx(total / count, rel=1e-5)
+
+
+def test_dropout_is_a_function_of_the_step(
+    make_job: Any, alone: Place, small: Path, tmp_path: Path
+) -> None:
+    """A resumed run draws the dropout that an undisturbed one would have drawn."""
+    start = tmp_path / "with-dropout"
+    start.mkdir()
+    for path in (small / "model").iterdir():
+        (start / path.name).write_bytes(path.read_bytes())
+    config = json.loads((start / "config.json").read_text())
+    (start / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.5}))
+    first, second = (replace(make_job(name), start=start) for name in ("first", "second"))
+    train(first, alone)
+    torch.rand(7)
+    train(second, alone)
+    assert losses(first) == losses(second)
+    plain = make_job("plain")
+    train(plain, alone)
+    assert losses(first)[0] != losses(plain)[0]

@@ -1,0 +1,59 @@
+"""What a user does wrong costs one line, at once, and leaves nothing behind."""
+
+import pytest
+from project import Project
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        (
+            "runs.tuned.train",
+            {"learnig_rate": 1},
+            "runs.tuned.train.learnig_rate: unknown key; did you mean learning_rate?",
+        ),
+        (
+            "datasets.modules.path",
+            "data/none.jsonl",
+            "datasets.modules.path: got data/none.jsonl, expected a file or a glob that matches "
+            "files; check the path, which is relative to the working directory",
+        ),
+        (
+            "runs.base.model",
+            "tinny",
+            "runs.base.model: got tinny, expected a name under models; did you mean tiny?",
+        ),
+    ],
+)
+def test_a_wrong_config_costs_one_line(path: str, value: object, line: str, fresh: Project) -> None:
+    fresh.configure(path.split("."), value)
+    done = fresh.snakemake("finetune")
+    assert done.returncode != 0
+    told = [text for text in done.stderr.splitlines() if "profile" not in text]
+    assert told == [line]
+    assert not (fresh.folder / "results").exists()
+
+
+def test_too_many_workers_are_refused_before_the_first_job(fresh: Project) -> None:
+    fresh.configure(["defaults", "train", "global_batch_size"], 4096)
+    fresh.configure(["defaults", "ray", "num_workers"], 4096)
+    done = fresh.snakemake("finetune")
+    assert done.returncode != 0
+    line = next(text for text in done.stderr.splitlines() if "4096" in text)
+    assert line.startswith("runs.base.ray.num_workers: got 4096 workers of 1 CPU each, expected")
+    assert "Traceback" not in done.stderr
+    assert not (fresh.folder / "results/datasets").exists()
+
+
+def test_a_failing_stage_costs_one_line_and_its_log_has_the_trace(fresh: Project) -> None:
+    (fresh.folder / "data/modules.jsonl").write_text('{"content": "x"}\n')
+    done = fresh.snakemake("results/datasets/modules/dataset.json")
+    assert done.returncode != 0
+    told = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
+    assert told == [
+        "error: data/modules.jsonl: got columns content, expected text in text; "
+        "rename the columns or choose the format that fits"
+    ]
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in (fresh.folder / "logs/download/modules.log").read_text()
+    assert not list((fresh.folder / "results/datasets/modules").glob("*"))

@@ -1,0 +1,141 @@
+"""Exactly the jobs that a change affects are planned again."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from project import ROOT, Project
+
+Change = Callable[[Project], None]
+
+TUNED = {"finetune tuned", "export tuned", "evaluate tuned", "generate tuned"}
+RUNS = TUNED | {"finetune base", "export base", "evaluate base", "generate base"}
+FUNCTIONS_TOKENS = {"tokenize functions"}
+TOKENS = {"tokenize functions", "tokenize modules"}
+ALL = RUNS | TOKENS | {"download modules", "download functions", "base model tiny"}
+
+
+def setting(path: str, value: object) -> Change:
+    return lambda project: project.configure(path.split("."), value)
+
+
+def code(module: str) -> Change:
+    """Change what a module of the package says, as far as a checksum can tell."""
+
+    def change(project: Project) -> None:
+        with (project.folder / "src/moray" / module).open("a") as file:
+            file.write("# changed\n")
+
+    return change
+
+
+def deleted(path: str) -> Change:
+    return lambda project: (project.folder / path).unlink()
+
+
+def reversed_times(project: Project) -> None:
+    """Touch every file, so that what was made last is now oldest."""
+    hidden = project.folder / ".snakemake"
+    files = [p for p in project.folder.rglob("*") if p.is_file() and hidden not in p.parents]
+    files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    newest = files[0].stat().st_mtime
+    for second, path in enumerate(files, start=1):
+        os.utime(path, (newest + second, newest + second))
+
+
+def clone_copied_over(project: Project) -> None:
+    for name in ("src", "workflow"):
+        shutil.copytree(
+            ROOT / name, project.folder / name, copy_function=shutil.copyfile, dirs_exist_ok=True
+        )
+    (project.folder / "Snakefile").write_bytes((ROOT / "Snakefile").read_bytes())
+
+
+def there_and_back(project: Project) -> None:
+    before = project.config.read_bytes()
+    project.configure(["defaults", "train", "learning_rate"], 0.5)
+    assert "finetune base" in project.planned()
+    project.config.write_bytes(before)
+
+
+def more_data(project: Project) -> None:
+    with (project.folder / "data/functions.jsonl").open("a") as file:
+        file.write('{"prompt": "def one():\\n", "completion": "    return 1\\n"}\n')
+
+
+NOTHING: set[str] = set()
+
+CHANGES: dict[str, tuple[Change, set[str]]] = {
+    # Keys that change a result.
+    "temperature": (
+        setting("defaults.generate.temperature", 0.9),
+        {"generate base", "generate tuned"},
+    ),
+    "bootstrap samples": (
+        setting("defaults.evaluate.bootstrap_samples", 30),
+        {"evaluate base", "evaluate tuned"},
+    ),
+    "learning rate of one run": (setting("runs.tuned.train", {"learning_rate": 1e-3}), TUNED),
+    "learning rate of all runs": (setting("defaults.train.learning_rate", 1e-3), RUNS),
+    "seed": (setting("defaults.train.seed", 1), RUNS),
+    "a run's temperature": (
+        setting("runs.tuned.generate", {"temperature": 0.9}),
+        {"generate tuned"},
+    ),
+    "weights of the base": (setting("models.tiny.seed", 1), RUNS | TOKENS | {"base model tiny"}),
+    "vocabulary": (
+        setting("models.tiny.tokenizer.vocab_size", 290),
+        RUNS | TOKENS | {"base model tiny"},
+    ),
+    "block size": (setting("defaults.data.block_size", 32), RUNS | TOKENS),
+    "share held out": (
+        setting("datasets.functions.test_share", 0.3),
+        {"download functions"} | FUNCTIONS_TOKENS | TUNED,
+    ),
+    "the user's data": (more_data, {"download functions"} | FUNCTIONS_TOKENS | TUNED),
+    # Keys that only say how it is executed.
+    "number of workers": (setting("defaults.ray.num_workers", 1), NOTHING),
+    "micro-batch": (setting("defaults.train.micro_batch_size", 1), NOTHING),
+    "steps between checkpoints": (setting("defaults.train.save_steps", 1), NOTHING),
+    "place of checkpoints": (setting("defaults.ray.storage_path", "elsewhere"), NOTHING),
+    "rows in a forward pass": (setting("defaults.evaluate.batch_size", 1), NOTHING),
+    # Code, down to the modules that a stage imports.
+    "code of the sample order": (code("tokens/order.py"), RUNS),
+    "code of a source": (code("corpus/files.py"), ALL),
+    "code of the intervals": (code("evaluate/bootstrap.py"), {"evaluate base", "evaluate tuned"}),
+    "code of sampling": (code("evaluate/generation.py"), {"generate base", "generate tuned"}),
+    "code of the schema": (code("config/schema/sections.py"), NOTHING),
+    # What isn't a change.
+    "nothing": (lambda project: None, NOTHING),
+    "every file touched": (reversed_times, NOTHING),
+    "a clone copied over": (clone_copied_over, NOTHING),
+    "a change taken back": (there_and_back, NOTHING),
+    # Entries that come and go.
+    "another run": (
+        setting("runs.other", {"model": "tiny", "dataset": "modules"}),
+        {"finetune other", "export other", "evaluate other", "generate other"},
+    ),
+    "another dataset": (
+        setting("datasets.unused", {"source": "files", "path": "data/modules.jsonl"}),
+        NOTHING,
+    ),
+    "a run less": (setting("runs.tuned", None), NOTHING),
+    "a result less": (deleted("results/runs/tuned/samples.jsonl"), {"generate tuned"}),
+    # What was made of it is up to date, so that nothing waits for it.
+    "rows less": (deleted("results/datasets/functions/train.parquet"), NOTHING),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_plans_what_a_change_affects(change: str, finished: Project, tmp_path: Path) -> None:
+    apply, expected = CHANGES[change]
+    project = finished.copy(tmp_path / "project")
+    apply(project)
+    assert {_without_digest(job) for job in project.planned()} == expected
+
+
+def _without_digest(job: str) -> str:
+    """`tokenize functions-tiny-1a2b3c4d` as `tokenize functions`."""
+    return job.partition("-tiny-")[0]
