@@ -19,7 +19,6 @@ _OBJECT_STORE_BYTES = 128 * 2**20
 _ENVIRONMENT = {
     # The controller polls workers at this interval; a second each at start, end and report.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
     # Otherwise a worker's prints appear twice.
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

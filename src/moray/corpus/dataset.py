@@ -33,6 +33,7 @@ def write_dataset(
         UserError: if the train or the test split gets no row.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dataset.json").unlink(missing_ok=True)
     columns = COLUMNS[format]
     schema = pa.schema([(column, pa.string()) for column in columns])
     waiting: dict[str, list[Document]] = {split: [] for split in SPLITS}

@@ -1,8 +1,9 @@
 """Local files as a corpus: text files as documents, tables as rows."""
 
+import glob
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import datasets
 
@@ -36,6 +37,10 @@ def _text_file(file: Path, format: str) -> Document:
         raise UserError(str(file), f"got a .txt file for {format}", "set format: text")
     try:
         return Document(text=file.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise UserError(
+            str(file), f"got an unreadable file ({error.strerror})", "check the file"
+        ) from error
     except UnicodeDecodeError as error:
         raise UserError(
             str(file), f"got invalid UTF-8 at byte {error.start}", "convert the file to UTF-8"
@@ -44,24 +49,38 @@ def _text_file(file: Path, format: str) -> Document:
 
 def _table(file: Path, format: str) -> Iterator[Document]:
     wanted = COLUMNS[format]
+    options: dict[str, Any] = {}
+    if file.suffix == ".csv":
+        # Otherwise a column of digits comes as numbers, and "", "NA" or "null" as nothing.
+        options = {"converters": dict.fromkeys(wanted, str), "keep_default_na": False}
     try:
-        rows = iter(
-            datasets.load_dataset(
-                _BUILDERS[file.suffix], data_files=str(file), split="train", streaming=True
-            )
+        rows = datasets.load_dataset(
+            _BUILDERS[file.suffix],
+            # The name is read as a pattern: a[1].csv would bring in a1.csv.
+            data_files=glob.escape(str(file)),
+            split="train",
+            streaming=True,
+            **options,
         )
-        for row in rows:
-            if missing := [name for name in wanted if not isinstance(row.get(name), str)]:
+        for number, row in enumerate(rows, 1):
+            if missing := [name for name in wanted if name not in row]:
                 raise UserError(
                     str(file),
-                    f"got columns {', '.join(row)}, expected text in {', '.join(missing)}",
+                    f"got columns {', '.join(row)}, expected {', '.join(missing)}",
                     "rename the columns or choose the format that fits",
+                )
+            if others := [name for name in wanted if not isinstance(row[name], str)]:
+                got = "nothing" if row[others[0]] is None else type(row[others[0]]).__name__
+                raise UserError(
+                    str(file),
+                    f"got {got} in column {others[0]} of row {number}, expected text",
+                    "fill in the value or leave the row out",
                 )
             yield cast(Document, {name: row[name] for name in wanted})
     except UserError:
         raise
     except Exception as error:
-        first = str(error).partition("\n")[0]
+        first = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(
             str(file), f"got an unreadable {file.suffix} file ({first})", "check the file"
         ) from error

@@ -4,6 +4,7 @@ import ast
 import sysconfig
 import textwrap
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 from moray.corpus.document import Document
@@ -40,7 +41,7 @@ def functions() -> Iterator[Document]:
 
 
 def _functions_of(source: str) -> Iterator[Document]:
-    lines = source.splitlines(keepends=True)
+    lines = _lines(source)
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -53,8 +54,13 @@ def _functions_of(source: str) -> Iterator[Document]:
         if not _parses(whole):
             continue  # a docstring's own margin can keep a method from being dedented
         cut = (body_starts or 0) - node.lineno + 1
-        dedented = whole.splitlines(keepends=True)
+        dedented = _lines(whole)
         yield Document(prompt="".join(dedented[:cut]), completion="".join(dedented[cut:]))
+
+
+def _lines(source: str) -> list[str]:
+    # `splitlines` would also split at form feeds, which `ast` doesn't count as lines.
+    return StringIO(source, newline="\n").readlines()
 
 
 def _parses(source: str) -> bool:

@@ -1,4 +1,4 @@
-"""Figures of a test split with intervals, by resampling its documents."""
+"""Figures of a test split with intervals, by resampling what it consists of."""
 
 import math
 from collections.abc import Iterator
@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moray.evaluate.likelihood import DocumentScores
+from moray.evaluate.likelihood import Scores
+
+# Fewer documents don't show how documents differ: a single one would get intervals of no width.
+_MIN_DOCUMENTS = 20
 
 
-def figures(scores: DocumentScores) -> dict[str, float]:
-    """What the sums of all documents come to.
+def figures(scores: Scores) -> dict[str, float]:
+    """What the sums of all pieces come to.
 
     Returns:
         `loss`: nats a token; `perplexity`: its exponential; `bits_per_byte`: bits that the
@@ -21,36 +24,39 @@ def figures(scores: DocumentScores) -> dict[str, float]:
     return _figures(*(float(column.sum()) for column in _columns(scores)))
 
 
-def compare(
-    base: DocumentScores, tuned: DocumentScores, samples: int, confidence: float
-) -> dict[str, dict[str, Any]]:
+def compare(base: Scores, tuned: Scores, samples: int, confidence: float) -> dict[str, Any]:
     """Figures of two models on the same documents, and of their difference, with intervals.
 
     Percentile bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993,
-    chapter 13) over documents, because the tokens of one document are not independent. Both
-    models get the same resamples, so that the difference is a paired one.
+    chapter 13) over documents, because the tokens of one document are not independent; over
+    pieces of documents where there are too few documents. Both models get the same resamples,
+    so that the difference is a paired one.
 
     Args:
         base: scores of the one model.
-        tuned: scores of the other, of the same documents in the same order.
+        tuned: scores of the other, of the same pieces in the same order.
         samples: number of resamples.
         confidence: coverage of the intervals.
 
     Returns:
-        For `base`, `tuned` and `difference` (tuned less base), for each figure its `value`,
-        `low` and `high`.
+        `resampled`: `documents` or `pieces`; and for `base`, `tuned` and `difference` (tuned
+        less base), for each figure its `value`, `low` and `high`.
     """
-    points = {"base": figures(base), "tuned": figures(tuned)}
-    points["difference"] = _difference(points)
-    resampled = []
-    for weights in _weights(len(base.nll), samples):
-        pair = {
-            name: _figures(*(float(weights @ column) for column in _columns(scores)))
-            for name, scores in (("base", base), ("tuned", tuned))
-        }
-        resampled.append({**pair, "difference": _difference(pair)})
+    unit = "documents" if len(np.unique(base.document)) >= _MIN_DOCUMENTS else "pieces"
+    if unit == "documents":
+        base, tuned = base.by_document(), tuned.by_document()
+    points = _with_difference(figures(base), figures(tuned))
+    resampled = [
+        _with_difference(
+            *(
+                _figures(*(float(weights @ column) for column in _columns(scores)))
+                for scores in (base, tuned)
+            )
+        )
+        for weights in _weights(len(base.nll), samples)
+    ]
     tail = (1 - confidence) / 2
-    return {
+    return {"resampled": unit} | {
         name: {
             figure: {
                 "value": value,
@@ -63,14 +69,21 @@ def compare(
     }
 
 
-def _weights(documents: int, samples: int) -> Iterator[NDArray[np.int64]]:
-    """How often each document is drawn; a fixed seed, so that figures don't move on a rerun."""
+def _weights(units: int, samples: int) -> Iterator[NDArray[np.int64]]:
+    """How often each unit is drawn; a fixed seed, so that figures don't move on a rerun."""
     random = np.random.default_rng(0)
     for _ in range(samples):
-        yield np.bincount(random.integers(documents, size=documents), minlength=documents)
+        yield np.bincount(random.integers(units, size=units), minlength=units)
 
 
-def _columns(scores: DocumentScores) -> tuple[NDArray[Any], ...]:
+def _with_difference(
+    base: dict[str, float], tuned: dict[str, float]
+) -> dict[str, dict[str, float]]:
+    difference = {name: tuned[name] - value for name, value in base.items()}
+    return {"base": base, "tuned": tuned, "difference": difference}
+
+
+def _columns(scores: Scores) -> tuple[NDArray[Any], ...]:
     return scores.nll, scores.tokens, scores.bytes, scores.correct
 
 
@@ -82,7 +95,3 @@ def _figures(nll: float, tokens: float, size: float, correct: float) -> dict[str
         "bits_per_byte": nll / math.log(2) / size,
         "accuracy": correct / tokens,
     }
-
-
-def _difference(pair: dict[str, dict[str, float]]) -> dict[str, float]:
-    return {name: pair["tuned"][name] - value for name, value in pair["base"].items()}

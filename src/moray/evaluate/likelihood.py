@@ -1,6 +1,7 @@
 """How likely a model finds held-out documents."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -9,30 +10,43 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.model.loss import TokenLoss, targets
-from moray.tokens.batch import IGNORED, make_batch
+from moray.tokens.batch import IGNORED, Batch, make_batch
 from moray.tokens.store import Segment, Split
 
 
 @dataclass(frozen=True)
-class DocumentScores:
-    """Sums over the trained tokens of each document, all of shape (documents,).
+class Scores:
+    """Sums over the trained tokens of each piece of a document, all of shape (pieces,).
 
     Attributes:
+        document: number of the document that a piece is of.
         nll: negative log-likelihood, nats.
         tokens: number of trained tokens, stop tokens included.
         bytes: UTF-8 bytes of text behind them.
         correct: tokens that the model found likeliest.
     """
 
+    document: NDArray[np.int64]
     nll: NDArray[np.float64]
     tokens: NDArray[np.int64]
     bytes: NDArray[np.int64]
     correct: NDArray[np.int64]
 
+    def by_document(self) -> Self:
+        """The sums over all pieces of each document, in the order of their numbers."""
+        documents, of_piece = np.unique(self.document, return_inverse=True)
+        return type(self)(
+            documents,
+            np.bincount(of_piece, self.nll).astype(np.float64),
+            np.bincount(of_piece, self.tokens).astype(np.int64),
+            np.bincount(of_piece, self.bytes).astype(np.int64),
+            np.bincount(of_piece, self.correct).astype(np.int64),
+        )
+
 
 @torch.no_grad()
-def score(model: PreTrainedModel, split: Split, num_rows: int, batch_size: int) -> DocumentScores:
-    """Score the documents in the first rows of a split, in the model's own precision.
+def score(model: PreTrainedModel, split: Split, num_rows: int, batch_size: int) -> Scores:
+    """Score the pieces in the first rows of a split, in the model's own precision.
 
     Args:
         model: in evaluation mode.
@@ -41,43 +55,26 @@ def score(model: PreTrainedModel, split: Split, num_rows: int, batch_size: int) 
         batch_size: rows in a forward pass.
     """
     module = TokenLoss(model)
-    documents = _documents(split, num_rows)
-    numbers, of_token = np.unique(documents, return_inverse=True)
-    nll, tokens = np.zeros(len(numbers)), np.zeros(len(numbers), np.int64)
+    pieces = split.segments[split.segments[:, Segment.START] < num_rows * split.block_size]
+    nll, tokens = np.zeros(len(pieces)), np.zeros(len(pieces), np.int64)
     correct = np.zeros_like(tokens)
-    reached = 0
     for start in range(0, num_rows, batch_size):
         rows = np.arange(start, min(start + batch_size, num_rows))
-        batch = make_batch(split, rows).to(model.device)
+        batch = make_batch(split, rows)
+        piece = _piece_of_token(split, rows, batch)
+        batch = batch.to(model.device)
         logits, wanted = module.logits(batch).float(), targets(batch)
-        losses = F.cross_entropy(logits, wanted, reduction="none").double().cpu().numpy()
-        right = (logits.argmax(-1) == wanted).cpu().numpy()
-        here = of_token[reached : reached + len(losses)]
-        reached += len(losses)
-        np.add.at(nll, here, losses)
-        np.add.at(tokens, here, 1)
-        np.add.at(correct, here, right)
-    return DocumentScores(nll, tokens, _bytes(split, num_rows, numbers), correct)
+        losses = F.cross_entropy(logits, wanted, reduction="none")
+        np.add.at(nll, piece, losses.double().cpu().numpy())
+        np.add.at(tokens, piece, 1)
+        np.add.at(correct, piece, (logits.argmax(-1) == wanted).cpu().numpy())
+    document, size = pieces[:, Segment.DOCUMENT], pieces[:, Segment.BYTES]
+    return Scores(np.array(document), nll, tokens, np.array(size), correct)
 
 
-def _documents(split: Split, num_rows: int) -> NDArray[np.int64]:
-    """The document of each trained token in reading order, shape (trained tokens,)."""
-    found = []
-    for start in range(num_rows):
-        owner = np.zeros(split.block_size, np.int64)
-        for segment in split.segments_of(start):
-            first = segment[Segment.START]
-            owner[first : first + segment[Segment.LENGTH]] = segment[Segment.DOCUMENT]
-        # A place's label is the token behind it, in the same document.
-        trained = make_batch(split, np.array([start])).labels[0].numpy() != IGNORED
-        found.append(owner[trained])
-    return np.concatenate(found)
-
-
-def _bytes(split: Split, num_rows: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    segments = split.segments[split.segments[:, Segment.START] < num_rows * split.block_size]
-    sums = np.zeros(len(numbers), np.int64)
-    known = np.isin(segments[:, Segment.DOCUMENT], numbers)
-    places = np.searchsorted(numbers, segments[known, Segment.DOCUMENT])
-    np.add.at(sums, places, segments[known, Segment.BYTES])
-    return sums
+def _piece_of_token(split: Split, rows: NDArray[np.int64], batch: Batch) -> NDArray[np.int64]:
+    """The piece of each trained token of a batch in reading order, shape (trained tokens,)."""
+    row, column = np.nonzero(batch.labels.numpy() != IGNORED)
+    place = rows[row] * split.block_size + column
+    starts = split.segments[:, Segment.START]
+    return np.searchsorted(starts, place, side="right") - 1

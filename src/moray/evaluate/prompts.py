@@ -63,12 +63,13 @@ def _prompts_of(
 ) -> list[Prompt]:
     if "prompt" in document:
         return [Prompt(document["prompt"], document["completion"])]
-    tokens = tokenizer.backend_tokenizer.encode(document["text"], add_special_tokens=False).ids
-    window = length + reference_length
-    return [
-        Prompt(
-            tokenizer.decode(tokens[start : start + length]),
-            tokenizer.decode(tokens[start + length : start + window]),
-        )
-        for start in range(0, max(1, len(tokens) - length), window)
-    ]
+    text = document["text"]
+    encoding = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+    # Cut from the text itself: decoding needn't give it back, least of all parts of a character.
+    ends = [0, *(end for _, end in encoding.offsets)]
+    prompts = []
+    for start in range(0, max(1, len(encoding) - length), length + reference_length):
+        middle = min(start + length, len(encoding))
+        end = min(middle + reference_length, len(encoding))
+        prompts.append(Prompt(text[ends[start] : ends[middle]], text[ends[middle] : ends[end]]))
+    return prompts

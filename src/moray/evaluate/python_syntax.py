@@ -10,7 +10,7 @@ import evaluate
 def parses(source: str) -> bool:
     """Whether a text is a whole Python module, as far as its syntax goes."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)
+        warnings.simplefilter("ignore")
         try:
             ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):

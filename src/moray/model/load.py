@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from moray.errors import UserError
@@ -11,18 +12,34 @@ from moray.errors import UserError
 def load_model(folder: Path) -> PreTrainedModel:
     """The model of a Hugging Face folder in fp32, in evaluation mode, on the CPU.
 
+    Code and pickles in the folder are never run.
+
     Raises:
-        UserError: if the folder holds no such model.
+        UserError: if the folder holds no such model, or only a part of its weights.
     """
+    model: PreTrainedModel
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, use_safetensors=True, local_files_only=True
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            use_safetensors=True,
+            local_files_only=True,
+            # Without it, transformers asks on the terminal whether to run a folder's code.
+            trust_remote_code=False,
+            output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         first = str(error).partition("\n")[0]
         raise UserError(
             str(folder), f"got no causal language model ({first})", "check the folder"
         ) from error
+    if missing := sorted(report["missing_keys"]):
+        # transformers would go on with random numbers in their place.
+        raise UserError(
+            str(folder),
+            f"got no weights for {missing[0]} and {len(missing) - 1} more",
+            "give the folder of a whole causal language model",
+        )
     return model.eval()
 
 

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from moray.errors import UserError
 
@@ -37,7 +37,7 @@ def download_snapshot(repo_id: str, revision: str) -> Path:
     """
     try:
         return Path(snapshot_download(repo_id, revision=revision, allow_patterns=_WANTED))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise UserError(
             repo_id,
             f"got no snapshot of commit {revision} ({type(error).__name__})",

@@ -53,11 +53,14 @@ def save_llama(folder: Path, tokenizer: PreTrainedTokenizerFast, cfg: dict[str, 
         tie_word_embeddings=cfg["tie_word_embeddings"],
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        # Here, a padding token would have an embedding of zeros that is never trained; but the
+        # one special token opens documents too.
+        pad_token_id=None,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(cfg["seed"])
         model = LlamaForCausalLM(config)
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return int(model.num_parameters())

@@ -40,6 +40,7 @@ def write_manifest(folder: Path, **facts: Any) -> None:
         facts: what else the manifest says.
     """
     files = {}
+    (folder / MANIFEST).unlink(missing_ok=True)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as file:
             os.fsync(file.fileno())

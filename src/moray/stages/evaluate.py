@@ -31,7 +31,7 @@ def evaluate(
     held_out = scores["base"]
     result = {
         "rows": rows,
-        "documents": len(held_out.tokens),
+        "documents": len(held_out.by_document().tokens),
         "tokens": int(held_out.tokens.sum()),
         "bytes": int(held_out.bytes.sum()),
         "confidence": cfg["confidence"],

@@ -31,12 +31,20 @@ class Piece:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a Hugging Face folder.
+    """The tokenizer of a Hugging Face folder; it neither truncates nor pads.
 
     Raises:
         UserError: if it is no fast tokenizer, or has no stop token to train.
     """
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # tokenizers raises bare ones
+        first = str(error).partition("\n")[0]
+        raise UserError(
+            str(folder), f"got no tokenizer that can be read ({first})", "check its tokenizer.json"
+        ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UserError(
             str(folder), "got a slow tokenizer, expected a tokenizer.json", "convert the tokenizer"
@@ -47,6 +55,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
             "got a tokenizer without eos_token, expected a stop token to train",
             "name it in tokenizer_config.json",
         )
+    # A tokenizer.json can bring both along; documents would be cut, and padding trained.
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
     return tokenizer
 
 

@@ -1,0 +1,316 @@
+from typing import Any
+
+import pytest
+from small_config import config_with
+
+from moray.config.load import load_experiment
+from moray.config.schema import (
+    HubModel,
+    LocalFiles,
+    Model,
+    PathModel,
+    PythonStdlib,
+    ScratchModel,
+    Sections,
+)
+from moray.errors import ConfigError
+
+
+def faults(values: dict[str, Any]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config_with(values))
+    return str(caught.value).splitlines()
+
+
+HUB = {"source": "hub", "repo_id": "owner/name", "revision": "0" * 40}
+TAIL = {"source": "files", "path": "x", "split_by": "tail", "format": "prompt-completion"}
+
+# What is set at a path, and how the one line that it costs begins.
+FAULTS: list[tuple[str, object, str]] = [
+    # Misspelt keys, at every level.
+    ("modles", {}, "modles: unknown key; did you mean models?"),
+    ("zzz", 1, "zzz: unknown key; expected one of datasets, models, defaults, runs"),
+    ("5", 1, "5: unknown key; expected one of datasets, models, defaults, runs"),
+    ("datasets.modules.formt", "text", "datasets.modules.formt: unknown key; did you mean format?"),
+    ("models.tiny.hiden_size", 8, "models.tiny.hiden_size: unknown key; did you mean hidden_size?"),
+    (
+        "models.tiny.tokenizer.vocabsize",
+        300,
+        "models.tiny.tokenizer.vocabsize: unknown key; did you mean vocab_size?",
+    ),
+    ("defaults.trian", {}, "defaults.trian: unknown key; did you mean train?"),
+    (
+        "defaults.train.learnig_rate",
+        1,
+        "defaults.train.learnig_rate: unknown key; did you mean learning_rate?",
+    ),
+    ("runs.tuned.trainn", {}, "runs.tuned.trainn: unknown key; did you mean train?"),
+    (
+        "runs.tuned.train.learnig_rate",
+        1,
+        "runs.tuned.train.learnig_rate: unknown key; did you mean learning_rate?",
+    ),
+    ("runs.tuned.model.rum", "base", "runs.tuned.model.rum: unknown key; did you mean run?"),
+    # An entry may have the name of a key.
+    (
+        "runs.train",
+        {"model": "tiny", "dataset": "modules", "train": {"sed": 1}},
+        "runs.train.train.sed: unknown key; did you mean seed?",
+    ),
+    (
+        "models.path",
+        {"source": "path", "path": "x", "paht": "x"},
+        "models.path.paht: unknown key; did you mean path?",
+    ),
+    # A key of another source is unknown here, and no hint names it.
+    ("models.folder.hidden_size", 8, "models.folder.hidden_size: unknown key; expected one of "),
+    ("models.tiny.path", "x", "models.tiny.path: unknown key; expected one of source, arch"),
+    ("datasets.modules.split_by", "tail", "datasets.modules.split_by: unknown key; expected one "),
+    # Wrong types.
+    (
+        "defaults.train.learning_rate",
+        "fast",
+        "defaults.train.learning_rate: got 'fast', expected a number; "
+        "see defaults in docs/configuration.md",
+    ),
+    (
+        "defaults.train.max_steps",
+        1.5,
+        "defaults.train.max_steps: got 1.5, expected a whole number; ",
+    ),
+    (
+        "runs.base.train.max_steps",
+        "ten",
+        "runs.base.train.max_steps: got 'ten', expected a whole number; "
+        "see runs in docs/configuration.md",
+    ),
+    (
+        "models.tiny.tie_word_embeddings",
+        "perhaps",
+        "models.tiny.tie_word_embeddings: got 'perhaps', expected true or false; ",
+    ),
+    (
+        "defaults.ray.use_gpu",
+        "maybe",
+        "defaults.ray.use_gpu: got 'maybe', expected 'auto' or true or false; ",
+    ),
+    (
+        "defaults.ray.resources_per_worker",
+        [1],
+        "defaults.ray.resources_per_worker: got [1], expected a mapping; ",
+    ),
+    (
+        "defaults.ray.resources_per_worker",
+        {"CPU": "all"},
+        "defaults.ray.resources_per_worker.CPU: got 'all', expected a number; ",
+    ),
+    ("datasets.notes.path", 5, "datasets.notes.path: got 5, expected text or a list; "),
+    ("datasets.notes.path", ["a", 5], "datasets.notes.path.1: got 5, expected text; "),
+    ("datasets.notes", "notes.txt", "datasets.notes: got 'notes.txt', expected a mapping; "),
+    ("defaults", None, "defaults: got None, expected a mapping; "),
+    ("defaults.train", 5, "defaults.train: got 5, expected a mapping; "),
+    ("runs", [], "runs: got [], expected a mapping; see runs in docs/configuration.md"),
+    ("runs.tuned", 5, "runs.tuned: got 5, expected a mapping; "),
+    ("runs.tuned.ray", None, "runs.tuned.ray: got None, expected a mapping; "),
+    ("runs.tuned.model", 5, "runs.tuned.model: got 5, expected text or a mapping; "),
+    ("runs.tuned.model", {"run": 5}, "runs.tuned.model.run: got 5, expected text; "),
+    # Values out of range.
+    (
+        "defaults.train.learning_rate",
+        -1,
+        "defaults.train.learning_rate: got -1, expected more than 0; ",
+    ),
+    (
+        "defaults.train.num_epochs",
+        float("inf"),
+        "defaults.train.num_epochs: got inf, expected a finite number; ",
+    ),
+    ("defaults.train.warmup_ratio", 1, "defaults.train.warmup_ratio: got 1, expected less than 1;"),
+    ("defaults.train.min_lr_ratio", 2, "defaults.train.min_lr_ratio: got 2, expected at most 1;"),
+    ("runs.base.train.seed", -1, "runs.base.train.seed: got -1, expected at least 0; "),
+    ("runs.base.ray.num_workers", 0, "runs.base.ray.num_workers: got 0, expected more than 0; "),
+    (
+        "models.tiny.tokenizer.vocab_size",
+        100,
+        "models.tiny.tokenizer.vocab_size: got 100, expected at least 258; "
+        "see models in docs/configuration.md",
+    ),
+    (
+        "defaults.ray.resources_per_worker",
+        {"CPU": 0},
+        "defaults.ray.resources_per_worker.CPU: got 0, expected more than 0; ",
+    ),
+    ("datasets.notes.test_share", 1, "datasets.notes.test_share: got 1, expected less than 1; "),
+    # Words that are not among those known.
+    ("defaults.train.strategy", "dpp", "defaults.train.strategy: got 'dpp', expected 'ddp'"),
+    (
+        "defaults.train.precision",
+        "fp16",
+        "defaults.train.precision: got 'fp16', expected 'auto', 'bf16' or 'fp32'; ",
+    ),
+    (
+        "datasets.notes.source",
+        "file",
+        "datasets.notes.source: got 'file', expected one of 'python-stdlib', 'files'",
+    ),
+    # What has to be there.
+    ("datasets.x", {"source": "files"}, "datasets.x.path: missing, expected a value; add it, see "),
+    ("datasets.x", {"path": "x"}, "datasets.x.source: missing, expected a value; add it, see "),
+    ("models.x", {"source": "path"}, "models.x.path: missing, expected a value; add it, see mo"),
+    ("models.x", {"source": "scratch"}, "models.x.tokenizer: missing, expected a value; add it, "),
+    ("runs.x", {"model": "tiny"}, "runs.x.dataset: missing, expected a value; add it, see runs "),
+    ("runs.tuned.model", {}, "runs.tuned.model.run: missing, expected a value; add it, see runs "),
+    # Text of another form.
+    ("models.x", {**HUB, "revision": "main"}, "models.x.revision: got 'main', expected text of "),
+    ("models.x", {**HUB, "repo_id": "a/b/c"}, "models.x.repo_id: got 'a/b/c', expected text of "),
+    (
+        "runs.my run",
+        {"model": "tiny", "dataset": "modules"},
+        "runs.my run: got 'my run', expected text of the form ",
+    ),
+    # Names that nothing has.
+    (
+        "runs.tuned.dataset",
+        "function",
+        "runs.tuned.dataset: got function, expected a name under datasets; did you mean functions?",
+    ),
+    (
+        "runs.base.model",
+        "huge",
+        "runs.base.model: got huge, expected a name under models; add it under models",
+    ),
+    (
+        "runs.tuned.model",
+        {"run": "bse"},
+        "runs.tuned.model.run: got bse, expected a name under runs; did you mean base?",
+    ),
+    (
+        "models.tiny.tokenizer.train_on",
+        "module",
+        "models.tiny.tokenizer.train_on: got module, expected a name under datasets; "
+        "did you mean modules?",
+    ),
+    (
+        "runs.base.model",
+        {"run": "base"},
+        "runs.base.model.run: got a circle (base <- base), expected a chain that ends in a model; "
+        "let one of these runs start from a name under models",
+    ),
+    # Keys at odds with one another.
+    (
+        "models.tiny.hidden_size",
+        250,
+        "models.tiny.hidden_size: got 250, expected an even multiple of num_attention_heads (4); "
+        "change either",
+    ),
+    (
+        "models.tiny.num_key_value_heads",
+        3,
+        "models.tiny.num_key_value_heads: got 3, expected a divisor of num_attention_heads (4); "
+        "change either",
+    ),
+    (
+        "datasets.x",
+        TAIL,
+        "datasets.x.split_by: got tail with format prompt-completion, expected format text; "
+        "set split_by: hash",
+    ),
+    (
+        "runs.base.train.global_batch_size",
+        15,
+        "runs.base.train.global_batch_size: got 15, expected a multiple of ray.num_workers (2); "
+        "change either",
+    ),
+    (
+        "runs.tuned.data.block_size",
+        2048,
+        "runs.tuned.data.block_size: got 2048, expected at most max_position_embeddings of its "
+        "model (1024); change either",
+    ),
+    (
+        "datasets.modules.test_share",
+        0,
+        "datasets.modules.test_share: got 0, expected a share of test rows for run base",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "line"), FAULTS)
+def test_a_fault_costs_one_line_that_begins_with_its_path(
+    path: str, value: object, line: str
+) -> None:
+    (told,) = faults({path: value})
+    assert told.startswith(line)
+    assert "; " in told
+
+
+# The keys of one entry of each source, all of them sound.
+ENTRIES: list[tuple[str, type[Model], dict[str, Any]]] = [
+    ("datasets", PythonStdlib, {"source": "python-stdlib"}),
+    ("datasets", LocalFiles, {"source": "files", "path": "x"}),
+    ("models", ScratchModel, {"source": "scratch", "tokenizer": {"train_on": "modules"}}),
+    ("models", PathModel, {"source": "path", "path": "x"}),
+    ("models", HubModel, HUB),
+]
+
+EVERY_KEY: list[tuple[str, str, dict[str, Any]]] = [
+    (f"runs.tuned.{section}", key, {})
+    for section, field in Sections.model_fields.items()
+    for key in getattr(field.annotation, "model_fields", {})
+] + [
+    (f"{section}.x", key, entry) for section, model, entry in ENTRIES for key in model.model_fields
+]
+
+
+@pytest.mark.parametrize(("path", "key", "entry"), EVERY_KEY)
+def test_nonsense_at_any_key_is_told_under_that_key(
+    path: str, key: str, entry: dict[str, Any]
+) -> None:
+    told = faults({path: {**entry, key: {"?": ["?"]}}})
+    assert told
+    assert all(line.startswith((f"{path}.{key}: ", f"{path}.{key}.")) for line in told)
+
+
+@pytest.mark.parametrize(("section", "model", "entry"), ENTRIES)
+def test_an_unknown_key_of_any_source_is_told_with_the_keys_of_that_source(
+    section: str, model: type[Model], entry: dict[str, Any]
+) -> None:
+    told = faults({f"{section}.x": {**entry, "zzz": 1}})
+    assert told == [
+        f"{section}.x.zzz: unknown key; expected one of {', '.join(model.model_fields)}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("train.learning_rate", "fast", "got 'fast', expected a number; "),
+        ("train.learnig_rate", 1, "unknown key; did you mean learning_rate?"),
+        ("ray.resources_per_worker", {"CPU": 0}, "got 0, expected more than 0; "),
+        ("train", [], "got [], expected a mapping; "),
+    ],
+)
+def test_a_fault_in_the_defaults_is_told_once_and_not_for_each_run(
+    key: str, value: object, problem: str
+) -> None:
+    (told,) = faults({f"defaults.{key}": value})
+    assert told.startswith(f"defaults.{key}")
+    assert problem in told
+
+
+def test_a_fault_in_the_defaults_stays_one_where_a_run_overrides_it() -> None:
+    told = faults({"defaults.train.seed": -1, "runs.base.train.seed": 1})
+    assert [line.split(":")[0] for line in told] == ["defaults.train.seed"]
+
+
+def test_a_fault_in_the_defaults_does_not_hide_one_of_a_run() -> None:
+    told = faults({"defaults.train.seed": -1, "runs.base.train.seed": -2})
+    assert [line.split(";")[0] for line in told] == [
+        "defaults.train.seed: got -1, expected at least 0",
+        "runs.base.train.seed: got -2, expected at least 0",
+    ]
+
+
+def test_a_long_value_is_cut_short() -> None:
+    (told,) = faults({"defaults.train.seed": "9" * 500 + "x"})
+    assert len(told) < 200

@@ -1,0 +1,113 @@
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+from small_config import config_with
+from snakemake.utils import update_config  # type: ignore[import-untyped]
+
+from moray.config.load import load_experiment
+from moray.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_runs_start_from_the_defaults_and_override_them_key_by_key() -> None:
+    runs = load_experiment(config_with({})).runs
+    assert runs["base"].data.block_size == runs["tuned"].data.block_size == 64
+    assert runs["base"].train.max_steps == 10
+    assert runs["tuned"].train.max_steps == 20
+    assert runs["tuned"].train.learning_rate == 0.001
+
+
+def test_overriding_goes_key_by_key_at_every_depth() -> None:
+    config = config_with(
+        {
+            "defaults.ray.resources_per_worker": {"CPU": 2, "disk": 1},
+            "runs.tuned.ray.resources_per_worker": {"CPU": 3},
+        }
+    )
+    runs = load_experiment(config).runs
+    assert runs["base"].ray.resources_per_worker == {"CPU": 2, "disk": 1}
+    assert runs["tuned"].ray.resources_per_worker == {"CPU": 3, "disk": 1}
+
+
+@pytest.mark.parametrize("written", ["1e-4", "0.1e-3", 0.0001])
+def test_a_number_may_be_written_with_an_exponent(written: object) -> None:
+    config = config_with({"runs.base.train.learning_rate": written})
+    assert load_experiment(config).runs["base"].train.learning_rate == 0.0001
+
+
+def test_yaml_reads_such_a_number_as_text_so_that_accepting_it_matters() -> None:
+    assert yaml.safe_load("1e-4") == "1e-4"
+
+
+@pytest.mark.parametrize("path", ["datasets.notes", "models.folder", "runs.tuned"])
+def test_null_removes_an_entry(path: str) -> None:
+    section, name = path.split(".")
+    assert name in getattr(load_experiment(config_with({})), section)
+    assert name not in getattr(load_experiment(config_with({path: None})), section)
+
+
+def test_null_for_an_entry_that_never_was_is_no_fault() -> None:
+    config = config_with({"runs.gone": None, "datasets.gone": None})
+    assert load_experiment(config) == load_experiment(config_with({}))
+
+
+def test_the_written_config_stays_as_it_was() -> None:
+    config = config_with({"runs.gone": None})
+    before = copy.deepcopy(config)
+    load_experiment(config)
+    assert config == before
+
+
+def test_an_experiment_cannot_be_changed() -> None:
+    train: Any = load_experiment(config_with({})).runs["base"].train
+    with pytest.raises(ValidationError, match="frozen"):
+        train.seed = 1
+
+
+def test_all_faults_are_told_at_once_one_line_each() -> None:
+    config = config_with(
+        {
+            "datasets.modules.formt": "text",
+            "models.tiny.hidden_size": "wide",
+            "runs.base.train.seed": -1,
+            "runs.tuned.dataset": None,
+        }
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config)
+    paths = [line.partition(": ")[0] for line in str(caught.value).splitlines()]
+    assert paths == [
+        "datasets.modules.formt",
+        "models.tiny.hidden_size",
+        "runs.base.train.seed",
+        "runs.tuned.dataset",
+    ]
+
+
+def test_a_run_knows_the_model_at_the_root_of_its_lineage() -> None:
+    third = {"model": {"run": "tuned"}, "dataset": "functions"}
+    experiment = load_experiment(config_with({"runs.third": third}))
+    assert [experiment.base_model(run) for run in ("base", "tuned", "third")] == ["tiny"] * 3
+
+
+@pytest.mark.parametrize("overlay", sorted(path.name for path in ROOT.glob("config/*.yaml")))
+def test_each_config_of_the_project_is_sound(overlay: str) -> None:
+    config = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    update_config(config, yaml.safe_load((ROOT / "config" / overlay).read_text()))
+    assert load_experiment(config).runs
+
+
+def test_checking_a_config_imports_nothing_heavy() -> None:
+    script = (
+        "import sys, moray.cluster, moray.config.code, moray.config.load, moray.config.plan;"
+        "print({'torch', 'ray', 'transformers', 'datasets', 'numpy', 'pyarrow'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")

@@ -1,0 +1,38 @@
+"""The files beside the default config are overlays that pass its checks."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from moray.config.load import load_experiment
+
+FOLDER = Path(__file__).parents[2] / "config"
+OVERLAYS = sorted(path.name for path in FOLDER.glob("*.yaml") if path.name != "config.yaml")
+
+
+def merged(base: Any, override: Any) -> Any:
+    """What the workflow makes of two config files: mappings are merged at every depth."""
+    if not isinstance(base, Mapping) or not isinstance(override, Mapping):
+        return override
+    return {**base, **{key: merged(base.get(key), value) for key, value in override.items()}}
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((FOLDER / name).read_text())
+
+
+def test_the_default_is_offline_and_chains_two_runs() -> None:
+    experiment = load_experiment(read("config.yaml"))
+    assert {dataset.source for dataset in experiment.datasets.values()} == {"python-stdlib"}
+    assert experiment.base_model("tuned") == "tiny"
+    assert list(experiment.runs) == ["base", "tuned"]
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_an_overlay_has_runs_of_its_own(name: str) -> None:
+    experiment = load_experiment(merged(read("config.yaml"), read(name)))
+    assert experiment.runs
+    assert set(experiment.runs).isdisjoint({"base", "tuned"})

@@ -1,0 +1,244 @@
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_config import config_with
+
+from moray.config import plan
+from moray.config.load import load_experiment
+from moray.config.schema import Evaluate, Experiment, Ray, Train, execution_keys
+from moray.errors import UserError
+
+
+def experiment_with(values: dict[str, Any]) -> Experiment:
+    return load_experiment(config_with(values))
+
+
+CONFIGS: list[tuple[Callable[[Experiment, str], dict[str, Any]], str]] = [
+    (plan.dataset_config, "modules"),
+    (plan.dataset_config, "notes"),
+    (plan.model_config, "tiny"),
+    (plan.model_config, "folder"),
+    (plan.store_config, "tuned"),
+    (plan.train_config, "tuned"),
+    (plan.export_config, "tuned"),
+    (plan.evaluate_config, "tuned"),
+    (plan.generate_config, "tuned"),
+]
+
+
+def mappings(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for entry in value.values():
+            yield from mappings(entry)
+
+
+@pytest.mark.parametrize(("config_of", "name"), CONFIGS)
+def test_what_a_stage_depends_on_prints_alike_however_it_was_written(
+    config_of: Callable[[Experiment, str], dict[str, Any]], name: str
+) -> None:
+    config = config_of(experiment_with({}), name)
+    assert config
+    assert all(list(mapping) == sorted(mapping) for mapping in mappings(config))
+    assert json.loads(json.dumps(config)) == config
+    written: Any = json.loads(json.dumps(config_with({}), sort_keys=True))
+    assert repr(config_of(load_experiment(written), name)) == repr(config)
+
+
+EXECUTION = {
+    f"{section}.{key}"
+    for section, model in (("train", Train()), ("ray", Ray()), ("evaluate", Evaluate()))
+    for key in execution_keys(model)
+}
+
+
+def test_the_keys_that_only_say_how_a_run_is_executed_are_known() -> None:
+    assert {"train.micro_batch_size", "ray.num_workers", "evaluate.batch_size"} <= EXECUTION
+    assert "train.global_batch_size" not in EXECUTION
+    assert {f"ray.{key}" for key in Ray.model_fields} <= EXECUTION
+
+
+# Another value for each of them.
+EXECUTED_OTHERWISE = {
+    "train.micro_batch_size": 1,
+    "train.save_steps": 7,
+    "train.save_total_limit": 5,
+    "ray.address": "auto",
+    "ray.num_workers": 4,
+    "ray.use_gpu": False,
+    "ray.resources_per_worker": {"CPU": 3},
+    "ray.max_failures": 0,
+    "ray.storage_path": "elsewhere",
+    "ray.include_dashboard": True,
+    "evaluate.batch_size": 3,
+}
+
+
+@pytest.mark.parametrize(("config_of", "name"), CONFIGS)
+def test_changing_how_a_run_is_executed_changes_nothing_that_a_stage_depends_on(
+    config_of: Callable[[Experiment, str], dict[str, Any]], name: str
+) -> None:
+    otherwise = {f"defaults.{key}": value for key, value in EXECUTED_OTHERWISE.items()}
+    before, after = experiment_with({}), experiment_with(otherwise)
+    assert before != after
+    assert config_of(before, name) == config_of(after, name)
+    assert plan.store_name(before, "tuned") == plan.store_name(after, "tuned")
+
+
+def test_how_a_run_is_executed_is_told_to_its_stages() -> None:
+    otherwise = {f"runs.tuned.{key}": value for key, value in EXECUTED_OTHERWISE.items()}
+    experiment = experiment_with(otherwise)
+    told = plan.train_execution(experiment, "tuned") | {
+        "evaluate": plan.evaluate_execution(experiment, "tuned")
+    }
+    for path, value in EXECUTED_OTHERWISE.items():
+        section, key = path.split(".")
+        assert told[section][key] == value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "config_of", "name"),
+    [
+        ("datasets.modules.validation_share", 0.2, plan.dataset_config, "modules"),
+        ("datasets.notes.split_by", "tail", plan.dataset_config, "notes"),
+        ("models.tiny.tokenizer.vocab_size", 300, plan.model_config, "tiny"),
+        ("models.tiny.seed", 1, plan.model_config, "tiny"),
+        ("defaults.data.block_size", 32, plan.store_config, "tuned"),
+        ("datasets.functions.format", "text", plan.store_config, "tuned"),
+        ("runs.tuned.train.learning_rate", 1, plan.train_config, "tuned"),
+        ("defaults.train.global_batch_size", 8, plan.train_config, "tuned"),
+        ("runs.tuned.model", "tiny", plan.export_config, "tuned"),
+        ("defaults.evaluate.max_rows", 5, plan.evaluate_config, "tuned"),
+        ("defaults.generate.seed", 5, plan.generate_config, "tuned"),
+    ],
+)
+def test_changing_a_result_changes_what_its_stage_depends_on(
+    path: str,
+    value: object,
+    config_of: Callable[[Experiment, str], dict[str, Any]],
+    name: str,
+) -> None:
+    before, after = experiment_with({}), experiment_with({path: value})
+    assert config_of(before, name) != config_of(after, name)
+
+
+def test_rows_of_the_standard_library_depend_on_the_version_of_python() -> None:
+    experiment = experiment_with({})
+    assert "python" in plan.dataset_config(experiment, "modules")
+    assert "python" not in plan.dataset_config(experiment, "notes")
+
+
+@pytest.mark.parametrize(
+    ("values", "shared"),
+    [
+        ({}, True),
+        # What concerns the training alone is the run's own affair.
+        ({"runs.again.train.seed": 5, "runs.again.ray.num_workers": 4}, True),
+        ({"runs.again.model": {"run": "base"}}, True),
+        ({"runs.again.data.block_size": 32}, False),
+        ({"runs.again.dataset": "functions"}, False),
+        ({"runs.again.model": "folder"}, False),
+    ],
+)
+def test_runs_share_a_token_store_if_their_tokens_are_the_same(
+    values: dict[str, Any], shared: bool
+) -> None:
+    again = {"model": "tiny", "dataset": "modules"}
+    experiment = experiment_with({"runs.again": again} | values)
+    names = {plan.store_name(experiment, run) for run in ("base", "again")}
+    assert (len(names) == 1) is shared
+
+
+def test_a_store_is_named_after_its_dataset_and_its_model() -> None:
+    assert plan.store_name(experiment_with({}), "tuned").startswith("functions-tiny-")
+
+
+def test_a_run_starts_from_a_base_or_from_what_another_run_made() -> None:
+    experiment = experiment_with({})
+    assert plan.start_folder(experiment, "base") == "results/models/tiny"
+    assert plan.start_folder(experiment, "tuned") == "results/runs/base/model"
+
+
+@pytest.mark.parametrize(
+    ("ray", "threads"),
+    [
+        ({"num_workers": 2, "resources_per_worker": {"CPU": 1}}, 2),
+        ({"num_workers": 4, "resources_per_worker": {"CPU": 2}}, 8),
+        ({"num_workers": 1, "resources_per_worker": {"CPU": 0.5}}, 1),
+        ({"num_workers": 2, "resources_per_worker": {"GPU": 1}}, 2),
+    ],
+)
+def test_a_run_takes_the_cpus_of_all_its_workers(ray: dict[str, Any], threads: int) -> None:
+    assert plan.train_threads(experiment_with({"runs.base.ray": ray}), "base") == threads
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with files of notes."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.txt", "a.txt", "deep/c.txt", "other.md"):
+        path = tmp_path / "notes" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "files"),
+    [
+        ("notes/a.txt", ["notes/a.txt"]),
+        ("notes/*.txt", ["notes/a.txt", "notes/b.txt"]),
+        ("notes/**/*.txt", ["notes/a.txt", "notes/b.txt", "notes/deep/c.txt"]),
+        # Folders are no files; the order of a list counts, and nothing is read twice.
+        ("notes/*", ["notes/a.txt", "notes/b.txt", "notes/other.md"]),
+        (["notes/b.txt", "notes/*.txt"], ["notes/b.txt", "notes/a.txt"]),
+    ],
+)
+@pytest.mark.usefixtures("notes")
+def test_the_files_of_a_dataset_are_found(path: str | list[str], files: list[str]) -> None:
+    assert plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes") == files
+
+
+@pytest.mark.parametrize("path", ["notes/none.txt", "none/*.txt", ["notes/a.txt", "none"], "notes"])
+@pytest.mark.usefixtures("notes")
+def test_a_dataset_whose_files_are_missing_is_told_before_anything_starts(
+    path: str | list[str],
+) -> None:
+    missing = path[-1] if isinstance(path, list) else path
+    with pytest.raises(UserError) as caught:
+        plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    assert str(caught.value) == (
+        f"datasets.notes.path: got {missing}, expected a file or a glob that matches files; "
+        "check the path, which is relative to the working directory"
+    )
+
+
+def test_a_dataset_that_is_not_read_from_files_has_none() -> None:
+    assert plan.dataset_files(experiment_with({}), "modules") == []
+
+
+def test_a_model_depends_on_the_files_of_its_folder(notes: Path) -> None:
+    folder = notes / "models/folder"
+    (folder / "nested").mkdir(parents=True)
+    for name in ("model.safetensors", "config.json"):
+        (folder / name).write_text(name)
+    files = plan.model_files(experiment_with({}), "folder")
+    assert files == ["models/folder/config.json", "models/folder/model.safetensors"]
+
+
+@pytest.mark.usefixtures("notes")
+def test_a_model_whose_folder_is_missing_is_told_before_anything_starts() -> None:
+    with pytest.raises(UserError) as caught:
+        plan.model_files(experiment_with({}), "folder")
+    assert str(caught.value) == (
+        "models.folder.path: got models/folder, expected a folder with a config.json; "
+        "check the path, which is relative to the working directory"
+    )
+
+
+def test_a_model_from_scratch_depends_on_the_dataset_of_its_tokenizer() -> None:
+    files = plan.model_files(experiment_with({}), "tiny")
+    assert files == ["results/datasets/modules/dataset.json"]

@@ -1,0 +1,164 @@
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from pydantic import BaseModel
+
+from moray.config import reference
+from moray.config.load import load_experiment
+from moray.config.schema import Experiment, Run, Sections, Train, execution_keys, is_execution_only
+
+ROOT = Path(__file__).parents[2]
+FILES = {"docs/configuration.md": reference.markdown, "config/schema.json": reference.json_schema}
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """All models that the schema consists of, from this one down."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        for field in annotation.model_fields.values():
+            yield from models_in(field.annotation)
+    for argument in get_args(annotation):
+        yield from models_in(argument)
+
+
+MODELS = dict.fromkeys(models_in(Experiment))
+KEYS = [(model, key) for model in MODELS for key in model.model_fields]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_files_are_up_to_date(file: str) -> None:
+    made = FILES[file]()
+    assert (ROOT / file).read_text() == made, "run python -m moray.config.reference"
+
+
+def test_the_command_writes_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in FILES:
+        Path(file).parent.mkdir()
+    reference.main()
+    assert {file: Path(file).read_text() for file in FILES} == {f: FILES[f]() for f in FILES}
+
+
+@pytest.mark.parametrize(("model", "key"), KEYS)
+def test_each_key_says_what_it_means(model: type[BaseModel], key: str) -> None:
+    description = model.model_fields[key].description or ""
+    assert re.fullmatch(r"[A-Z0-9`].*\.", description, re.S)
+
+
+@pytest.mark.parametrize(("model", "key"), KEYS)
+def test_each_key_stands_in_the_reference(model: type[BaseModel], key: str) -> None:
+    page = reference.markdown()
+    if model in (Experiment, Sections) or (model is Run and key in Sections.model_fields):
+        assert re.search(rf"^##+ `{key}`$", page, re.M)
+        return
+    table = page.partition(f"\n\n{model.__doc__}\n")[2].partition("\n#")[0]
+    field = model.model_fields[key]
+    mark = " †" if is_execution_only(field) else ""
+    assert re.search(
+        rf"^\| `{key}`{mark} \|.*\| {re.escape(str(field.description))} \|$", table, re.M
+    )
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| `source` | `files` | required | Which source this is. |",
+        "| `path` | text or list of text | required | Path or glob, or a list of them,",
+        "| `vocab_size` | whole number, at least 258 | `4096` |",
+        "| `tokenizer` | mapping of `train_on`, `vocab_size` | required |",
+        "| `train_on` | name | required |",
+        "| `max_steps` | whole number, more than 0, or `null` | `null` |",
+        "| `learning_rate` | number, more than 0 | `5e-5` | Peak learning rate. |",
+        "| `num_epochs` | number, more than 0 | `1` |",
+        "| `warmup_ratio` | number, at least 0, less than 1 | `0.03` |",
+        "| `precision` | `auto`, `bf16` or `fp32` | `auto` |",
+        "| `use_gpu` † | `auto` or true or false | `auto` |",
+        "| `include_dashboard` † | true or false | `false` |",
+        "| `resources_per_worker` † | mapping of names to: number, more than 0 | `{CPU: 1}` |",
+        "| `model` | name or mapping of `run` | required | A name under `models`, or",
+    ],
+)
+def test_the_reference_tells_in_words_what_a_key_takes(row: str) -> None:
+    assert f"\n{row}" in reference.markdown()
+
+
+def test_the_keys_that_re_run_nothing_are_listed() -> None:
+    sentence = reference.markdown().partition("They are:")[2].partition("\n\n")[0]
+    listed = {key for key in Train.model_fields if f"`{key}`" in sentence}
+    assert listed == set(execution_keys(Train()))
+    assert "of `train`; all of `ray`; `batch_size` of `evaluate`." in sentence
+
+
+def test_the_example_in_the_reference_is_sound() -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", reference.markdown(), re.S)
+    assert load_experiment(yaml.safe_load(example)).runs["second"].train.num_epochs == 2
+
+
+class Yaml(yaml.SafeLoader):
+    """Reads numbers as editors do: in YAML 1.2, `1e-4` is one."""
+
+
+Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def complaints(text: str) -> list[str]:
+    """Where an editor would underline something."""
+    schema = json.loads(reference.json_schema())
+    config = yaml.load(text, Loader=Yaml)
+    return [error.json_path for error in Draft202012Validator(schema).iter_errors(config)]
+
+
+def test_the_json_schema_is_one() -> None:
+    schema = json.loads(reference.json_schema())
+    Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == Draft202012Validator.META_SCHEMA["$id"]
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in ROOT.glob("config/*.yaml")))
+def test_an_editor_accepts_each_config_of_the_project(file: str) -> None:
+    assert complaints((ROOT / "config" / file).read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "runs: {tuned: null}",
+        "runs: {tuned: {train: {learning_rate: 1e-4}}}",
+        "runs: {tuned: {model: {run: base}}}",
+        "models: {tiny: {hidden_size: 128}, other: null}",
+        "models: {tiny: {tokenizer: {vocab_size: 300}}}",
+        "datasets: {notes: {path: [a.txt, b.txt]}, modules: null}",
+        "defaults: {train: {max_steps: null}, ray: {use_gpu: false}}",
+    ],
+)
+def test_an_editor_accepts_a_file_that_changes_another(text: str) -> None:
+    assert complaints(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("modles: {}", "$"),
+        ("runs: {my run: {model: tiny}}", "$.runs"),
+        ("runs: {tuned: {trian: {}}}", "$.runs.tuned"),
+        ("runs: {tuned: {train: {learnig_rate: 1}}}", "$.runs.tuned"),
+        ("defaults: {train: {learnig_rate: 1}}", "$.defaults.train"),
+        ("defaults: {train: {learning_rate: 0}}", "$.defaults.train.learning_rate"),
+        ("defaults: {ray: {resources_per_worker: {CPU: all}}}", "$.defaults.ray"),
+        ("defaults: null", "$.defaults"),
+        ("datasets: {notes: {source: file}}", "$.datasets.notes"),
+        ("datasets: {modules: {source: python-stdlib, path: x}}", "$.datasets.modules"),
+        ("models: {tiny: {source: path, hidden_size: 8}}", "$.models.tiny"),
+    ],
+)
+def test_an_editor_underlines_what_is_wrong(text: str, path: str) -> None:
+    (told,) = complaints(text)
+    assert told.startswith(path)

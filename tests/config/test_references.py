@@ -1,0 +1,90 @@
+from typing import Any
+
+import pytest
+from small_config import config_with
+
+from moray.config.references import check_references
+from moray.config.schema import Experiment
+
+SECOND = {"model": {"run": "tuned"}, "dataset": "functions"}
+
+
+def paths(values: dict[str, Any]) -> list[str]:
+    """Keys at which references are at fault; the defaults stand in each run that needs them."""
+    experiment = Experiment.model_validate(config_with(values))
+    return [problem.path for problem in check_references(experiment)]
+
+
+def test_a_sound_config_has_no_fault() -> None:
+    assert paths({}) == []
+    assert paths({"runs.third": SECOND}) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "fault"),
+    [
+        ("runs.base.dataset", "none", "runs.base.dataset"),
+        ("runs.base.model", "none", "runs.base.model"),
+        ("runs.tuned.model", {"run": "none"}, "runs.tuned.model.run"),
+        ("models.tiny.tokenizer.train_on", "none", "models.tiny.tokenizer.train_on"),
+        # A name has to be in its own section.
+        ("runs.base.dataset", "tiny", "runs.base.dataset"),
+        ("runs.base.model", "tuned", "runs.base.model"),
+        ("runs.tuned.model", {"run": "tiny"}, "runs.tuned.model.run"),
+    ],
+)
+def test_a_name_that_nothing_has_is_a_fault(path: str, value: object, fault: str) -> None:
+    assert paths({path: value}) == [fault]
+
+
+def test_every_unknown_name_is_told() -> None:
+    assert paths({"runs.base.model": "none", "runs.tuned.dataset": "none"}) == [
+        "runs.base.model",
+        "runs.tuned.dataset",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("models", "in_circle"),
+    [
+        ({"base": "base"}, ["base"]),
+        ({"base": "tuned"}, ["base", "tuned"]),
+        ({"base": "third", "third": "tuned"}, ["base", "tuned", "third"]),
+        # Runs that lead into a circle are not part of it.
+        ({"base": "base", "third": "tuned"}, ["base"]),
+        ({"third": "third"}, ["third"]),
+    ],
+)
+def test_runs_that_go_in_circles_are_told_and_those_behind_them_are_not(
+    models: dict[str, str], in_circle: list[str]
+) -> None:
+    values: dict[str, Any] = {"runs.third": SECOND}
+    values |= {f"runs.{run}.model": {"run": start} for run, start in models.items()}
+    assert paths(values) == [f"runs.{run}.model.run" for run in in_circle]
+
+
+@pytest.mark.parametrize(
+    ("batch", "workers", "sound"), [(16, 1, True), (16, 4, True), (16, 3, False), (2, 4, False)]
+)
+def test_a_step_has_to_be_divided_evenly_among_the_workers(
+    batch: int, workers: int, sound: bool
+) -> None:
+    values = {"runs.base.train.global_batch_size": batch, "runs.base.ray.num_workers": workers}
+    assert paths(values) == ([] if sound else ["runs.base.train.global_batch_size"])
+
+
+def test_a_block_has_to_fit_the_model_at_the_root_of_the_lineage() -> None:
+    assert paths({"runs.tuned.data.block_size": 1024}) == []
+    assert paths({"runs.tuned.data.block_size": 1025}) == ["runs.tuned.data.block_size"]
+    wider = {"models.tiny.max_position_embeddings": 2048, "runs.tuned.data.block_size": 2048}
+    assert paths(wider) == []
+
+
+def test_the_length_of_a_model_that_is_yet_to_be_read_is_not_held_against_a_block() -> None:
+    assert paths({"runs.base.model": "folder", "runs.base.data.block_size": 10**6}) == []
+
+
+def test_only_datasets_that_a_run_uses_need_rows_to_judge_it_on() -> None:
+    assert paths({"datasets.notes.test_share": 0}) == []
+    assert paths({"datasets.functions.test_share": 0}) == ["datasets.functions.test_share"]
+    assert paths({"datasets.functions.validation_share": 0}) == []

@@ -1,0 +1,152 @@
+"""A tiny model, a dataset and token stores that tests share; all made by the package itself."""
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from moray.corpus.dataset import SPLITS, write_dataset
+from moray.corpus.document import Document
+from moray.model.load import load_model
+from moray.model.scratch import save_llama, train_tokenizer
+from moray.provenance.manifest import write_manifest
+from moray.stages.tokenize import tokenize
+from moray.tokens.encode import load_tokenizer
+
+_WORDS = """
+def return self value for in if not None import class lambda yield with as from naïve café Straße
+東京 данные 🐍 👩‍👩‍👧 ∑ ½ → … 'quoted' (x, y) a[0] += 1 # note
+"""
+_BLOCK_SIZE = 32
+
+
+def _texts(count: int, seed: int) -> list[str]:
+    """Texts of 1 to 80 words: a few fit into a row of tokens, one, or several rows."""
+    draw = random.Random(seed)
+    texts = []
+    for _ in range(count):
+        words = draw.choices(_WORDS.split(), k=draw.randint(1, draw.choice([3, 10, 80])))
+        texts.append("".join(word + draw.choice("    \n") for word in words))
+    return texts
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Threads cost such small models more than they bring, most of all on busy cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    """Texts with letters of one to four bytes and characters of several code points."""
+    return _texts(40, seed=1)
+
+
+@pytest.fixture(scope="session")
+def scratch() -> dict[str, Any]:
+    """A model's section of the config."""
+    return {
+        "source": "scratch",
+        "architecture": "llama",
+        "tokenizer": {"train_on": "texts", "vocab_size": 320},
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": False,
+        "seed": 0,
+    }
+
+
+@pytest.fixture(scope="session")
+def model_folder(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], scratch: dict[str, Any]
+) -> Path:
+    """A fresh Llama with its tokenizer."""
+    folder = tmp_path_factory.mktemp("fresh")
+    save_llama(folder, train_tokenizer(texts, scratch["tokenizer"]["vocab_size"]), scratch)
+    write_manifest(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tuned_folder(
+    tmp_path_factory: pytest.TempPathFactory, model_folder: Path, texts: list[str]
+) -> Path:
+    """The same Llama after 60 steps on the texts: it is often right, and looks at the context."""
+    folder = tmp_path_factory.mktemp("tuned") / "model"
+    shutil.copytree(model_folder, folder)
+    model, tokenizer = load_model(model_folder), load_tokenizer(model_folder)
+    stop = [tokenizer.eos_token_id]
+    ids = [token for text in texts for token in stop + tokenizer(text)["input_ids"]]
+    rows = torch.tensor(ids[: len(ids) // 64 * 64]).view(-1, 64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        torch.autograd.backward(model(input_ids=rows, labels=rows).loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(folder)
+    write_manifest(folder)
+    return folder
+
+
+@pytest.fixture
+def model(tuned_folder: Path) -> PreTrainedModel:
+    return load_model(tuned_folder)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model_folder: Path) -> PreTrainedTokenizerFast:
+    return load_tokenizer(model_folder)
+
+
+@pytest.fixture(scope="session")
+def documents(texts: list[str]) -> dict[str, list[Document]]:
+    """By format: texts; and the same texts cut into prompt and completion."""
+    cut = ((text, len(text) // 3) for text in texts)
+    return {
+        "text": [Document(text=text) for text in texts],
+        "prompt-completion": [Document(prompt=text[:at], completion=text[at:]) for text, at in cut],
+    }
+
+
+@pytest.fixture(scope="session", params=["text", "prompt-completion"])
+def dataset(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    documents: dict[str, list[Document]],
+) -> Path:
+    """A dataset's folder, once of each format."""
+    folder = tmp_path_factory.mktemp(request.param)
+    rows = ((SPLITS[i % 3], row) for i, row in enumerate(documents[request.param]))
+    write_dataset(folder, rows, request.param, {"source": "test"})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory, dataset: Path, model_folder: Path) -> Path:
+    """The dataset's token store, of 32 tokens a row, so that most documents are cut."""
+    folder = tmp_path_factory.mktemp("store")
+    tokenize(dataset, model_folder, folder, {"block_size": _BLOCK_SIZE, "format": "any"})
+    return folder
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
+    """Put files in the place of the running Python's standard library."""
+    folder = tmp_path / "library"
+
+    def fill(files: dict[str, str]) -> None:
+        for name, source in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(source, encoding="utf-8")
+
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(folder))
+    return fill

@@ -1,0 +1,111 @@
+"""Continuations, held against one token at a time."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from moray.evaluate.generation import continue_prompts
+
+PROMPTS = ["def", "", "return self value for 東京 in (x, y)\n" * 2, "naïve 🐍", "x = a[0] += 1"]
+
+
+@torch.no_grad()
+def greedy(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str, count: int
+) -> list[int]:
+    """The likeliest tokens behind a prompt up to the stop token, a plain forward pass each."""
+    ids = [tokenizer.bos_token_id, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]
+    written: list[int] = []
+    while len(written) < count and tokenizer.eos_token_id not in written:
+        logits = model(input_ids=torch.tensor([ids + written]), use_cache=False).logits
+        written.append(int(logits[0, -1].argmax()))
+    return written
+
+
+def write(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: list[str] = PROMPTS,
+    **changes: Any,
+) -> list[str]:
+    settings: dict[str, Any] = {
+        "max_new_tokens": 12,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "batch_size": 5,
+        "seed": 0,
+    }
+    return continue_prompts(model, tokenizer, prompts, **settings | changes)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 100])
+def test_the_likeliest_continuation_is_that_of_each_prompt_alone(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_size: int
+) -> None:
+    tokens = [greedy(model, tokenizer, prompt, 12) for prompt in PROMPTS]
+    stopped = [tokenizer.eos_token_id in written for written in tokens]
+    assert any(stopped)
+    assert not all(stopped), "a batch goes on where one of its prompts has ended"
+    expected = [tokenizer.decode(written, skip_special_tokens=True) for written in tokens]
+    assert len(set(expected)) == len(PROMPTS)
+    assert write(model, tokenizer, batch_size=batch_size) == expected
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_no_more_tokens_are_written_than_asked_for(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, count: int
+) -> None:
+    tokens = [greedy(model, tokenizer, prompt, count) for prompt in PROMPTS]
+    expected = [tokenizer.decode(written, skip_special_tokens=True) for written in tokens]
+    assert write(model, tokenizer, max_new_tokens=count) == expected
+
+
+def test_the_seed_decides_what_is_sampled(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    sampled: dict[str, Any] = {"temperature": 1.5, "batch_size": 2}
+    torch.manual_seed(1)
+    first = write(model, tokenizer, seed=3, **sampled)
+    torch.manual_seed(2)
+    assert write(model, tokenizer, seed=3, **sampled) == first
+    assert write(model, tokenizer, seed=4, **sampled) != first
+
+
+def test_sampling_leaves_other_random_numbers_alone(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    write(model, tokenizer, temperature=1.0)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("setting", [{"top_p": 1e-6, "temperature": 1.0}, {"temperature": 1e-4}])
+def test_a_small_nucleus_and_a_low_temperature_come_to_the_likeliest(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, setting: dict[str, Any]
+) -> None:
+    assert write(model, tokenizer, **setting) == write(model, tokenizer)
+
+
+def test_samples_have_the_probabilities_of_the_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    temperature, draws, tokens = 1.5, 2000, tokenizer("def", add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[tokenizer.bos_token_id, *tokens]])).logits[0, -1]
+    likeliest = int(logits.argmax())
+    share = (logits / temperature).softmax(0)[likeliest].item()
+    assert 0.05 < share < 0.95
+    written = write(
+        model,
+        tokenizer,
+        ["def"] * draws,
+        temperature=temperature,
+        max_new_tokens=1,
+        batch_size=draws,
+    )
+    got = written.count(tokenizer.decode([likeliest])) / draws
+    assert got == pytest.approx(share, abs=4 * (share * (1 - share) / draws) ** 0.5)

@@ -1,0 +1,119 @@
+"""Scores of documents, held against plain transformers on what each document is cut into."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from moray.corpus.dataset import read_documents
+from moray.corpus.document import Document
+from moray.evaluate.likelihood import Scores, score
+from moray.tokens.store import Segment, Split
+
+Sums = tuple[float, int, int, int]
+
+
+@pytest.fixture
+def split(store: Path) -> Split:
+    return Split(store, "test")
+
+
+@pytest.fixture
+def rows(dataset: Path) -> list[Document]:
+    return [row for batch in read_documents(dataset / "test.parquet") for row in batch]
+
+
+@torch.no_grad()
+def one_by_one(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, row: Document, block_size: int
+) -> Sums:
+    """Sums over a document: each of its parts by a plain forward pass, token by token."""
+    prompt, text = row.get("prompt", ""), row.get("text", row.get("completion", ""))
+    context = [tokenizer.bos_token_id, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]
+    tokens = [*context, *tokenizer(text, add_special_tokens=False)["input_ids"]]
+    tokens.append(tokenizer.eos_token_id)
+    nll, correct = 0.0, 0
+    for place in range(len(context), len(tokens)):
+        # Parts overlap by a token: what a place sees begins at a multiple of block_size - 1.
+        begin = (place - 1) // (block_size - 1) * (block_size - 1)
+        logits = model(input_ids=torch.tensor([tokens[begin:place]])).logits[0, -1].double()
+        nll -= logits.log_softmax(0)[tokens[place]].item()
+        correct += int(logits.argmax()) == tokens[place]
+    return nll, len(tokens) - len(context), len(text.encode()), correct
+
+
+def as_sums(scores: Scores) -> list[Sums]:
+    columns = (scores.nll, scores.tokens, scores.bytes, scores.correct)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def test_scores_are_those_of_each_document_alone(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    split: Split,
+    rows: list[Document],
+) -> None:
+    numbers = split.segments[:, Segment.DOCUMENT]
+    assert len(numbers) > len(set(numbers.tolist())), "some documents are cut over rows"
+    scores = score(model, split, len(split), batch_size=4).by_document()
+    assert scores.document.tolist() == list(range(len(rows)))
+    expected = [one_by_one(model, tokenizer, row, split.block_size) for row in rows]
+    assert sum(correct for _, _, _, correct in expected) > 0
+    got = as_sums(scores)
+    assert [sums[1:] for sums in got] == [sums[1:] for sums in expected]
+    assert [sums[0] for sums in got] == pytest.approx([sums[0] for sums in expected], rel=1e-5)
+
+
+def test_a_piece_has_its_own_tokens_and_bytes(model: PreTrainedModel, split: Split) -> None:
+    scores = score(model, split, len(split), batch_size=4)
+    pieces = [
+        (document, int(split.mask[row, start : start + length].sum()), size)
+        for row in range(len(split))
+        for start, length, document, size in split.segments_of(row).tolist()
+    ]
+    columns = (scores.document, scores.tokens, scores.bytes)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == pieces
+
+
+def test_the_sums_of_a_document_are_over_all_its_pieces() -> None:
+    pieces = Scores(
+        document=np.array([5, 2, 5, 5]),
+        nll=np.array([1.5, 4.0, 2.5, 0.25]),
+        tokens=np.array([1, 2, 3, 4]),
+        bytes=np.array([5, 6, 7, 0]),
+        correct=np.array([0, 1, 2, 0]),
+    )
+    whole = pieces.by_document()
+    assert whole.document.tolist() == [2, 5]
+    assert as_sums(whole) == [(4.0, 2, 6, 1), (4.25, 8, 12, 2)]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_the_batch_size_changes_nothing(
+    model: PreTrainedModel, split: Split, batch_size: int
+) -> None:
+    expected = as_sums(score(model, split, len(split), 4))
+    got = as_sums(score(model, split, len(split), batch_size))
+    assert [sums[1:] for sums in got] == [sums[1:] for sums in expected]
+    assert [sums[0] for sums in got] == pytest.approx([sums[0] for sums in expected], rel=1e-5)
+
+
+def test_of_the_first_rows_only_what_lies_in_them_counts(
+    model: PreTrainedModel, split: Split
+) -> None:
+    some = len(split) // 2
+    counted: dict[int, list[int]] = {}
+    for row in range(some):
+        for start, length, document, size in split.segments_of(row).tolist():
+            sums = counted.setdefault(document, [0, 0])
+            sums[0] += int(split.mask[row, start : start + length].sum())
+            sums[1] += size
+    scores = score(model, split, some, batch_size=4).by_document()
+    assert scores.document.tolist() == sorted(counted)
+    expected = [tuple(counted[document]) for document in sorted(counted)]
+    assert list(zip(scores.tokens.tolist(), scores.bytes.tolist(), strict=True)) == expected
+    rest = score(model, split, len(split), batch_size=4)
+    assert scores.nll.sum() < rest.nll.sum()
+    assert np.all(scores.nll > 0)

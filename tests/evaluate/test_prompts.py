@@ -1,0 +1,118 @@
+"""Prompts out of held-out documents."""
+
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, processors
+from transformers import PreTrainedTokenizerFast
+
+from moray.corpus.document import Document
+from moray.errors import UserError
+from moray.evaluate.prompts import Prompt, choose_prompts
+from moray.tokens.encode import prompt_tokens
+
+
+def choose(
+    rows: list[Document], tokenizer: PreTrainedTokenizerFast, **changes: Any
+) -> list[Prompt]:
+    settings: dict[str, Any] = {
+        "model_length": 128,
+        "num_samples": 1000,
+        "prompt_length": 8,
+        "max_new_tokens": 16,
+        "seed": 0,
+    }
+    return choose_prompts(iter(rows), tokenizer, **settings | changes)
+
+
+def count(tokenizer: PreTrainedTokenizerFast, text: str) -> int:
+    return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def trimming(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """A tokenizer that, as many do, tidies what it decodes and gives offsets without spaces."""
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.post_processor = processors.ByteLevel(trim_offsets=True)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<|endoftext|>",
+        eos_token="<|endoftext|>",
+        clean_up_tokenization_spaces=True,
+    )
+
+
+@pytest.mark.parametrize("kind", ["plain", "trimming"])
+def test_windows_lie_side_by_side_in_their_text(
+    tokenizer: PreTrainedTokenizerFast, kind: str, texts: list[str]
+) -> None:
+    text = "".join(texts) + "don 't stop , there . 👩‍👩‍👧 東京 " * 3
+    one = trimming(tokenizer) if kind == "trimming" else tokenizer
+    prompts = choose([Document(text=text)], one)
+    joined = "".join(prompt.text + prompt.reference for prompt in prompts)
+    assert text.startswith(joined)
+    assert count(one, text[len(joined) :]) <= 8, "what is left is too short for a window"
+    assert len(prompts) == pytest.approx(count(one, text) / 24, abs=1)
+    for prompt in prompts[:-1]:
+        assert count(one, prompt.text) == pytest.approx(8, abs=3)
+        assert count(one, prompt.reference) == pytest.approx(16, abs=3)
+
+
+def test_no_character_is_cut_in_two(tokenizer: PreTrainedTokenizerFast) -> None:
+    text = "🦕🦖" * 40
+    assert count(tokenizer, "🦕") > 1
+    for length in (1, 2, 3, 5):
+        prompts = choose([Document(text=text)], tokenizer, prompt_length=length)
+        assert all(set(prompt.text + prompt.reference) <= set("🦕🦖") for prompt in prompts)
+        assert text.startswith("".join(prompt.text + prompt.reference for prompt in prompts))
+
+
+def test_a_text_of_exact_tokens_is_cut_between_them(tokenizer: PreTrainedTokenizerFast) -> None:
+    text = "zyxwvutsrqponmlkjihgfedcba"
+    assert count(tokenizer, text) == 26
+    prompts = choose([Document(text=text)], tokenizer, prompt_length=3, max_new_tokens=5)
+    assert prompts == [
+        Prompt("zyx", "wvuts"),
+        Prompt("rqp", "onmlk"),
+        Prompt("jih", "gfedc"),
+    ]
+
+
+def test_a_short_text_is_a_prompt_as_a_whole(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert choose([Document(text="value")], tokenizer) == [Prompt("value", "")]
+
+
+def test_a_pair_is_taken_as_it_is(
+    tokenizer: PreTrainedTokenizerFast, documents: dict[str, list[Document]]
+) -> None:
+    rows = documents["prompt-completion"]
+    expected = [Prompt(row["prompt"], row["completion"]) for row in rows]
+    assert choose(rows, tokenizer, model_length=4096) == expected
+
+
+def test_prompts_that_leave_no_room_are_passed_over(
+    tokenizer: PreTrainedTokenizerFast, documents: dict[str, list[Document]]
+) -> None:
+    rows = documents["prompt-completion"]
+    got = [prompt.text for prompt in choose(rows, tokenizer, model_length=64, max_new_tokens=40)]
+    fitting = [
+        row["prompt"] for row in rows if len(prompt_tokens(tokenizer, row["prompt"])) + 40 <= 64
+    ]
+    assert got == fitting
+    assert 0 < len(fitting) < len(rows)
+
+
+def test_where_no_prompt_leaves_room_the_key_is_named(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(UserError, match=r"^generate\.max_new_tokens: got 128, expected room"):
+        choose([Document(text="value " * 50)], tokenizer, max_new_tokens=128)
+
+
+def test_some_are_drawn_in_the_order_of_their_documents(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    rows = [Document(prompt=f"{number:03}", completion="") for number in range(100)]
+    draws = [
+        [prompt.text for prompt in choose(rows, tokenizer, num_samples=10, seed=seed)]
+        for seed in (0, 0, 1)
+    ]
+    assert all(draw == sorted(set(draw)) and len(draw) == 10 for draw in draws)
+    assert draws[0] == draws[1] != draws[2]

@@ -1,0 +1,181 @@
+"""Loading a model: what is accepted, what is never run, what packed training needs."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from moray.errors import UserError
+from moray.model.load import check_isolation, load_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model_folder: Path) -> Path:
+    return Path(shutil.copytree(model_folder, tmp_path / "model"))
+
+
+def test_weights_are_those_of_the_file(model_folder: Path) -> None:
+    loaded, file = (
+        load_model(model_folder).state_dict(),
+        load_file(model_folder / "model.safetensors"),
+    )
+    assert loaded.keys() == file.keys()
+    assert all(torch.equal(loaded[name], file[name]) for name in file)
+
+
+def test_a_model_is_loaded_to_be_evaluated(model_folder: Path) -> None:
+    assert not load_model(model_folder).training
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_are_fp32_whatever_the_file_has(folder: Path, dtype: torch.dtype) -> None:
+    stored = {k: v.to(dtype) for k, v in load_file(folder / "model.safetensors").items()}
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps(config | {"dtype": str(dtype).removeprefix("torch.")})
+    )
+    model = load_model(folder)
+    assert {weights.dtype for weights in model.state_dict().values()} == {torch.float32}
+    assert model.config.dtype == torch.float32
+    for name, weights in model.state_dict().items():
+        assert torch.equal(weights, stored[name].float())
+
+
+class _Trap:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
+@pytest.mark.parametrize(
+    "save", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))]
+)
+def test_a_pickle_is_refused_and_never_run(
+    folder: Path, tmp_path: Path, name: str, save: Callable[[object, Path], object]
+) -> None:
+    (folder / "model.safetensors").unlink()
+    save({"weights": _Trap(tmp_path / "ran")}, folder / name)
+    with pytest.raises(UserError) as caught:
+        load_model(folder)
+    assert str(caught.value).startswith(f"{folder}: got no causal language model")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_that_comes_with_a_model_is_never_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    (folder / "custom.py").write_text(
+        f"import pathlib\npathlib.Path({str(folder / 'ran')!r}).touch()\n"
+        "from transformers import LlamaConfig as Config, LlamaForCausalLM as Model\n"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "custom",
+        "auto_map": {"AutoConfig": "custom.Config", "AutoModelForCausalLM": "custom.Model"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="got no causal language model"):
+        load_model(folder)
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", None),
+        ("model.safetensors", b""),
+        ("model.safetensors", b"\xff" * 200),
+        ("config.json", None),
+        ("config.json", b"{"),
+        ("config.json", b'{"model_type": "vit"}'),
+        ("config.json", b'{"model_type": "not-known"}'),
+    ],
+)
+def test_what_is_no_model_costs_one_line(folder: Path, name: str, content: bytes | None) -> None:
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        load_model(folder)
+    assert str(caught.value).startswith(f"{folder}: got no causal language model (")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_is_not_there_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="got no causal language model"):
+        load_model(tmp_path / "missing")
+
+
+def test_missing_weights_are_not_made_up(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["lm_head.weight"], weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"got no weights for lm_head\.weight and 1 more"):
+        load_model(folder)
+
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+ROTARY = {**SIZES, "intermediate_size": 48, "num_key_value_heads": 2}
+
+Config = Callable[[], hf.PretrainedConfig]
+ISOLATED: dict[str, Config] = {
+    "llama": lambda: hf.LlamaConfig(**ROTARY),
+    "qwen2": lambda: hf.Qwen2Config(**ROTARY),
+    "mistral": lambda: hf.MistralConfig(**ROTARY, sliding_window=16),
+    "gemma2": lambda: hf.Gemma2Config(**ROTARY, head_dim=8),
+    "gpt2": lambda: hf.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64),
+    "gpt-neox": lambda: hf.GPTNeoXConfig(**SIZES, intermediate_size=48),
+}
+LEAKING: dict[str, Config] = {
+    "opt": lambda: hf.OPTConfig(**SIZES, ffn_dim=48, word_embed_proj_dim=32),
+    "bloom, which has no positions": lambda: hf.BloomConfig(
+        vocab_size=64, hidden_size=32, n_layer=2, n_head=4
+    ),
+    "mpt, which has no positions": lambda: hf.MptConfig(
+        vocab_size=64, d_model=32, n_layers=2, n_heads=4, max_seq_len=64
+    ),
+    "mamba, which has no attention": lambda: hf.MambaConfig(
+        vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4
+    ),
+}
+
+
+def build(config: hf.PretrainedConfig) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return model.eval()
+
+
+@pytest.mark.parametrize("architecture", ISOLATED)
+def test_architectures_that_keep_packed_documents_apart_pass(architecture: str) -> None:
+    check_isolation(build(ISOLATED[architecture]()))
+
+
+@pytest.mark.parametrize("architecture", LEAKING)
+def test_architectures_that_leak_are_refused_by_name(architecture: str) -> None:
+    config = LEAKING[architecture]()
+    with pytest.raises(UserError) as caught:
+        check_isolation(build(config))
+    assert str(caught.value).startswith(
+        f"{config.model_type}: got an architecture in which packed documents see each other"
+    )

@@ -1,0 +1,177 @@
+"""The loss of packed rows, held against plain transformers on each document alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers as hf
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from moray.model.loss import TokenLoss, targets
+from moray.tokens.batch import IGNORED, Batch, make_batch
+from moray.tokens.store import Split
+
+Rows = NDArray[np.int64]
+
+VOCABULARY = 320
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    # Large weights, so that attention is sharp and a cap on logits bites.
+    "initializer_range": 0.3,
+}
+GPT2_SIZES = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+
+Config = Callable[[], hf.PretrainedConfig]
+PLAIN: dict[str, Config] = {
+    "llama": lambda: hf.LlamaConfig(**SIZES),
+    "llama, tied": lambda: hf.LlamaConfig(**SIZES, tie_word_embeddings=True),
+    "qwen3": lambda: hf.Qwen3Config(**SIZES, head_dim=8),
+    "gpt2": lambda: hf.GPT2Config(**GPT2_SIZES, initializer_range=0.3),
+    "head with a bias": lambda: hf.PhiConfig(**SIZES),
+}
+# Architectures that change what their output embedding gives.
+CHANGED: dict[str, Config] = {
+    "soft-capped": lambda: hf.Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=5.0),
+    "divided": lambda: hf.GraniteConfig(**SIZES, logits_scaling=4.0),
+    "multiplied": lambda: hf.CohereConfig(**SIZES, logit_scale=0.25),
+}
+
+
+def build(config: hf.PretrainedConfig) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return model.eval()
+
+
+def documents(split: Split, rows: Rows) -> list[tuple[Tensor, Tensor]]:
+    """Tokens and mask of each document in some rows, in reading order."""
+    found = []
+    for row in rows.tolist():
+        for start, length, _, _ in split.segments_of(row).tolist():
+            place = slice(start, start + length)
+            tokens = torch.tensor(split.tokens[row, place].tolist())
+            found.append((tokens, torch.tensor(split.mask[row, place].tolist(), dtype=torch.bool)))
+    return found
+
+
+def alone(model: PreTrainedModel, split: Split, rows: Rows) -> Tensor:
+    """Losses of the trained tokens by one plain forward pass a document."""
+    losses = []
+    for tokens, mask in documents(split, rows):
+        logits = model(input_ids=tokens.unsqueeze(0)).logits[0]
+        losses.append(F.cross_entropy(logits[:-1], tokens[1:], reduction="none")[mask[1:]])
+    return torch.cat(losses)
+
+
+@pytest.fixture
+def split(store: Path) -> Split:
+    return Split(store, "train")
+
+
+@pytest.fixture
+def rows(split: Split) -> Rows:
+    """Rows of many documents and rows of one."""
+    by_documents = sorted(range(len(split)), key=lambda row: -len(split.segments_of(row)))
+    assert len(split.segments_of(by_documents[0])) >= 3
+    return np.array(by_documents[:4] + by_documents[-2:])
+
+
+@pytest.mark.parametrize("architecture", [*PLAIN, *CHANGED])
+def test_packed_losses_are_those_of_each_document_alone(
+    architecture: str, split: Split, rows: Rows
+) -> None:
+    model = build((PLAIN | CHANGED)[architecture]())
+    expected = alone(model, split, rows)
+    got = TokenLoss(model)(make_batch(split, rows))
+    assert expected.std() > 0.3, "losses that are all alike would prove little"
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "llama, tied", "soft-capped"])
+def test_gradients_are_those_of_each_document_alone(
+    architecture: str, split: Split, rows: Rows
+) -> None:
+    model = build((PLAIN | CHANGED)[architecture]())
+    torch.autograd.backward(alone(model, split, rows).mean())
+    expected = {name: p.grad for name, p in model.named_parameters()}
+    model.zero_grad()
+    torch.autograd.backward(TokenLoss(model)(make_batch(split, rows)).mean())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("architecture", CHANGED)
+def test_a_changed_head_is_noticed_before_its_logits_are_large(
+    architecture: str, split: Split, rows: Rows
+) -> None:
+    config = CHANGED[architecture]()
+    config.initializer_range = 1e-3
+    module = TokenLoss(build(config))
+    with torch.no_grad():
+        for weights in module.model.parameters():
+            if weights.dim() == 2:
+                weights.mul_(300)
+        expected = alone(module.model, split, rows)
+        torch.testing.assert_close(module(make_batch(split, rows)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_logits_and_targets_are_of_the_trained_places_in_reading_order(
+    model: PreTrainedModel, split: Split, rows: Rows
+) -> None:
+    batch = make_batch(split, rows)
+    module = TokenLoss(model)
+    places = [
+        (row, place)
+        for row in range(len(rows))
+        for place in range(split.block_size)
+        if batch.labels[row, place] != IGNORED
+    ]
+    whole = model(
+        input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False
+    ).logits
+    expected = torch.stack([whole[place] for place in places])
+    torch.testing.assert_close(module.logits(batch), expected, rtol=1e-5, atol=1e-5)
+    assert targets(batch).tolist() == [int(batch.labels[place]) for place in places]
+
+
+def test_logits_are_made_for_few_more_than_the_trained_places(model: PreTrainedModel) -> None:
+    block_size, trained, made = 128, 10, []
+    module = TokenLoss(model)
+    model.get_output_embeddings().register_forward_hook(
+        lambda module, inputs, output: made.append(output.shape[:-1].numel())
+    )
+    tokens = torch.arange(4 * block_size).view(4, block_size) % VOCABULARY
+    labels = torch.full_like(tokens, IGNORED)
+    labels[2, :trained] = 7
+    module(Batch(tokens, torch.arange(block_size).expand(4, -1), labels))
+    assert len(made) == 1
+    assert trained <= made[0] <= 256 < tokens.numel()
+
+
+def test_a_batch_with_nothing_to_train_has_no_losses(model: PreTrainedModel) -> None:
+    tokens = torch.zeros(2, 8, dtype=torch.long)
+    batch = Batch(tokens, torch.arange(8).expand(2, -1), torch.full_like(tokens, IGNORED))
+    loss = TokenLoss(model)(batch)
+    assert loss.shape == (0,)
+    torch.autograd.backward(loss.sum())
+
+
+def test_asking_for_the_head_leaves_the_model_as_it_was(
+    model: PreTrainedModel, split: Split, rows: Rows
+) -> None:
+    batch = make_batch(split, rows)
+    inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids}
+    before = model(**inputs, use_cache=False).logits
+    TokenLoss(model)
+    assert torch.equal(model(**inputs, use_cache=False).logits, before)

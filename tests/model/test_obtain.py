@@ -1,0 +1,109 @@
+"""A base that exists already."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moray.errors import UserError
+from moray.model.obtain import copy_folder
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+WANTED = [
+    "chat_template.jinja",
+    "config.json",
+    "merges.txt",
+    "model-00001-of-00002.safetensors",
+    "model-00002-of-00002.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.txt",
+]
+UNWANTED = [
+    "README.md",
+    "modeling_custom.py",
+    "optimizer.pt",
+    "pytorch_model.bin",
+    "rng_state.pth",
+    "training_args.bin",
+    "original/consolidated.00.pth",
+    "onnx/model.safetensors",
+]
+
+
+def fill(folder: Path, names: list[str]) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"content of {name}")
+
+
+def test_pickles_and_code_are_left_behind(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    target.mkdir()
+    fill(source, WANTED + UNWANTED)
+    copy_folder(source, target)
+    assert sorted(path.relative_to(target).as_posix() for path in target.rglob("*")) == WANTED
+    assert all((target / name).read_text() == f"content of {name}" for name in WANTED)
+
+
+def test_what_links_point_to_is_copied(tmp_path: Path) -> None:
+    fill(tmp_path / "blobs", ["abc"])
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "model.safetensors").symlink_to("../blobs/abc")
+    copy_folder(source, target)
+    assert not (target / "model.safetensors").is_symlink()
+    assert (target / "model.safetensors").read_text() == "content of abc"
+
+
+@pytest.mark.parametrize("names", [[], ["config.json", "pytorch_model.bin"], None])
+def test_without_safetensors_nothing_is_copied(tmp_path: Path, names: list[str] | None) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    target.mkdir()
+    if names is not None:
+        source.mkdir()
+        fill(source, names)
+    with pytest.raises(UserError) as caught:
+        copy_folder(source, target)
+    assert str(caught.value).startswith(f"{source}: got no .safetensors")
+    assert list(target.iterdir()) == []
+
+
+def download(cache: Path, repo_id: str, revision: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: the hub's library reads its settings when it is imported."""
+    code = (
+        "import sys\n"
+        "from moray.errors import UserError\n"
+        "from moray.model.obtain import download_snapshot\n"
+        "try: print(download_snapshot(*sys.argv[1:]))\n"
+        "except UserError as error: sys.exit(str(error))\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, repo_id, revision],
+        env=os.environ | {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_commit_in_the_local_cache_is_found_without_a_network(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--owner--name/snapshots" / COMMIT
+    fill(snapshot, WANTED)
+    fill(tmp_path / "models--owner--name/refs", ["main"])
+    done = download(tmp_path, "owner/name", COMMIT)
+    assert done.stdout.strip() == str(snapshot), done.stderr
+
+
+@pytest.mark.parametrize("repo_id", ["owner/name", "owner/missing", "no--valid..name"])
+def test_a_commit_that_cannot_be_had_costs_one_line(tmp_path: Path, repo_id: str) -> None:
+    fill(tmp_path / "models--owner--name/snapshots" / COMMIT, WANTED)
+    other = COMMIT[::-1]
+    done = download(tmp_path, repo_id, other)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{repo_id}: got no snapshot of commit {other}")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,129 @@
+"""A model from nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from moray.model.scratch import save_llama, train_tokenizer
+
+UNSEEN = [
+    "",
+    " ",
+    "\n\n\t  \r\n",
+    "plain ASCII, with 'quotes' and 12345",
+    "naïve Straße, данные, 東京, שלום, العربية, ไทย",
+    "🐍👩‍👩‍👧🏳️‍🌈 \N{COMBINING ACUTE ACCENT}e\N{COMBINING ACUTE ACCENT}",
+    "".join(map(chr, range(128))),
+    "\N{BYTE ORDER MARK}\N{REPLACEMENT CHARACTER}\N{NO-BREAK SPACE}\U0010ffff",
+    " leading and trailing ",
+    "didn 't stop . there , was !",
+]
+
+
+@pytest.mark.parametrize("text", UNSEEN)
+def test_any_text_comes_back_from_its_tokens(
+    model_folder: Path, tokenizer: PreTrainedTokenizerFast, text: str
+) -> None:
+    for one in (tokenizer, AutoTokenizer.from_pretrained(model_folder)):
+        assert one.decode(one(text, add_special_tokens=False)["input_ids"]) == text
+
+
+def test_the_vocabulary_has_the_size_asked_for_where_the_corpus_yields_it(
+    texts: list[str],
+) -> None:
+    assert len(train_tokenizer(texts, 300)) == 300
+    # Of nothing, only the 256 bytes and the special token can be made.
+    assert len(train_tokenizer([""], 300)) == 257
+
+
+def test_merges_are_learnt_from_the_corpus() -> None:
+    tokenizer = train_tokenizer(["snake snake snake"] * 10, 300)
+    assert tokenizer.tokenize("snake") == ["snake"]
+    assert len(tokenizer.tokenize("eel")) == 3
+
+
+def test_one_special_token_opens_stops_and_pads(tokenizer: PreTrainedTokenizerFast) -> None:
+    ids = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    assert ids == {tokenizer.convert_tokens_to_ids("<|endoftext|>")}
+    assert tokenizer.decode([tokenizer.eos_token_id], skip_special_tokens=True) == ""
+
+
+def test_the_same_corpus_makes_the_same_tokenizer(texts: list[str]) -> None:
+    one, other = (train_tokenizer(iter(texts), 320).backend_tokenizer.to_str() for _ in range(2))
+    assert one == other
+
+
+@pytest.fixture
+def save(tmp_path: Path, tokenizer: PreTrainedTokenizerFast, scratch: dict[str, Any]) -> Any:
+    def save(name: str, **changes: Any) -> tuple[Path, int]:
+        folder = tmp_path / name
+        return folder, save_llama(folder, tokenizer, scratch | changes)
+
+    return save
+
+
+def test_the_seed_alone_decides_the_weights(save: Any) -> None:
+    torch.manual_seed(5)
+    first, _ = save("first", seed=3)
+    torch.manual_seed(6)
+    again, _ = save("again", seed=3)
+    other, _ = save("other", seed=4)
+    one, two, three = (
+        (folder / "model.safetensors").read_bytes() for folder in (first, again, other)
+    )
+    assert one == two != three
+
+
+def test_making_a_model_leaves_other_random_numbers_alone(save: Any) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    save("model")
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_token_that_opens_documents_is_learnt(
+    save: Any, tokenizer: PreTrainedTokenizerFast, tied: bool
+) -> None:
+    """Pads too, which in transformers can mean: zeros, and no gradient."""
+    folder, _ = save("model", tie_word_embeddings=tied)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    embedding = model.get_input_embeddings()
+    opening = embedding(torch.tensor([[tokenizer.bos_token_id]]))
+    assert opening.abs().sum() > 0
+    (gradient,) = torch.autograd.grad((opening**2).sum(), embedding.weight)
+    assert gradient[tokenizer.bos_token_id].abs().sum() > 0
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("key_value_heads", [None, 1, 4])
+def test_the_model_has_the_shape_asked_for(
+    save: Any, scratch: dict[str, Any], tied: bool, key_value_heads: int | None
+) -> None:
+    folder, parameters = save(
+        "model", tie_word_embeddings=tied, num_key_value_heads=key_value_heads
+    )
+    vocabulary, width, inner = 320, scratch["hidden_size"], scratch["intermediate_size"]
+    key_value_width = width // scratch["num_attention_heads"] * (key_value_heads or 4)
+    block = 2 * width * width + 2 * width * key_value_width + 3 * width * inner + 2 * width
+    expected = vocabulary * width * (1 if tied else 2)
+    expected += scratch["num_hidden_layers"] * block + width
+    assert parameters == expected
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.num_parameters() == expected
+    assert model.config.max_position_embeddings == scratch["max_position_embeddings"]
+
+
+def test_the_folder_knows_its_special_tokens(save: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    folder, _ = save("model")
+    config = json.loads((folder / "config.json").read_text())
+    generation = json.loads((folder / "generation_config.json").read_text())
+    for said in (config, generation):
+        assert said["bos_token_id"] == said["eos_token_id"] == tokenizer.eos_token_id
+    assert generation["pad_token_id"] == tokenizer.pad_token_id
+    assert AutoTokenizer.from_pretrained(folder).eos_token == tokenizer.eos_token

@@ -1,0 +1,144 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from moray.errors import UserError
+from moray.provenance.manifest import (
+    MANIFEST,
+    damaged_files,
+    new_folder,
+    read_manifest,
+    write_json,
+    write_manifest,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with files and their manifest."""
+    path = tmp_path / "folder"
+    (path / "deep/below").mkdir(parents=True)
+    (path / "weights.bin").write_bytes(bytes(range(200)))
+    (path / "empty").touch()
+    (path / "deep/below/note.txt").write_text("a note")
+    write_manifest(path, step=7, name="run")
+    return path
+
+
+def test_a_manifest_lists_all_files_and_the_facts(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    assert (manifest["step"], manifest["name"]) == (7, "run")
+    assert {name: listed["bytes"] for name, listed in manifest["files"].items()} == {
+        "deep/below/note.txt": 6,
+        "empty": 0,
+        "weights.bin": 200,
+    }
+    assert damaged_files(folder) == []
+
+
+def test_equal_folders_have_equal_manifests(folder: Path, tmp_path: Path) -> None:
+    # Their digest stands for all that they hold.
+    twin = tmp_path / "twin"
+    (twin / "deep/below").mkdir(parents=True)
+    (twin / "deep/below/note.txt").write_text("a note")
+    (twin / "empty").touch()
+    (twin / "weights.bin").write_bytes(bytes(range(200)))
+    write_manifest(twin, step=7, name="run")
+    assert (twin / MANIFEST).read_bytes() == (folder / MANIFEST).read_bytes()
+
+
+def test_a_manifest_that_is_written_again_lists_what_is_there_now(folder: Path) -> None:
+    (folder / "empty").unlink()
+    (folder / "new").touch()
+    write_manifest(folder)
+    assert list(read_manifest(folder)["files"]) == ["deep/below/note.txt", "new", "weights.bin"]
+    assert damaged_files(folder) == []
+
+
+def test_a_folder_may_be_moved_with_its_manifest(folder: Path, tmp_path: Path) -> None:
+    moved = folder.rename(tmp_path / "moved")
+    assert read_manifest(moved)["step"] == 7
+    assert damaged_files(moved) == []
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "missing": ("weights.bin", lambda path: path.unlink(), "got no file, expected 200 bytes"),
+    "cut short": (
+        "weights.bin",
+        lambda path: path.write_bytes(path.read_bytes()[:100]),
+        "got 100 bytes, expected 200 bytes",
+    ),
+    "grown": (
+        "deep/below/note.txt",
+        lambda path: path.write_text("another note"),
+        "got 12 bytes, expected 6 bytes",
+    ),
+    "grown from nothing": (
+        "empty",
+        lambda path: path.write_text("x"),
+        "got 1 bytes, expected 0 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_of_another_size_is_told_when_the_manifest_is_read(
+    damage: str, folder: Path
+) -> None:
+    name, do, problem = DAMAGES[damage]
+    do(folder / name)
+    with pytest.raises(UserError) as caught:
+        read_manifest(folder)
+    assert str(caught.value) == (
+        f"{folder / name}: {problem}; delete {folder / MANIFEST} and rerun to make the folder anew"
+    )
+    assert damaged_files(folder) == [name]
+
+
+def test_a_flipped_bit_is_found(folder: Path) -> None:
+    content = bytearray((folder / "weights.bin").read_bytes())
+    content[150] ^= 1
+    (folder / "weights.bin").write_bytes(content)
+    assert damaged_files(folder) == ["weights.bin"]
+
+
+def test_all_damaged_files_are_named(folder: Path) -> None:
+    (folder / "weights.bin").unlink()
+    (folder / "deep/below/note.txt").write_text("a NOTE")
+    assert damaged_files(folder) == ["deep/below/note.txt", "weights.bin"]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", '{"files": {', "[]", "null", "{}", '{"files": {}}', '{"files": null}']
+)
+def test_a_folder_whose_manifest_is_broken_is_damaged(content: str, folder: Path) -> None:
+    (folder / MANIFEST).write_text(content)
+    assert damaged_files(folder) == [MANIFEST]
+
+
+def test_a_folder_without_a_manifest_is_damaged(folder: Path, tmp_path: Path) -> None:
+    (folder / MANIFEST).unlink()
+    assert damaged_files(folder) == [MANIFEST]
+    assert damaged_files(tmp_path / "none") == [MANIFEST]
+
+
+def test_a_json_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "file.json"
+    write_json(file, {"before": 1})
+    with pytest.raises(TypeError):
+        write_json(file, {"after": [2] * 10_000 + [object()]})
+    assert json.loads(file.read_text()) == {"before": 1}
+    write_json(file, {"after": 2})
+    assert json.loads(file.read_text()) == {"after": 2}
+
+
+def test_writing_a_json_file_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    write_json(tmp_path / "file.json", [1])
+    assert list(tmp_path.iterdir()) == [tmp_path / "file.json"]
+
+
+def test_a_new_folder_is_empty_whatever_was_there(folder: Path, tmp_path: Path) -> None:
+    assert list(new_folder(folder).iterdir()) == []
+    assert list(new_folder(tmp_path / "deep/new").iterdir()) == []

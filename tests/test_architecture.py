@@ -1,0 +1,86 @@
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+# From the top. A room imports from floors below; rooms on one floor don't know each other.
+FLOORS = [
+    {"stages"},
+    {"evaluate", "train"},
+    {"model"},
+    {"tokens"},
+    {"corpus"},
+    {"config", "provenance", "cluster", "errors", "console"},
+]
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+GROUND = len(FLOORS) - 1
+
+# Training sees a corpus as tokens alone.
+FORBIDDEN = {("train", "corpus")}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {name_of(path): path for path in sorted(SOURCE.glob("moray/**/*.py"))}
+
+
+def imported(name: str) -> Iterator[str]:
+    """All names that a module imports, those of modules as long as can be."""
+    for node in ast.walk(ast.parse(FILES[name].read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} imports relatively, which its rules can't follow"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in FILES else str(node.module)
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+MODULES = [name for name in FILES if name != "moray"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_each_module_lies_in_a_room_of_the_house(module: str) -> None:
+    assert room(module) in FLOOR_OF
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_room_imports_only_from_floors_below(module: str) -> None:
+    own = room(module)
+    for other in {room(name) for name in imported(module) if name.startswith("moray.")} - {own}:
+        on_the_ground = FLOOR_OF[own] == FLOOR_OF[other] == GROUND
+        assert FLOOR_OF[own] < FLOOR_OF[other] or on_the_ground, f"{module} imports {other}"
+        assert (own, other) not in FORBIDDEN, f"{module} imports {other}"
+
+
+def test_no_modules_import_each_other_in_circles() -> None:
+    graph = {name: {other for other in imported(name) if other in FILES} for name in FILES}
+    assert len(list(TopologicalSorter(graph).static_order())) == len(FILES)
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_nothing_in_the_package_imports_snakemake(module: str) -> None:
+    assert "snakemake" not in {name.split(".")[0] for name in imported(module)}
+
+
+@pytest.mark.parametrize("module", [name for name in FILES if name.startswith("moray.config")])
+def test_the_config_needs_no_library_but_pydantic_and_the_standard_one(module: str) -> None:
+    heavy = {"datasets", "numpy", "pyarrow", "ray", "torch", "transformers"}
+    assert heavy.isdisjoint(name.split(".")[0] for name in imported(module))
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_no_module_is_long_or_a_place_for_odds_and_ends(module: str) -> None:
+    assert len(FILES[module].read_text().splitlines()) <= 400
+    assert FILES[module].stem not in {"utils", "util", "helpers", "misc", "common"}

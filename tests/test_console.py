@@ -1,0 +1,97 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Streams are buffered, as they are unless a user has it otherwise.
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+
+BEFORE = """
+import ctypes, os, subprocess, sys
+from pathlib import Path
+from moray.console import say, streams_into, terminal
+log = Path(sys.argv[1])
+"""
+
+
+def run(script: str, log: Path) -> tuple[str, str, str]:
+    """What a process that runs this script shows on its output, its error stream, in its log."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE + script, str(log)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout, done.stderr, log.read_text() if log.exists() else ""
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "print('noise')",
+        "print('noise', file=sys.stderr)",
+        "print('noise', end='')",
+        "os.write(1, b'noise')",
+        "os.write(2, b'noise')",
+        "subprocess.run(['echo', 'noise'])",
+        "subprocess.run('echo noise >&2', shell=True)",
+        "libc = ctypes.CDLL(None); libc.printf(b'noise'); libc.fflush(None)",
+        "libc = ctypes.CDLL(None); libc.write(2, b'noise', 5)",
+    ],
+)
+def test_whatever_writes_to_the_streams_of_a_stage_writes_to_its_log(
+    noise: str, tmp_path: Path
+) -> None:
+    shown = run(f"with streams_into(log):\n    {noise}", tmp_path / "log")
+    assert [text.strip() for text in shown] == ["", "", "noise"]
+
+
+def test_what_is_said_reaches_the_user_and_the_log(tmp_path: Path) -> None:
+    script = "with streams_into(log):\n    print('noise', file=sys.stderr)\n    say('a line')"
+    assert run(script, tmp_path / "log") == ("", "a line\n", "noise\na line\n")
+
+
+def test_without_a_log_what_is_said_is_shown_once(tmp_path: Path) -> None:
+    assert run("say('a line')", tmp_path / "log") == ("", "a line\n", "")
+
+
+def test_what_is_drawn_on_the_terminal_stays_out_of_the_log(tmp_path: Path) -> None:
+    script = "with streams_into(log):\n    print('bar', file=terminal(), flush=True)"
+    assert run(script, tmp_path / "log") == ("", "bar\n", "")
+
+
+def test_the_streams_come_back_afterwards_even_from_an_error(tmp_path: Path) -> None:
+    script = """
+try:
+    with streams_into(log):
+        print("before")
+        raise ValueError
+except ValueError:
+    pass
+print("out")
+subprocess.run("echo err >&2", shell=True)
+say("a line")
+"""
+    assert run(script, tmp_path / "log") == ("out\n", "err\na line\n", "before\n")
+
+
+def test_a_log_is_added_to_and_its_folder_is_made(tmp_path: Path) -> None:
+    script = """
+for line in ("first", "second"):
+    with streams_into(log):
+        print(line)
+"""
+    assert run(script, tmp_path / "deep/below/log")[2] == "first\nsecond\n"
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    script = """
+before = os.listdir("/dev/fd")
+with streams_into(log):
+    pass
+print(len(os.listdir("/dev/fd")) - len(before))
+"""
+    assert run(script, tmp_path / "log")[0] == "0\n"
