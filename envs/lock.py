@@ -15,7 +15,9 @@ def main() -> None:
         if not (name := distribution.name.lower().replace("_", "-")).startswith(_LEFT_OUT)
     )
     folder = Path(__file__).parent
-    header = "# Written by `make lock`. The conda twin, environment.yaml, holds the same versions.\n"
+    header = (
+        "# Written by `make lock`. The conda twin, environment.yaml, holds the same versions.\n"
+    )
     (folder / "requirements.txt").write_text(header + "".join(f"{pin}\n" for pin in pins))
     (folder / "environment.yaml").write_text(
         "# Written by `make lock`: the versions of requirements.txt in a conda environment.\n"

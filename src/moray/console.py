@@ -4,6 +4,7 @@ A stage's standard streams belong to its log, where libraries may be as noisy as
 the console keeps a way to the terminal that was there before.
 """
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ def streams_into(log: Path) -> Iterator[None]:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
+            # What C code has printed may still be in its own buffer.
+            ctypes.CDLL(None).fflush(None)
             _terminal = previous
             os.dup2(kept[0], 1)
             os.dup2(kept[1], 2)

@@ -140,6 +140,7 @@ FAULTS: list[tuple[str, object, str]] = [
         {"CPU": 0},
         "defaults.ray.resources_per_worker.CPU: got 0, expected more than 0; ",
     ),
+    ("datasets.notes.path", [], "datasets.notes.path: got [], expected text or at least 1 entry; "),
     ("datasets.notes.test_share", 1, "datasets.notes.test_share: got 1, expected less than 1; "),
     # Words that are not among those known.
     ("defaults.train.strategy", "dpp", "defaults.train.strategy: got 'dpp', expected 'ddp'"),

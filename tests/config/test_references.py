@@ -31,6 +31,8 @@ def test_a_sound_config_has_no_fault() -> None:
         ("runs.base.dataset", "tiny", "runs.base.dataset"),
         ("runs.base.model", "tuned", "runs.base.model"),
         ("runs.tuned.model", {"run": "tiny"}, "runs.tuned.model.run"),
+        # With the validation share of 0.05, nothing would be left to train on.
+        ("datasets.notes.test_share", 0.95, "datasets.notes.test_share"),
     ],
 )
 def test_a_name_that_nothing_has_is_a_fault(path: str, value: object, fault: str) -> None:

@@ -70,6 +70,17 @@ def test_a_file_name_is_no_pattern(tmp_path: Path, name: str, also_matches: str)
     assert [row["text"] for row in found] == ["wanted"]
 
 
+def test_reading_local_files_asks_nothing_of_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda *host, **_: asked.append(host))
+    for ending in (".jsonl", ".json", ".csv", ".parquet"):
+        write(tmp_path / f"a{ending}", {"text": ["a"]})
+        assert list(documents([tmp_path / f"a{ending}"], "text")) == [Document(text="a")]
+    assert asked == []
+
+
 def test_no_more_is_read_than_is_asked_for(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", {"text": ["a"]})
     rows = documents([tmp_path / "a.jsonl", tmp_path / "missing.txt"], "text")

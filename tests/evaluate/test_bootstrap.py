@@ -118,7 +118,8 @@ def test_documents_are_resampled_whole() -> None:
     def in_pieces(whole: Scores) -> Scores:
         columns = (whole.document, whole.nll / 4, whole.tokens, whole.bytes, whole.correct)
         document, nll, *counts = (np.tile(column, 4).tolist() for column in columns)
-        return scores(nll, *([*column[:30], *[0] * 90] for column in counts), document)
+        tokens, size, correct = ([*column[:30], *[0] * 90] for column in counts)
+        return scores(nll, tokens, size, correct, document)
 
     whole = compare(one, other, samples=100, confidence=0.9)
     assert whole["resampled"] == "documents"

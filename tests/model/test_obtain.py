@@ -23,6 +23,7 @@ WANTED = [
     "vocab.txt",
 ]
 UNWANTED = [
+    "manifest.json",
     "README.md",
     "modeling_custom.py",
     "optimizer.pt",

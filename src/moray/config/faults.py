@@ -32,6 +32,7 @@ _EXPECTED = {
     "model_type": "a mapping",
     "string_pattern_mismatch": "text of the form {pattern}",
     "string_type": "text",
+    "too_short": "at least {min_length} entry",
     "union_tag_invalid": "one of {expected_tags}",
     "union_tag_not_found": "a value",
 }

@@ -9,13 +9,24 @@ from moray.errors import UserError
 
 def check_references(experiment: Experiment) -> list[UserError]:
     """All faults that no single section shows."""
-    problems = [*_tokenizers(experiment)]
+    problems = [*_shares(experiment), *_tokenizers(experiment)]
     for name, run in experiment.runs.items():
         problems += _run(experiment, name, run)
     problems += _circles(experiment)
     if not problems:
         problems += _blocks(experiment)
     return problems
+
+
+def _shares(experiment: Experiment) -> Iterator[UserError]:
+    for name, dataset in experiment.datasets.items():
+        if dataset.validation_share + dataset.test_share >= 1:
+            yield UserError(
+                f"datasets.{name}.test_share",
+                f"got {dataset.test_share:g} beside validation_share {dataset.validation_share:g}, "
+                "expected less than 1 in all, so that rows are left to train on",
+                "lower either",
+            )
 
 
 def _tokenizers(experiment: Experiment) -> Iterator[UserError]:

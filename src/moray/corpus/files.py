@@ -10,6 +10,10 @@ import datasets
 from moray.corpus.document import COLUMNS, Document
 from moray.errors import UserError
 
+# Otherwise each local file that is read is reported to the hub; where there is no network, that
+# takes seconds a file.
+datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+
 _BUILDERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
 

@@ -7,6 +7,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from moray.errors import UserError
+from moray.provenance.manifest import MANIFEST
 
 # Weights as safetensors only: what a user hands in is never unpickled.
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
@@ -18,7 +19,9 @@ def copy_folder(source: Path, target: Path) -> None:
     Raises:
         UserError: if it has no safetensors.
     """
-    files = sorted({file for pattern in _WANTED for file in source.glob(pattern)})
+    found = {file for pattern in _WANTED for file in source.glob(pattern)}
+    # The manifest of a folder of ours would say of the copy that it is whole.
+    files = sorted(file for file in found if file.name != MANIFEST)
     if not any(file.suffix == ".safetensors" for file in files):
         raise UserError(
             str(source),

@@ -55,7 +55,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: if a file is missing or has another size.
     """
-    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise UserError(str(path), "got no file", "rerun the workflow to make the folder anew")
+    manifest: dict[str, Any] = json.loads(path.read_text())
     for name, listed in manifest["files"].items():
         path = folder / name
         size = path.stat().st_size if path.is_file() else None

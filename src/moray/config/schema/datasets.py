@@ -28,7 +28,7 @@ class LocalFiles(Model):
     """Files on this machine or on a shared file system."""
 
     source: Literal["files"] = Field(description="Which source this is.")
-    path: str | list[str] = Field(
+    path: str | Annotated[list[str], Field(min_length=1)] = Field(
         description="Path or glob, or a list of them, relative to the working directory: `.txt` "
         "(a document a file), `.jsonl`, `.json`, `.csv`, `.parquet` (a document a row)."
     )

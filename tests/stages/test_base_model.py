@@ -1,0 +1,122 @@
+"""A base that runs start from."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from moray.errors import UserError
+from moray.model.scratch import train_tokenizer
+from moray.provenance.manifest import damaged_files, read_manifest
+from moray.stages.base_model import base_model
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def train_texts(dataset: Path, texts: list[str]) -> list[str]:
+    """The texts of the train split: every third, whichever its format."""
+    assert (dataset / "train.parquet").exists()
+    return texts[::3]
+
+
+def test_a_model_from_scratch_learns_its_tokens_from_the_train_split(
+    tmp_path: Path, dataset: Path, texts: list[str], scratch: dict[str, Any]
+) -> None:
+    base_model(tmp_path / "out", scratch, dataset)
+    expected = train_tokenizer(train_texts(dataset, texts), scratch["tokenizer"]["vocab_size"])
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.get_vocab() == expected.get_vocab()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert model.config.vocab_size == len(expected)
+    assert model.config.hidden_size == scratch["hidden_size"]
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest["model"] == scratch
+    assert manifest["parameters"] == model.num_parameters()
+    assert damaged_files(tmp_path / "out") == []
+
+
+def test_the_same_settings_make_the_same_model(
+    tmp_path: Path, dataset: Path, scratch: dict[str, Any]
+) -> None:
+    for name in ("one", "other"):
+        base_model(tmp_path / name, scratch, dataset)
+    assert read_manifest(tmp_path / "one") == read_manifest(tmp_path / "other")
+
+
+def test_a_folder_is_copied_without_what_it_does_not_need(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    source = Path(shutil.copytree(model_folder, tmp_path / "source"))
+    (source / "optimizer.bin").write_bytes(b"a pickle")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/stale.safetensors").touch()
+    base_model(tmp_path / "out", {"source": "path", "path": str(source)})
+    manifest = read_manifest(tmp_path / "out")
+    assert sorted(manifest["files"]) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    weights = load_file(source / "model.safetensors")
+    assert manifest["parameters"] == sum(weight.numel() for weight in weights.values())
+    # The source is a folder of ours, with a manifest; its own is another.
+    assert (source / "manifest.json").exists()
+    assert damaged_files(tmp_path / "out") == []
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A local cache of the hub's, and no network."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return tmp_path / "hub"
+
+
+def test_a_model_of_the_hub_comes_by_its_commit(
+    tmp_path: Path, hub: Path, model_folder: Path
+) -> None:
+    shutil.copytree(model_folder, hub / "models--owner--name/snapshots" / COMMIT)
+    base_model(tmp_path / "out", {"source": "hub", "repo_id": "owner/name", "revision": COMMIT})
+    name = "model.safetensors"
+    assert (tmp_path / "out" / name).read_bytes() == (model_folder / name).read_bytes()
+    assert read_manifest(tmp_path / "out")["model"]["revision"] == COMMIT
+
+
+@pytest.mark.parametrize("broken", ["missing", "no weights", "no config", "truncated weights"])
+def test_a_bad_folder_leaves_no_manifest_behind(
+    tmp_path: Path, model_folder: Path, broken: str
+) -> None:
+    source = tmp_path / "source"
+    if broken != "missing":
+        shutil.copytree(model_folder, source)
+    if broken == "no weights":
+        (source / "model.safetensors").rename(source / "pytorch_model.bin")
+    if broken == "no config":
+        (source / "config.json").unlink()
+    if broken == "truncated weights":
+        whole = (source / "model.safetensors").read_bytes()
+        (source / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    shutil.copytree(model_folder, tmp_path / "out")
+    with pytest.raises(UserError):
+        base_model(tmp_path / "out", {"source": "path", "path": str(source)})
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_commit_that_cannot_be_had_leaves_no_manifest_behind(tmp_path: Path, hub: Path) -> None:
+    cfg = {"source": "hub", "repo_id": "owner/name", "revision": COMMIT}
+    with pytest.raises(UserError, match=r"^owner/name: got no snapshot"):
+        base_model(tmp_path / "out", cfg)
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_the_manifest_can_be_read_by_others(tmp_path: Path, model_folder: Path) -> None:
+    base_model(tmp_path / "out", {"source": "path", "path": str(model_folder)})
+    listed = json.loads((tmp_path / "out/manifest.json").read_text())["files"]
+    on_disk = {path.name for path in (tmp_path / "out").iterdir()}
+    assert set(listed) == on_disk - {"manifest.json"}

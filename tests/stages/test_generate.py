@@ -1,0 +1,112 @@
+"""Held-out prompts, continued by both models."""
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from moray.corpus.dataset import write_dataset
+from moray.corpus.document import Document
+from moray.errors import UserError
+from moray.evaluate.generation import continue_prompts
+from moray.model.load import load_model
+from moray.stages.generate import generate
+
+CFG = {
+    "num_samples": 4,
+    "max_new_tokens": 8,
+    "prompt_tokens": 8,
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "seed": 0,
+    "batch_size": 3,
+    "format": "text",
+    "is_python": False,
+}
+PAIRS = [Document(prompt="x = 1 #", completion=" note\n"), Document(prompt="(", completion="x)")]
+
+
+def run(base: Path, tuned: Path, rows: Path, output: Path, **cfg: Any) -> list[dict[str, Any]]:
+    generate(base, tuned, rows, output, CFG | cfg)
+    return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    rows = [(split, row) for split in ("train", "test") for row in PAIRS]
+    write_dataset(tmp_path / "pairs", iter(rows), "prompt-completion", {})
+    return tmp_path / "pairs/test.parquet"
+
+
+def test_each_prompt_is_continued_by_both_models(
+    tmp_path: Path,
+    model_folder: Path,
+    tuned_folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    dataset: Path,
+    texts: list[str],
+) -> None:
+    rows = dataset / "test.parquet"
+    format = json.loads((dataset / "dataset.json").read_text())["format"]
+    samples = run(model_folder, tuned_folder, rows, tmp_path / "samples.jsonl", format=format)
+    assert len(samples) == 4
+    held_out = texts[2::3]
+    for sample in samples:
+        assert list(sample) == ["prompt", "reference", "base", "tuned"]
+        assert any(sample["prompt"] + sample["reference"] in text for text in held_out)
+    for name, folder in (("base", model_folder), ("tuned", tuned_folder)):
+        expected = continue_prompts(
+            load_model(folder),
+            tokenizer,
+            [sample["prompt"] for sample in samples],
+            max_new_tokens=8,
+            temperature=0.0,
+            top_p=1.0,
+            batch_size=1,
+            seed=0,
+        )
+        assert [sample[name] for sample in samples] == expected
+    assert any(sample["base"] != sample["tuned"] for sample in samples)
+
+
+def test_of_functions_it_is_said_whether_they_parse(
+    tmp_path: Path, tuned_folder: Path, pairs: Path
+) -> None:
+    output = tmp_path / "samples.jsonl"
+    cfg = {"format": "prompt-completion", "is_python": True}
+    samples = run(tuned_folder, tuned_folder, pairs, output, **cfg)
+    assert [sample["prompt"] for sample in samples] == [row["prompt"] for row in PAIRS]
+    for sample in samples:
+        try:
+            ast.parse(sample["prompt"] + sample["tuned"])
+            expected = True
+        except SyntaxError:
+            expected = False
+        assert sample["tuned_parses"] is sample["base_parses"] is expected
+    assert samples[0]["tuned_parses"], "a comment parses unless a line follows it"
+
+
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        {"format": "prompt-completion", "is_python": False},
+        {"format": "text", "is_python": True},
+    ],
+)
+def test_of_other_texts_it_is_not(
+    tmp_path: Path, tuned_folder: Path, pairs: Path, cfg: dict[str, Any]
+) -> None:
+    samples = run(tuned_folder, tuned_folder, pairs, tmp_path / "samples.jsonl", **cfg)
+    assert all(set(sample) == {"prompt", "reference", "base", "tuned"} for sample in samples)
+
+
+def test_prompts_without_room_leave_nothing_behind(
+    tmp_path: Path, tuned_folder: Path, pairs: Path
+) -> None:
+    output = tmp_path / "samples.jsonl"
+    with pytest.raises(UserError, match=r"got 128, expected room for a prompt in 128 tokens"):
+        run(tuned_folder, tuned_folder, pairs, output, max_new_tokens=128)
+    assert not output.exists()
