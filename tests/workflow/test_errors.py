@@ -51,7 +51,7 @@ def test_a_failing_stage_costs_one_line_and_its_log_has_the_trace(fresh: Project
     assert done.returncode != 0
     told = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
     assert told == [
-        "error: data/modules.jsonl: got columns content, expected text in text; "
+        "error: data/modules.jsonl: got columns content, expected text; "
         "rename the columns or choose the format that fits"
     ]
     assert "Traceback" not in done.stderr

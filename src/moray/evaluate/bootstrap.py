@@ -91,7 +91,8 @@ def _figures(nll: float, tokens: float, size: float, correct: float) -> dict[str
     loss = nll / tokens
     return {
         "loss": loss,
-        "perplexity": math.exp(loss),
-        "bits_per_byte": nll / math.log(2) / size,
+        "perplexity": float(np.exp(loss)),
+        # A resample of few pieces can consist of stop tokens alone.
+        "bits_per_byte": nll / math.log(2) / size if size else math.inf,
         "accuracy": correct / tokens,
     }
