@@ -1,5 +1,13 @@
 """What the user sees of a run."""
 
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -22,6 +30,30 @@ def test_without_a_terminal_there_are_plain_lines_and_not_too_many(
     assert lines[0] == "tuned  step 1/40  loss 3.0000  lr 1.00e-03  tokens/s 1,234  left 1:18"
     assert lines[-1] == "tuned  step 40/40  held-out loss 2.5000"
     assert 15 <= len(lines) <= 22
+
+
+ON_A_TERMINAL = """
+import json, sys
+from pathlib import Path
+from moray.train.history import History
+from moray.train.progress import shown
+work, line = Path(sys.argv[1]), json.loads(sys.argv[2])
+with shown(work, "tuned"):
+    History(work, first_step=0).append(step=10, loss=3.0, **line)
+"""
+
+
+def test_on_a_terminal_there_is_a_bar(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+    command = [sys.executable, "-c", ON_A_TERMINAL, str(tmp_path), json.dumps(LINE)]
+    subprocess.run(command, stderr=theirs, check=True)
+    os.close(theirs)
+    shown_text = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "tuned:  25%" in shown_text
+    assert "10/40" in shown_text
+    assert "loss=3.0000, lr=1.00e-03, tokens/s=1,234, left=1:00" in shown_text
 
 
 def test_steps_of_an_earlier_attempt_are_not_told_again(

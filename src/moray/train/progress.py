@@ -49,9 +49,10 @@ class _Bar:
                 file=terminal(),
                 dynamic_ncols=True,
             )
-        self._bar.update(line["step"] - self._bar.n)
         self._facts |= _facts(line)
-        self._bar.set_postfix(self._facts)
+        self._bar.set_postfix(self._facts, refresh=False)
+        self._bar.update(line["step"] - self._bar.n)
+        self._bar.refresh()
 
     def close(self) -> None:
         if self._bar:
