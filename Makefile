@@ -38,6 +38,7 @@ lock:
 
 $(READY): envs/requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON): got Python %d.%d, expected 3.11 or newer; set PYTHON=python3.11, say" % sys.version_info[:2])'
+	@echo "setting up .venv from envs/requirements.txt; this takes a minute or more"
 	$(PYTHON) -m venv .venv
 	python -m pip install --disable-pip-version-check --quiet -r envs/requirements.txt
 	python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .

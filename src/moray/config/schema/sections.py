@@ -80,7 +80,7 @@ class Ray(Model):
         3, ge=0, description="Times that lost workers are replaced within a run."
     )
     storage_path: str = execution_only(
-        "results/work",
+        "results/state",
         description="Folder of checkpoints and run state; on a cluster, one that all nodes share.",
     )
     include_dashboard: bool = execution_only(
