@@ -4,7 +4,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 # What pip brings of itself, and what only some machines have of PyTorch's wheels.
-_LEFT_OUT = ("pip", "moray", "nvidia-", "triton", "cuda-")
+_LEFT_OUT = ("nvidia-", "triton", "cuda-")
 
 
 def main() -> None:
@@ -12,7 +12,8 @@ def main() -> None:
     pins = sorted(
         f"{name}=={distribution.version.partition('+')[0]}"
         for distribution in distributions()
-        if not (name := distribution.name.lower().replace("_", "-")).startswith(_LEFT_OUT)
+        if (name := distribution.name.lower().replace("_", "-")) not in ("pip", "moray")
+        and not name.startswith(_LEFT_OUT)
     )
     folder = Path(__file__).parent
     header = (

@@ -63,8 +63,11 @@ def connected(settings: Ray, path: str) -> Iterator[bool]:
     ray.init(address=settings.address, **options)
     try:
         there = ray.cluster_resources()
-        use_gpu = there.get("GPU", 0) > 0 if settings.use_gpu == "auto" else settings.use_gpu
-        wanted = settings.resources_per_worker | ({"GPU": 1.0} if use_gpu else {})
+        wanted = {"GPU": 1.0} | settings.resources_per_worker
+        enough = there.get("GPU", 0) >= settings.num_workers * wanted["GPU"]
+        use_gpu = enough if settings.use_gpu == "auto" else settings.use_gpu
+        if not use_gpu:
+            wanted = dict(settings.resources_per_worker)
         _check(wanted, settings.num_workers, there, path, "the cluster")
         yield use_gpu
     finally:

@@ -1,8 +1,9 @@
+import os
 from pathlib import Path
 
 import pytest
 
-from moray.config.code import code_of
+from moray.config.code import code_digest, code_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,23 +71,28 @@ def write(folder: Path, script: str) -> Path:
     ],
 )
 def test_a_stage_depends_on_the_modules_that_it_imports_directly_or_not(
-    script: str, modules: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, modules: list[str], tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     found = code_of(write(tmp_path, script), tmp_path)
-    assert found == sorted([*modules, "script.py"])
+    assert found == sorted(tmp_path / name for name in [*modules, "script.py"])
 
 
-def test_moving_the_project_changes_no_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
-    for place in ("here", "there/below"):
-        folder = tmp_path / place
-        script = write(folder, "import moray.train.circle")
-        monkeypatch.chdir(folder)
-        found.append(code_of(script, folder))
-    assert found[0] == found[1]
+def test_moving_the_project_changes_no_digest(tmp_path: Path) -> None:
+    folders = [tmp_path / "here", tmp_path / "there/below"]
+    scripts = [write(folder, "import moray.train.circle") for folder in folders]
+    digests = map(code_digest, scripts, folders)
+    assert len(set(digests)) == 1
+
+
+def test_content_makes_the_digest_and_time_does_not(tmp_path: Path) -> None:
+    script = write(tmp_path, "import moray.train.circle")
+    before = code_digest(script, tmp_path)
+    module = tmp_path / "moray/ground.py"
+    os.utime(module, (0, 0))
+    assert code_digest(script, tmp_path) == before
+    module.write_text(PACKAGE["moray/ground.py"] + "\n# changed")
+    os.utime(module, (0, 0))
+    assert code_digest(script, tmp_path) != before
 
 
 # For each script: some of what it depends on, and where nothing of that may lie.
@@ -111,10 +117,10 @@ def test_each_script_of_the_workflow_is_held_against_what_it_depends_on() -> Non
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_depends_on_the_code_of_its_stage_and_on_no_other(
-    script: str, monkeypatch: pytest.MonkeyPatch
+    script: str,
 ) -> None:
-    monkeypatch.chdir(ROOT)
-    found = code_of(ROOT / f"workflow/scripts/{script}.py", ROOT / "src")
+    files = code_of(ROOT / f"workflow/scripts/{script}.py", ROOT / "src")
+    found = [path.relative_to(ROOT).as_posix() for path in files]
     needed, foreign = SCRIPTS[script]
     stage = [f"workflow/scripts/{script}.py", f"src/moray/stages/{script}.py"]
     assert {*stage, *(f"src/moray/{name}" for name in needed)} <= set(found)

@@ -84,6 +84,18 @@ def test_a_damaged_one_of_the_same_step_is_replaced_whole(tmp_path: Path) -> Non
     assert not (found / "stale").exists()
 
 
+def test_a_damaged_one_does_not_count_among_those_kept(tmp_path: Path) -> None:
+    write(tmp_path, 10)
+    flip(write(tmp_path, 30) / "model.safetensors")
+    checkpoint.remove_newer(tmp_path, step=10)
+    write(tmp_path, 20)
+    checkpoint.remove_old(tmp_path, keep=1)
+    found, skipped = newest(tmp_path)
+    assert found is not None
+    assert checkpoint.step_of(found) == 20
+    assert skipped == {}
+
+
 def test_old_ones_and_leftovers_are_removed(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         write(tmp_path, step)

@@ -17,7 +17,7 @@ from moray.train.worker import train
 def run(job: Job, small: Path, output: Path, settings: Train, **ray: Any) -> None:
     output.mkdir()
     ray_settings = Ray(storage_path=str(job.work), **ray)
-    run_training("name", small / "model", small / "tokens", output, settings, ray_settings, [])
+    run_training("name", small / "model", small / "tokens", output, settings, ray_settings, code="")
 
 
 def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(

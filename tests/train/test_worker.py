@@ -1,6 +1,7 @@
 """The loop: its loss, its resumption, its end."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,17 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(make_job: Any, alone: P
     assert not list(checkpoint.folder_of(job.work).glob("*"))
 
 
+def test_rows_longer_than_the_model_is_meant_for_are_refused(
+    make_job: Any, alone: Place, small: Path, tmp_path: Path
+) -> None:
+    start = tmp_path / "short"
+    shutil.copytree(small / "model", start)
+    config = json.loads((start / "config.json").read_text())
+    (start / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 63}))
+    with pytest.raises(UserError, match=r"data\.block_size: got 64, expected at most the 63"):
+        train(replace(make_job(), start=start), alone)
+
+
 def test_the_held_out_loss_is_a_mean_over_its_tokens(make_job: Any, alone: Place) -> None:
     job = make_job(max_steps=1, learning_rate=1e-12, eval_rows=3)
     train(job, alone)
@@ -160,9 +172,7 @@ def test_dropout_is_a_function_of_the_step(
 ) -> None:
     """A resumed run draws the dropout that an undisturbed one would have drawn."""
     start = tmp_path / "with-dropout"
-    start.mkdir()
-    for path in (small / "model").iterdir():
-        (start / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(small / "model", start)
     config = json.loads((start / "config.json").read_text())
     (start / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.5}))
     first, second = (replace(make_job(name), start=start) for name in ("first", "second"))

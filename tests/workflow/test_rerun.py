@@ -31,6 +31,12 @@ def code(module: str) -> Change:
     return change
 
 
+def older_code(project: Project) -> None:
+    """Put an older version of a module in its place, as copying with its time does."""
+    code("tokens/order.py")(project)
+    os.utime(project.folder / "src/moray/tokens/order.py", (0, 0))
+
+
 def deleted(path: str) -> Change:
     return lambda project: (project.folder / path).unlink()
 
@@ -103,6 +109,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "rows in a forward pass": (setting("defaults.evaluate.batch_size", 1), NOTHING),
     # Code, down to the modules that a stage imports.
     "code of the sample order": (code("tokens/order.py"), RUNS),
+    "code of the sample order, from an older file": (older_code, RUNS),
     "code of a source": (code("corpus/files.py"), ALL),
     "code of the intervals": (code("evaluate/bootstrap.py"), {"evaluate base", "evaluate tuned"}),
     "code of sampling": (code("evaluate/generation.py"), {"generate base", "generate tuned"}),

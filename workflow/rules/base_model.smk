@@ -2,7 +2,6 @@ rule base_model:
     """A base that runs start from, as a Hugging Face folder."""
     input:
         files=lambda wildcards: MODEL_FILES[wildcards.model],
-        code=code("base_model"),
     output:
         "results/models/{model}/manifest.json",
     log:
@@ -12,6 +11,7 @@ rule base_model:
     conda:
         "../../envs/environment.yaml"
     params:
+        code=code("base_model"),
         cfg=lambda wildcards: plan.model_config(EXPERIMENT, wildcards.model),
     message:
         "base model {wildcards.model}"

@@ -4,10 +4,20 @@ import fcntl
 import sys
 from pathlib import Path
 
+import moray
 from moray.config import plan
-from moray.config.code import code_of
+from moray.config.code import code_digest
 from moray.config.load import load_experiment
 from moray.errors import ConfigError, UserError
+
+
+def check_package():
+    """Refuse to run another checkout's package than the one whose code is tracked."""
+    package, here = Path(moray.__file__).parent, Path(workflow.basedir, "src/moray")
+    if package.resolve() != here.resolve():
+        sys.exit(
+            f"moray: got the package in {package}, expected {here}; pip install -e . here"
+        )
 
 
 def load():
@@ -26,9 +36,9 @@ def load():
 
 
 def code(stage):
-    """The script of a stage and the modules behind it: changing one re-runs the stage."""
+    """What stands for the script of a stage and the modules behind it."""
     script = Path(workflow.basedir, "workflow/scripts", f"{stage}.py")
-    return code_of(script, Path(workflow.basedir, "src"))
+    return f"code {code_digest(script, Path(workflow.basedir, 'src'))}"
 
 
 def start_manifest(wildcards):
@@ -77,12 +87,16 @@ def drop_stale_locks():
         fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for lock in Path(".snakemake/locks").glob("*.lock"):
             lock.unlink()
+        fcntl.flock(alive, fcntl.LOCK_SH)
     except BlockingIOError:
+        fcntl.flock(alive, fcntl.LOCK_SH)
+    except OSError:
+        # A file system without such locks: Snakemake's own have to be removed by hand there.
         pass
-    fcntl.flock(alive, fcntl.LOCK_SH)
     return alive
 
 
+check_package()
 EXPERIMENT, DATASET_FILES, MODEL_FILES = load()
 STORES = {plan.store_name(EXPERIMENT, run): run for run in EXPERIMENT.runs}
 ALIVE = drop_stale_locks()

@@ -2,7 +2,6 @@ rule download:
     """A dataset's source as three splits of rows."""
     input:
         files=lambda wildcards: DATASET_FILES[wildcards.dataset],
-        code=code("download"),
     output:
         train="results/datasets/{dataset}/train.parquet",
         validation="results/datasets/{dataset}/validation.parquet",
@@ -15,6 +14,7 @@ rule download:
     conda:
         "../../envs/environment.yaml"
     params:
+        code=code("download"),
         cfg=lambda wildcards: plan.dataset_config(EXPERIMENT, wildcards.dataset),
     message:
         "download {wildcards.dataset}"

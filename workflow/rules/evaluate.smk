@@ -4,7 +4,6 @@ rule evaluate:
         base=start_manifest,
         tuned="results/runs/{run}/model/manifest.json",
         tokens=tokens_manifest,
-        code=code("evaluate"),
     output:
         "results/runs/{run}/eval.json",
     log:
@@ -15,6 +14,7 @@ rule evaluate:
         "../../envs/environment.yaml"
     threads: 8
     params:
+        code=code("evaluate"),
         cfg=lambda wildcards: plan.evaluate_config(EXPERIMENT, wildcards.run),
         execution=lambda wildcards, input: plan.evaluate_execution(
             EXPERIMENT, wildcards.run

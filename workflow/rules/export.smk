@@ -4,7 +4,6 @@ rule export:
         start=start_manifest,
         train="results/runs/{run}/train.json",
         history="results/runs/{run}/history.jsonl",
-        code=code("export"),
     output:
         "results/runs/{run}/model/manifest.json",
     log:
@@ -14,6 +13,7 @@ rule export:
     conda:
         "../../envs/environment.yaml"
     params:
+        code=code("export"),
         cfg=lambda wildcards: plan.export_config(EXPERIMENT, wildcards.run),
     message:
         "export {wildcards.run}"

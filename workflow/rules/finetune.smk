@@ -3,7 +3,6 @@ rule finetune_run:
     input:
         start=start_manifest,
         tokens=tokens_manifest,
-        code=code("finetune"),
     output:
         history="results/runs/{run}/history.jsonl",
         train="results/runs/{run}/train.json",
@@ -15,6 +14,7 @@ rule finetune_run:
         "../../envs/environment.yaml"
     threads: lambda wildcards: plan.train_threads(EXPERIMENT, wildcards.run)
     params:
+        code=code("finetune"),
         cfg=lambda wildcards: plan.train_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
         execution=lambda wildcards, input: plan.train_execution(

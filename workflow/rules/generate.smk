@@ -7,7 +7,6 @@ rule generate_run:
         rows=lambda wildcards: ancient(
             f"results/datasets/{EXPERIMENT.runs[wildcards.run].dataset}/test.parquet"
         ),
-        code=code("generate"),
     output:
         "results/runs/{run}/samples.jsonl",
     log:
@@ -18,6 +17,7 @@ rule generate_run:
         "../../envs/environment.yaml"
     threads: 8
     params:
+        code=code("generate"),
         cfg=lambda wildcards: plan.generate_config(EXPERIMENT, wildcards.run),
     message:
         "generate {wildcards.run}"

@@ -2,7 +2,6 @@ rule tokenize:
     """A dataset as packed rows of tokens, for all runs with equal data settings."""
     input:
         unpack(tokenize_input),
-        code=code("tokenize"),
     output:
         "results/tokens/{store}/manifest.json",
     log:
@@ -13,6 +12,7 @@ rule tokenize:
         "../../envs/environment.yaml"
     threads: 8
     params:
+        code=code("tokenize"),
         cfg=lambda wildcards: plan.store_config(EXPERIMENT, STORES[wildcards.store]),
     message:
         "tokenize {wildcards.store}"

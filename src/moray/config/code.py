@@ -1,7 +1,7 @@
 """Which source files a stage's result depends on, found without importing them."""
 
 import ast
-import os
+import hashlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,19 @@ from pathlib import Path
 _NO_EFFECT = ("moray.config", "moray.errors", "moray.console")
 
 
-def code_of(script: Path, source: Path) -> list[str]:
+def code_digest(script: Path, source: Path) -> str:
+    """Digest of the code that a stage's result depends on, hexadecimal, 16 digits.
+
+    By content alone: files that are copied or touched don't count as changed, and files that
+    are replaced by older ones do.
+    """
+    digest = hashlib.sha256()
+    for path in code_of(script, source):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def code_of(script: Path, source: Path) -> list[Path]:
     """The script and all modules of the package that it imports, directly or not.
 
     Args:
@@ -18,8 +30,7 @@ def code_of(script: Path, source: Path) -> list[str]:
         source: the folder that holds the package `moray`.
 
     Returns:
-        Paths relative to the working directory, sorted, so that they stay the same wherever
-        the project is moved to.
+        The files, sorted.
     """
     found, waiting = set(), [script]
     while waiting:
@@ -27,7 +38,7 @@ def code_of(script: Path, source: Path) -> list[str]:
         if path not in found:
             found.add(path)
             waiting += _imported(path, source)
-    return sorted(os.path.relpath(path) for path in found)
+    return sorted(found)
 
 
 @cache

@@ -63,3 +63,18 @@ def check_isolation(model: PreTrainedModel) -> None:
             "got an architecture in which packed documents see each other",
             "choose one that builds its attention mask from position_ids, such as Llama or Qwen",
         )
+
+
+def check_length(model: PreTrainedModel, block_size: int) -> None:
+    """Make sure that a row is no longer than what the model is meant for.
+
+    Raises:
+        UserError: if it is.
+    """
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", block_size)
+    if block_size > longest:
+        raise UserError(
+            "data.block_size",
+            f"got {block_size}, expected at most the {longest} positions of the model",
+            "lower it or choose another model",
+        )

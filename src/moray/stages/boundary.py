@@ -39,6 +39,8 @@ def stage(log: str | Path) -> Iterator[None]:
             traceback.print_exc()
             say(f"error: {error}")
             sys.exit(1)
+        except KeyboardInterrupt:
+            sys.exit(128 + signal.SIGINT)
         except Exception as error:
             traceback.print_exc()
             first = str(error).strip().partition("\n")[0]

@@ -1,7 +1,5 @@
 """Fine-tune a model on Ray Train."""
 
-from pathlib import Path
-
 from moray.config.schema import Ray, Train
 from moray.stages.boundary import Folder, Section, command_line
 from moray.train.driver import run_training
@@ -14,7 +12,7 @@ def finetune(
     output: Folder,
     cfg: Section,
     execution: Section,
-    code: list[Path] | None = None,
+    code: str = "",
 ) -> None:
     """Write `history.jsonl` and `train.json`; checkpoints go to `execution.ray.storage_path`.
 
@@ -25,7 +23,7 @@ def finetune(
         output: the run's folder.
         cfg: keys of the `train` section that the result depends on.
         execution: `ray` section, and the other keys of the `train` section.
-        code: source files that the result depends on.
+        code: stands for the source code that the result depends on.
     """
     run_training(
         run=run,
@@ -34,7 +32,7 @@ def finetune(
         output=output,
         settings=Train(**cfg, **execution["train"]),
         ray_settings=Ray(**execution["ray"]),
-        code=code or [],
+        code=code,
     )
 
 

@@ -62,6 +62,13 @@ def newest(folder: Path, skipped: Callable[[Path, list[str]], None]) -> Path | N
     return None
 
 
+def remove_newer(folder: Path, step: int) -> None:
+    """Remove the damaged ones behind a step, so that they never count among those kept."""
+    for path in _committed(folder):
+        if step_of(path) > step:
+            shutil.rmtree(path)
+
+
 def step_of(checkpoint: Path) -> int:
     """How many steps were done when a checkpoint was taken."""
     return int(checkpoint.name.removeprefix(_PREFIX))

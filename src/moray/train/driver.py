@@ -25,16 +25,18 @@ def run_training(
     output: Path,
     settings: Train,
     ray_settings: Ray,
-    code: list[Path],
+    code: str,
 ) -> None:
     """Train a run, from its newest checkpoint if there is one, and record it.
 
     Writes `history.jsonl` and `train.json` to `output`. Checkpoints lie in a folder that is
-    named after a fingerprint of settings, tokens, start and code, so that a changed run never
-    resumes from an old one.
+    named after a fingerprint of settings, tokens, start, code and libraries, so that a changed
+    run never resumes from an old one.
     """
+    versions = software()
+    libraries = {name: versions[name] for name in ("torch", "transformers")}
     inputs = [start / MANIFEST, tokens / MANIFEST]
-    identity = fingerprint(result_keys(settings), [*inputs, *code])
+    identity = fingerprint([result_keys(settings), code, libraries], inputs)
     work = Path(ray_settings.storage_path, run, identity)
     threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))
     job = Job(start.absolute(), tokens.absolute(), work.absolute(), settings, threads)
@@ -52,7 +54,7 @@ def run_training(
         "seconds": round(seconds, 1),
         "train": result_keys(settings),
         "inputs": {"start": str(start), "tokens": str(tokens)},
-        "software": software(),
+        "software": versions,
     }
     write_json(output / "train.json", record)
     lines = list(read_history(work / HISTORY))

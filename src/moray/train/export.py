@@ -20,7 +20,7 @@ def trained_model(start: Path, checkpoint: Path) -> PreTrainedModel:
         raise UserError(
             str(checkpoint),
             f"got a checkpoint that lacks or has damaged {', '.join(damaged)}",
-            "rerun with --forcerun finetune",
+            "rerun with --forcerun finetune_run",
         )
     model = load_model(start)
     DistributedDataParallelStrategy(rank=0, world_size=1).export(checkpoint, model)

@@ -23,7 +23,10 @@ def shown(work: Path, run: str) -> Iterator[None]:
     """Follow a run's history while the body trains it."""
     ended = threading.Event()
     display = _Bar(run) if terminal().isatty() else _Lines(run)
-    follower = threading.Thread(target=_follow, args=(work / HISTORY, display, ended))
+    history = work / HISTORY
+    follower = threading.Thread(
+        target=_follow, args=(history, whole_lines(history), display, ended)
+    )
     follower.start()
     try:
         yield
@@ -89,8 +92,7 @@ def _facts(line: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _follow(history: Path, display: _Bar | _Lines, ended: threading.Event) -> None:
-    seen = whole_lines(history)
+def _follow(history: Path, seen: list[str], display: _Bar | _Lines, ended: threading.Event) -> None:
     while True:
         last_look = ended.wait(_POLL_SECONDS)
         lines = whole_lines(history)

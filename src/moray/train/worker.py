@@ -2,6 +2,7 @@
 
 import time
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from moray.config.schema import Train
 from moray.errors import UserError
-from moray.model.load import check_isolation, load_model
+from moray.model.load import check_isolation, check_length, load_model
 from moray.model.loss import TokenLoss
 from moray.tokens.batch import make_batch, num_trained
 from moray.tokens.order import Order
@@ -48,10 +49,11 @@ def _train(job: Job, place: Place) -> dict[str, Any]:
 
     model = load_model(job.start)
     check_isolation(model)
+    check_length(model, trained.block_size)
     strategy = DistributedDataParallelStrategy(place.rank, place.world_size)
     module = strategy.wrap(TokenLoss(model.to(place.device)))
     optimizer = make_optimizer(module, settings)
-    first_step = _resume(job, strategy, module, optimizer)
+    first_step = _resume(job, place, strategy, module, optimizer)
     history = History(job.work, first_step) if place.rank == 0 else None
 
     seconds, timed = 0.0, 0
@@ -149,21 +151,24 @@ def _held_out_loss(
 
 
 def _resume(
-    job: Job, strategy: Strategy, module: nn.Module, optimizer: torch.optim.Optimizer
+    job: Job, place: Place, strategy: Strategy, module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> int:
     """Take up the newest sound checkpoint; returns the number of steps that are done."""
-    folder = checkpoint.folder_of(job.work)
-    found = checkpoint.newest(
-        folder,
-        lambda path, damaged: print(f"skipped {path}: damaged {', '.join(damaged)}", flush=True),
-    )
+    folder, name = checkpoint.folder_of(job.work), ""
     # The first worker decides: on a shared file system the others might not see all yet.
-    name = strategy.agree(found.name if found else "")
+    if place.rank == 0:
+        found = checkpoint.newest(folder, _tell_skipped)
+        name = found.name if found else ""
+        checkpoint.remove_newer(folder, checkpoint.step_of(found) if found else 0)
+    name = strategy.agree(name)
     if not name:
         return 0
-    path = folder / name
-    strategy.load(module, optimizer, path)
-    return checkpoint.step_of(path)
+    strategy.load(module, optimizer, folder / name)
+    return checkpoint.step_of(folder / name)
+
+
+def _tell_skipped(path: Path, damaged: list[str]) -> None:
+    print(f"skipped {path}: damaged {', '.join(damaged)}", flush=True)
 
 
 def _save(

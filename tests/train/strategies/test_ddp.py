@@ -44,6 +44,23 @@ def test_two_workers_have_the_losses_of_one(make_job: Any, alone: Place, tmp_pat
     assert held_out[1] == pytest.approx(held_out[0], rel=1e-4)
 
 
+def test_three_workers_resume_to_the_same_bits(make_job: Any, tmp_path: Path) -> None:
+    """With three, the order of summation matters, and must not depend on when DDP began."""
+    settings = {"global_batch_size": 9, "save_total_limit": 10, "save_steps": 3}
+    undisturbed, resumed = make_job("undisturbed", **settings), make_job("resumed", **settings)
+    train_on(3, undisturbed, tmp_path)
+    train_on(3, resumed, tmp_path)
+    folder = checkpoint.folder_of(resumed.work)
+    for step in (6, 8):
+        (checkpoint.path_of(folder, step) / "manifest.json").unlink()
+    (tmp_path / "rendezvous-resumed-3").unlink(missing_ok=True)
+    train_on(3, resumed, tmp_path)
+    last = [checkpoint.path_of(checkpoint.folder_of(job.work), 8) for job in (undisturbed, resumed)]
+    first, second = ((path / "model.safetensors").read_bytes() for path in last)
+    assert first == second
+    assert losses(resumed) == losses(undisturbed)
+
+
 def test_a_run_of_two_workers_goes_on_with_one(make_job: Any, alone: Place, tmp_path: Path) -> None:
     whole, moved = make_job("whole"), make_job("moved")
     train(whole, alone)

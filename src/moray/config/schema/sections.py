@@ -63,7 +63,7 @@ class Train(Model):
 
 
 class Ray(Model):
-    """Where the training runs. Nothing here changes the result."""
+    """Where the training runs. Nothing here changes the result, but for the noise of dropout."""
 
     address: str = execution_only(
         "local",
@@ -71,7 +71,7 @@ class Ray(Model):
     )
     num_workers: PositiveInt = execution_only(2, description="Training processes.")
     use_gpu: Literal["auto"] | bool = execution_only(
-        "auto", description="Whether each worker gets a GPU; `auto`: where there is one."
+        "auto", description="Whether each worker gets a GPU; `auto`: where there is one for each."
     )
     resources_per_worker: dict[str, Annotated[float, Field(gt=0)]] = execution_only(
         {"CPU": 1.0}, description="What Ray reserves for each worker; CPUs are its threads."

@@ -26,7 +26,13 @@ class DistributedDataParallelStrategy:
         if self.world_size == 1:
             return module
         return DistributedDataParallel(
-            module, gradient_as_bucket_view=True, broadcast_buffers=False
+            module,
+            gradient_as_bucket_view=True,
+            broadcast_buffers=False,
+            # Otherwise the buckets are laid out anew after the first step, and with three or
+            # more workers the order of summation, so the last bits, depends on that layout: a
+            # resumed run would end with other bits.
+            find_unused_parameters=True,
         )
 
     def save(self, module: nn.Module, optimizer: Optimizer, folder: Path) -> None:
