@@ -46,6 +46,7 @@ rule data:
 include: "workflow/rules/download.smk"
 include: "workflow/rules/base_model.smk"
 include: "workflow/rules/tokenize.smk"
+include: "workflow/rules/preview.smk"
 include: "workflow/rules/finetune.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/evaluate.smk"

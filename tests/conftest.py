@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from conversations import chat_tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from moray.config.schema import Data, result_keys
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.corpus.document import Document
 from moray.model.load import load_model
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import write_manifest
 from moray.stages.tokenize import tokenize
-from moray.tokens.encode import load_tokenizer
+from moray.tokens.tokenizer import load_tokenizer
 
 _WORDS = """
 def return self value for in if not None import class lambda yield with as from naïve café Straße
@@ -72,6 +74,17 @@ def model_folder(
     """A fresh Llama with its tokenizer."""
     folder = tmp_path_factory.mktemp("fresh")
     save_llama(folder, train_tokenizer(texts, scratch["tokenizer"]["vocab_size"]), scratch)
+    write_manifest(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chat_folder(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], scratch: dict[str, Any]
+) -> Path:
+    """A fresh Llama whose tokenizer has the tokens of ChatML, but no template."""
+    folder = tmp_path_factory.mktemp("chat")
+    save_llama(folder, chat_tokenizer(texts), scratch)
     write_manifest(folder)
     return folder
 
@@ -134,7 +147,8 @@ def dataset(
 def store(tmp_path_factory: pytest.TempPathFactory, dataset: Path, model_folder: Path) -> Path:
     """The dataset's token store, of 32 tokens a row, so that most documents are cut."""
     folder = tmp_path_factory.mktemp("store")
-    tokenize(dataset, model_folder, folder, {"block_size": _BLOCK_SIZE, "format": "any"})
+    cfg = {"format": "any", **result_keys(Data(block_size=_BLOCK_SIZE))}
+    tokenize(dataset, model_folder, folder, cfg)
     return folder
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from moray.corpus.python_stdlib import functions
+from moray.corpus.sources.python_stdlib import functions
 
 ROOT = Path(__file__).parents[1]
 

@@ -63,3 +63,43 @@ def test_the_check_needs_no_ray() -> None:
         "check_cores(Ray(num_workers=1), 'x'); sys.exit('ray' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_workers_that_would_leave_no_cpu_for_reading_are_refused_with_the_numbers() -> None:
+    """On a cluster whose CPUs they would all hold; one more, and they are taken."""
+    script = """
+from ray.cluster_utils import Cluster
+from moray.cluster import connected
+from moray.config.schema import Ray
+from moray.errors import UserError
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+try:
+    with connected(Ray(address=cluster.address, num_workers=1), "runs.tuned.ray", True):
+        print("one worker")
+    with connected(Ray(address=cluster.address, num_workers=2), "runs.tuned.ray"):
+        print("two workers from memory")
+    try:
+        with connected(Ray(address=cluster.address, num_workers=2), "runs.tuned.ray", True):
+            print("two workers streaming")
+    except UserError as error:
+        print(error)
+finally:
+    cluster.shutdown()
+"""
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | token,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "one worker",
+        "two workers from memory",
+        "runs.tuned.ray.num_workers: got 2 workers of 1 CPU each with data.loader: stream, "
+        "expected one CPU beside them for reading, of the 2 that the cluster has; "
+        "lower num_workers or resources_per_worker.CPU",
+    ]

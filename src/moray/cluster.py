@@ -37,12 +37,13 @@ def check_cores(settings: Ray, path: str) -> None:
 
 
 @contextmanager
-def connected(settings: Ray, path: str) -> Iterator[bool]:
+def connected(settings: Ray, path: str, streams: bool = False) -> Iterator[bool]:
     """Connect to Ray for the body; a local Ray is started before and ended after it.
 
     Args:
         settings: the `ray` section of the config.
         path: of that section in the config, for errors.
+        streams: whether Ray Data feeds the workers, for which its tasks need a CPU beside them.
 
     Yields:
         Whether workers get a GPU each.
@@ -57,8 +58,9 @@ def connected(settings: Ray, path: str) -> Iterator[bool]:
 
     options: dict[str, Any] = {"log_to_driver": False}
     if settings.address == _LOCAL:
-        options["num_cpus"] = _cores()
-        options["object_store_memory"] = _OBJECT_STORE_BYTES
+        # The workers may hold all cores: tasks then share them with the workers.
+        options["num_cpus"] = _cores() + streams
+        options["object_store_memory"] = _OBJECT_STORE_BYTES * (4 if streams else 1)
         options["include_dashboard"] = settings.include_dashboard
     ray.init(address=settings.address, **options)
     try:
@@ -68,17 +70,29 @@ def connected(settings: Ray, path: str) -> Iterator[bool]:
         use_gpu = enough if settings.use_gpu == "auto" else settings.use_gpu
         if not use_gpu:
             wanted = dict(settings.resources_per_worker)
-        _check(wanted, settings.num_workers, there, path, "the cluster")
+        _check(wanted, settings.num_workers, there, path, "the cluster", streams)
         yield use_gpu
     finally:
         ray.shutdown()
 
 
 def _check(
-    wanted: Mapping[str, float], workers: int, there: Mapping[str, float], path: str, where: str
+    wanted: Mapping[str, float],
+    workers: int,
+    there: Mapping[str, float],
+    path: str,
+    where: str,
+    streams: bool = False,
 ) -> None:
     for resource, share in wanted.items():
         available = there.get(resource, 0)
+        if streams and resource == "CPU" and workers * share + 1 > available >= workers * share:
+            raise UserError(
+                f"{path}.num_workers",
+                f"got {workers} workers of {share:g} CPU each with data.loader: stream, expected "
+                f"one CPU beside them for reading, of the {available:g} that {where} has",
+                "lower num_workers or resources_per_worker.CPU",
+            )
         if workers * share > available:
             raise UserError(
                 f"{path}.num_workers",

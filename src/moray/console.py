@@ -7,10 +7,17 @@ the console keeps a way to the terminal that was there before.
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
+
+from tqdm import tqdm
+
+Item = TypeVar("Item")
+
+_SECONDS_BETWEEN_LINES = 30.0
 
 _terminal: TextIO = sys.stderr
 
@@ -25,6 +32,23 @@ def say(line: str) -> None:
 def terminal() -> TextIO:
     """The stream that the user sees."""
     return _terminal
+
+
+def progress(
+    items: Iterable[Item], label: str, unit: str, total: int | None = None
+) -> Iterator[Item]:
+    """Go through items, telling the user how far: a bar on a terminal, a line now and then else."""
+    if _terminal.isatty():
+        shown = {"desc": label, "unit": unit, "total": total, "file": _terminal, "leave": False}
+        yield from tqdm(items, **shown)
+        return
+    of_all = f" of {total:,}" if total else ""
+    told = time.monotonic()
+    for number, item in enumerate(items, 1):
+        yield item
+        if time.monotonic() - told > _SECONDS_BETWEEN_LINES:
+            say(f"{label}: {number:,}{of_all} {unit}s")
+            told = time.monotonic()
 
 
 @contextmanager

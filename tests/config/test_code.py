@@ -98,7 +98,10 @@ def test_content_makes_the_digest_and_time_does_not(tmp_path: Path) -> None:
 # For each script: some of what it depends on, and where nothing of that may lie.
 SCRIPTS = {
     "base_model": (["model/scratch.py"], ["train", "evaluate"]),
-    "download": (["corpus/split.py"], ["tokens", "model", "train", "evaluate"]),
+    "download": (
+        ["corpus/split.py", "corpus/readers.py", "corpus/sources/url.py"],
+        ["tokens", "model", "train", "evaluate"],
+    ),
     "evaluate": (["evaluate/likelihood.py", "tokens/batch.py", "model/loss.py"], ["train"]),
     "export": (["train/export.py", "train/strategies/ddp.py"], ["evaluate"]),
     "finetune": (

@@ -5,6 +5,7 @@ from small_config import config_with
 
 from moray.config.load import load_experiment
 from moray.config.schema import (
+    HubDataset,
     HubModel,
     LocalFiles,
     Model,
@@ -12,6 +13,8 @@ from moray.config.schema import (
     PythonStdlib,
     ScratchModel,
     Sections,
+    Synthetic,
+    Url,
 )
 from moray.errors import ConfigError
 
@@ -23,6 +26,10 @@ def faults(values: dict[str, Any]) -> list[str]:
 
 
 HUB = {"source": "hub", "repo_id": "owner/name", "revision": "0" * 40}
+URL = {"source": "url", "url": "https://host/a.csv"}
+MADE_UP = {"source": "synthetic", "size_gb": 1}
+TABLE = {"source": "files", "path": "x"}
+ON_THE_FLY = {"tokenize": "on-the-fly"}
 TAIL = {"source": "files", "path": "x", "split_by": "tail", "format": "prompt-completion"}
 
 # What is set at a path, and how the one line that it costs begins.
@@ -104,7 +111,11 @@ FAULTS: list[tuple[str, object, str]] = [
         {"CPU": "all"},
         "defaults.ray.resources_per_worker.CPU: got 'all', expected a number; ",
     ),
-    ("datasets.notes.path", 5, "datasets.notes.path: got 5, expected text or a list; "),
+    (
+        "datasets.notes.path",
+        5,
+        "datasets.notes.path: got 5, expected text or a list or a mapping; ",
+    ),
     ("datasets.notes.path", ["a", 5], "datasets.notes.path.1: got 5, expected text; "),
     ("datasets.notes", "notes.txt", "datasets.notes: got 'notes.txt', expected a mapping; "),
     ("defaults", None, "defaults: got None, expected a mapping; "),
@@ -114,6 +125,44 @@ FAULTS: list[tuple[str, object, str]] = [
     ("runs.tuned.ray", None, "runs.tuned.ray: got None, expected a mapping; "),
     ("runs.tuned.model", 5, "runs.tuned.model: got 5, expected text or a mapping; "),
     ("runs.tuned.model", {"run": 5}, "runs.tuned.model.run: got 5, expected text; "),
+    # Places by split.
+    (
+        "datasets.notes.path",
+        {"train": "a", "tset": "b"},
+        "datasets.notes.path.tset: unknown key; did you mean test?",
+    ),
+    (
+        "datasets.notes.path",
+        {"train": "a", "zzz": "b"},
+        "datasets.notes.path.zzz: unknown key; expected one of train, validation, test",
+    ),
+    ("datasets.notes.path", {"train": 3}, "datasets.notes.path.train: got 3, expected text or a l"),
+    (
+        "datasets.notes.path",
+        {"train": "a", "test": ["b", 3]},
+        "datasets.notes.path.test.1: got 3, expected text; see datasets in docs/configuration.md",
+    ),
+    ("datasets.notes.path", {"test": "a"}, "datasets.notes.path.train: missing, expected a value"),
+    ("datasets.notes.path", {}, "datasets.notes.path.train: missing, expected a value; add it, "),
+    ("datasets.notes.path", {"train": []}, "datasets.notes.path.train: got [], expected text or "),
+    (
+        "datasets.x",
+        {**URL, "url": {"train": "a", "tset": "b"}},
+        "datasets.x.url.tset: unknown key; did you mean test?",
+    ),
+    ("datasets.x", {**URL, "url": 3}, "datasets.x.url: got 3, expected text or a list or a mapp"),
+    (
+        "datasets.x",
+        {**HUB, "split": {"train": "a", "tset": "b"}},
+        "datasets.x.split.tset: unknown key; did you mean test?",
+    ),
+    (
+        "datasets.x",
+        {**HUB, "split": {"train": ["a"]}},
+        "datasets.x.split.train: got ['a'], expected text; see ",
+    ),
+    ("datasets.x", {**HUB, "split": 3}, "datasets.x.split: got 3, expected text or a mapping; "),
+    ("datasets.x", {**HUB, "split": {"test": "a"}}, "datasets.x.split.train: missing, expected "),
     # Values out of range.
     (
         "defaults.train.learning_rate",
@@ -140,7 +189,11 @@ FAULTS: list[tuple[str, object, str]] = [
         {"CPU": 0},
         "defaults.ray.resources_per_worker.CPU: got 0, expected more than 0; ",
     ),
-    ("datasets.notes.path", [], "datasets.notes.path: got [], expected text or at least 1 entry; "),
+    (
+        "datasets.notes.path",
+        [],
+        "datasets.notes.path: got [], expected text or at least 1 entry or a mapping; ",
+    ),
     ("datasets.notes.test_share", 1, "datasets.notes.test_share: got 1, expected less than 1; "),
     # Words that are not among those known.
     ("defaults.train.strategy", "dpp", "defaults.train.strategy: got 'dpp', expected 'ddp'"),
@@ -197,7 +250,55 @@ FAULTS: list[tuple[str, object, str]] = [
         "runs.base.model.run: got a circle (base <- base), expected a chain that ends in a model; "
         "let one of these runs start from a name under models",
     ),
+    ("datasets.x", {"source": "synthetic"}, "datasets.x.size_gb: missing, expected a value; "),
+    ("datasets.x", {**MADE_UP, "size_gb": 0}, "datasets.x.size_gb: got 0, expected more than 0; "),
+    ("datasets.x", {**URL, "sha256": "abc"}, "datasets.x.sha256: got 'abc', expected text of the "),
+    ("datasets.x", {**HUB, "revision": "main"}, "datasets.x.revision: got 'main', expected text "),
     # Keys at odds with one another.
+    (
+        "datasets.x",
+        {**TABLE, "columns": {"txt": "body"}},
+        "datasets.x.columns.txt: got a column that format text doesn't have, expected text; "
+        "rename the key or change the format",
+    ),
+    (
+        "datasets.x",
+        {**HUB, "format": "instruction", "columns": {"prompt": "q"}},
+        "datasets.x.columns.prompt: got a column that format instruction doesn't have, "
+        "expected instruction, input, output, system; rename the key or change the format",
+    ),
+    ("datasets.x", {**TABLE, "columns": {"text": 3}}, "datasets.x.columns.text: got 3, expected t"),
+    (
+        "datasets.x",
+        {**TABLE, "system": "Be brief."},
+        "datasets.x.system: got a system prompt with format text, expected format instruction or "
+        "messages; remove it or change the format",
+    ),
+    *(
+        (
+            "datasets.x",
+            {**URL, "url": url, "sha256": "0" * 64},
+            "datasets.x.sha256: got a digest for 2 URLs, expected one URL; "
+            "remove it, or make a dataset of each",
+        )
+        for url in (["a", "b"], {"train": "a", "test": "b"})
+    ),
+    *(
+        (
+            f"{section}.data.{key}",
+            value,
+            f"{section}.data.{key}: got {value} with loader: memory, expected loader: stream; "
+            "change either",
+        )
+        for section in ("defaults", "runs.tuned")
+        for key, value in (("tokenize", "on-the-fly"), ("stream_from", "s3://bucket/folder"))
+    ),
+    (
+        "defaults.data",
+        {**ON_THE_FLY, "loader": "stream", "stream_from": "s3://bucket/folder"},
+        "defaults.data.stream_from: got a folder with tokenize: on-the-fly, expected tokenize: "
+        "ahead, which writes what can be streamed; change either",
+    ),
     (
         "models.tiny.hidden_size",
         250,
@@ -248,7 +349,10 @@ def test_a_fault_costs_one_line_that_begins_with_its_path(
 # The keys of one entry of each source, all of them sound.
 ENTRIES: list[tuple[str, type[Model], dict[str, Any]]] = [
     ("datasets", PythonStdlib, {"source": "python-stdlib"}),
-    ("datasets", LocalFiles, {"source": "files", "path": "x"}),
+    ("datasets", LocalFiles, TABLE),
+    ("datasets", Url, URL),
+    ("datasets", HubDataset, HUB),
+    ("datasets", Synthetic, MADE_UP),
     ("models", ScratchModel, {"source": "scratch", "tokenizer": {"train_on": "modules"}}),
     ("models", PathModel, {"source": "path", "path": "x"}),
     ("models", HubModel, HUB),
@@ -297,6 +401,25 @@ def test_a_fault_in_the_defaults_is_told_once_and_not_for_each_run(
     (told,) = faults({f"defaults.{key}": value})
     assert told.startswith(f"defaults.{key}")
     assert problem in told
+
+
+@pytest.mark.parametrize(
+    ("defaults", "run", "paths"),
+    [
+        (ON_THE_FLY, {"block_size": 32}, ["defaults.data.tokenize"]),
+        # A run's own fault is its own, whichever of the keys stands in the defaults.
+        (ON_THE_FLY | {"loader": "stream"}, {"loader": "memory"}, ["runs.tuned.data.tokenize"]),
+        ({"loader": "stream"}, ON_THE_FLY, []),
+    ],
+)
+def test_keys_of_the_defaults_that_are_at_odds_are_told_once(
+    defaults: dict[str, Any], run: dict[str, Any], paths: list[str]
+) -> None:
+    values = {"defaults.data": defaults, "runs.tuned.data": run}
+    if paths:
+        assert [line.split(":")[0] for line in faults(values)] == paths
+    else:
+        assert load_experiment(config_with(values)).runs["tuned"].data.loader == "stream"
 
 
 def test_a_fault_in_the_defaults_stays_one_where_a_run_overrides_it() -> None:

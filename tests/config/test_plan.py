@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from small_config import config_with
 
 from moray.config import plan
 from moray.config.load import load_experiment
-from moray.config.schema import Evaluate, Experiment, Ray, Train, execution_keys
+from moray.config.schema import Data, Evaluate, Experiment, Ray, Train, execution_keys
 from moray.errors import UserError
 
 
@@ -48,21 +49,23 @@ def test_what_a_stage_depends_on_prints_alike_however_it_was_written(
     assert repr(config_of(load_experiment(written), name)) == repr(config)
 
 
+SECTIONS = {"data": Data(), "train": Train(), "ray": Ray(), "evaluate": Evaluate()}
 EXECUTION = {
-    f"{section}.{key}"
-    for section, model in (("train", Train()), ("ray", Ray()), ("evaluate", Evaluate()))
-    for key in execution_keys(model)
+    f"{section}.{key}" for section, model in SECTIONS.items() for key in execution_keys(model)
 }
 
 
 def test_the_keys_that_only_say_how_a_run_is_executed_are_known() -> None:
     assert {"train.micro_batch_size", "ray.num_workers", "evaluate.batch_size"} <= EXECUTION
-    assert "train.global_batch_size" not in EXECUTION
+    assert {"data.loader", "data.stream_from"} <= EXECUTION
+    assert {"train.global_batch_size", "data.tokenize"}.isdisjoint(EXECUTION)
     assert {f"ray.{key}" for key in Ray.model_fields} <= EXECUTION
 
 
 # Another value for each of them.
 EXECUTED_OTHERWISE = {
+    "data.loader": "stream",
+    "data.stream_from": "s3://bucket/folder",
     "train.micro_batch_size": 1,
     "train.save_steps": 7,
     "train.save_total_limit": 5,
@@ -88,6 +91,10 @@ def test_changing_how_a_run_is_executed_changes_nothing_that_a_stage_depends_on(
     assert plan.store_name(before, "tuned") == plan.store_name(after, "tuned")
 
 
+def test_another_value_stands_for_each_of_them() -> None:
+    assert set(EXECUTED_OTHERWISE) >= EXECUTION - {"train.strategy"}
+
+
 def test_how_a_run_is_executed_is_told_to_its_stages() -> None:
     otherwise = {f"runs.tuned.{key}": value for key, value in EXECUTED_OTHERWISE.items()}
     experiment = experiment_with(otherwise)
@@ -104,9 +111,18 @@ def test_how_a_run_is_executed_is_told_to_its_stages() -> None:
     [
         ("datasets.modules.validation_share", 0.2, plan.dataset_config, "modules"),
         ("datasets.notes.split_by", "tail", plan.dataset_config, "notes"),
+        ("datasets.notes.columns", {"text": "body"}, plan.dataset_config, "notes"),
+        ("datasets.notes.path", {"train": "a", "test": "b"}, plan.dataset_config, "notes"),
         ("models.tiny.tokenizer.vocab_size", 300, plan.model_config, "tiny"),
         ("models.tiny.seed", 1, plan.model_config, "tiny"),
         ("defaults.data.block_size", 32, plan.store_config, "tuned"),
+        ("defaults.data.long_documents", "drop", plan.store_config, "tuned"),
+        (
+            "defaults.data",
+            {"tokenize": "on-the-fly", "loader": "stream"},
+            plan.store_config,
+            "tuned",
+        ),
         ("datasets.functions.format", "text", plan.store_config, "tuned"),
         ("runs.tuned.train.learning_rate", 1, plan.train_config, "tuned"),
         ("defaults.train.global_batch_size", 8, plan.train_config, "tuned"),
@@ -150,6 +166,56 @@ def test_runs_share_a_token_store_if_their_tokens_are_the_same(
     experiment = experiment_with({"runs.again": again} | values)
     names = {plan.store_name(experiment, run) for run in ("base", "again")}
     assert (len(names) == 1) is shared
+
+
+# Four runs in a row, on conversations and on texts in turn.
+CHAIN: dict[str, Any] = {
+    "datasets.talks": {"source": "files", "path": "x", "format": "messages"},
+    "runs": {
+        "texts": {"model": "tiny", "dataset": "modules"},
+        "talks": {"model": {"run": "texts"}, "dataset": "talks"},
+        "more": {"model": {"run": "talks"}, "dataset": "functions"},
+        "last": {"model": {"run": "more"}, "dataset": "talks"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, [None, None, None, None]),
+        # A run on texts has no template of its own, and keeps that of where it starts from.
+        ({"defaults.data.chat_template": "D"}, [None, "D", "D", "D"]),
+        ({"runs.texts.data.chat_template": "A"}, [None, None, None, None]),
+        ({"runs.talks.data.chat_template": "B"}, [None, "B", "B", "B"]),
+        ({"runs.more.data.chat_template": "C"}, [None, None, None, None]),
+        (
+            {"runs.talks.data.chat_template": "B", "runs.last.data.chat_template": "E"},
+            [None, "B", "B", "E"],
+        ),
+        ({"runs.talks.model": "tiny", "runs.last.data.chat_template": "E"}, [None] * 3 + ["E"]),
+    ],
+)
+def test_a_run_has_the_template_of_its_conversations_or_of_where_it_starts_from(
+    values: dict[str, Any], expected: list[str | None]
+) -> None:
+    experiment = experiment_with(deepcopy(CHAIN) | values)
+    runs = ["texts", "talks", "more", "last"]
+    assert [plan.chat_template(experiment, run) for run in runs] == expected
+    told = [plan.export_config(experiment, run)["chat_template"] for run in runs]
+    assert told == expected
+    # Texts don't go through a template, so that their tokens don't depend on one.
+    stores = [plan.store_config(experiment, run)["chat_template"] for run in runs]
+    assert stores == [None, expected[1], None, expected[3]]
+
+
+def test_another_template_makes_another_store_of_conversations_and_none_of_texts() -> None:
+    plain = experiment_with(deepcopy(CHAIN))
+    templated = experiment_with(deepcopy(CHAIN) | {"defaults.data.chat_template": "T"})
+    same = {
+        run: plan.store_name(plain, run) == plan.store_name(templated, run) for run in plain.runs
+    }
+    assert same == {"texts": True, "talks": False, "more": True, "last": False}
 
 
 def test_a_store_is_named_after_its_dataset_and_its_model() -> None:
@@ -199,17 +265,27 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.usefixtures("notes")
 def test_the_files_of_a_dataset_are_found(path: str | list[str], files: list[str]) -> None:
-    assert plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes") == files
+    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    assert found == {"train": files}
+
+
+@pytest.mark.usefixtures("notes")
+def test_each_split_has_files_of_its_own() -> None:
+    path = {"train": "notes/*.txt", "test": ["notes/deep/c.txt", "notes/deep/*"]}
+    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    assert found == {"train": ["notes/a.txt", "notes/b.txt"], "test": ["notes/deep/c.txt"]}
 
 
 @pytest.mark.parametrize("path", ["notes/none.txt", "none/*.txt", ["notes/a.txt", "none"], "notes"])
+@pytest.mark.parametrize("split", [None, "train", "validation"])
 @pytest.mark.usefixtures("notes")
 def test_a_dataset_whose_files_are_missing_is_told_before_anything_starts(
-    path: str | list[str],
+    path: str | list[str], split: str | None
 ) -> None:
     missing = path[-1] if isinstance(path, list) else path
+    paths = {"train": "notes/a.txt", split: path} if split else path
     with pytest.raises(UserError) as caught:
-        plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+        plan.dataset_files(experiment_with({"datasets.notes.path": paths}), "notes")
     assert str(caught.value) == (
         f"datasets.notes.path: got {missing}, expected a file or a glob that matches files; "
         "check the path, which is relative to the working directory"
@@ -217,7 +293,9 @@ def test_a_dataset_whose_files_are_missing_is_told_before_anything_starts(
 
 
 def test_a_dataset_that_is_not_read_from_files_has_none() -> None:
-    assert plan.dataset_files(experiment_with({}), "modules") == []
+    assert plan.dataset_files(experiment_with({}), "modules") == {}
+    url = {"source": "url", "url": {"train": "s3://b/*.csv", "test": "https://h/t.csv"}}
+    assert plan.dataset_files(experiment_with({"datasets.x": url}), "x") == {}
 
 
 def test_a_model_depends_on_the_files_of_its_folder(notes: Path) -> None:

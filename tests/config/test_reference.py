@@ -69,7 +69,14 @@ def test_each_key_stands_in_the_reference(model: type[BaseModel], key: str) -> N
     "row",
     [
         "| `source` | `files` | required | Which source this is. |",
-        "| `path` | text or list of text | required | Path or glob, or a list of them,",
+        "| `path` | text, or list of text, or mapping of `train`, `validation`, `test` | requir",
+        "| `train` | text or list of text | required | Where the train split is. |",
+        "| `validation` | text or list of text or `null` | `null` | Where the validation split ",
+        "| `split` | text, or mapping of `train`, `validation`, `test` | `train` | Split or split ",
+        "| `columns` | mapping of names to: text | `{}` | Names of the columns where they aren't ",
+        "| `sha256` | text, of the form `^[0-9a-f]{64}$`, or `null` | `null` | SHA-256 that the ",
+        "| `size_gb` | number, more than 0 | required | Size of the text, in 10^9 bytes. |",
+        "| `stream_from` † | text or `null` | `null` | Folder in an object store,",
         "| `vocab_size` | whole number, at least 258 | `4096` |",
         "| `tokenizer` | mapping of `train_on`, `vocab_size` | required |",
         "| `train_on` | name | required |",
@@ -88,10 +95,28 @@ def test_the_reference_tells_in_words_what_a_key_takes(row: str) -> None:
     assert f"\n{row}" in reference.markdown()
 
 
+def test_a_table_begins_with_what_an_entry_must_have() -> None:
+    tables = reference.markdown().split("|---|---|---|---|\n")[1:]
+    rows = [table.partition("\n\n")[0].splitlines() for table in tables]
+    required = [["| required |" in row for row in table] for table in rows]
+    assert all(table == sorted(table, reverse=True) for table in required)
+    assert [True, True, *[False] * 6] in [table[:8] for table in required]
+
+
+@pytest.mark.parametrize("source", ["files", "url", "hub"])
+def test_places_by_split_have_a_table_below_their_source(source: str) -> None:
+    section = reference.markdown().partition(f"### `source: {source}`\n")[2].partition("\n### ")[0]
+    key = {"files": "path", "url": "url", "hub": "split"}[source]
+    table = section.partition(f"\n#### `{key}` as a mapping\n")[2]
+    keys = re.findall(r"^\| `(\w+)`", table, re.M)
+    assert keys == ["train", "validation", "test"]
+
+
 def test_the_keys_that_re_run_nothing_are_listed() -> None:
     sentence = reference.markdown().partition("They are:")[2].partition("\n\n")[0]
     listed = {key for key in Train.model_fields if f"`{key}`" in sentence}
     assert listed == set(execution_keys(Train()))
+    assert "`loader`, `stream_from` of `data`; " in sentence
     assert "of `train`; all of `ray`; `batch_size` of `evaluate`." in sentence
 
 
@@ -136,6 +161,11 @@ def test_an_editor_accepts_each_config_of_the_project(file: str) -> None:
         "models: {tiny: {hidden_size: 128}, other: null}",
         "models: {tiny: {tokenizer: {vocab_size: 300}}}",
         "datasets: {notes: {path: [a.txt, b.txt]}, modules: null}",
+        "datasets: {notes: {path: {test: a.txt}, columns: {text: body}}}",
+        "datasets: {x: {source: url, url: {train: [a, b], test: c}, format: messages}}",
+        "datasets: {x: {source: hub, split: {validation: 'train[:1%]', test: null}}}",
+        "datasets: {x: {source: synthetic, size_gb: 1e-3}}",
+        "defaults: {data: {loader: stream, stream_from: 's3://bucket/folder'}}",
         "defaults: {train: {max_steps: null}, ray: {use_gpu: false}}",
     ],
 )
@@ -156,6 +186,9 @@ def test_an_editor_accepts_a_file_that_changes_another(text: str) -> None:
         ("defaults: null", "$.defaults"),
         ("datasets: {notes: {source: file}}", "$.datasets.notes"),
         ("datasets: {modules: {source: python-stdlib, path: x}}", "$.datasets.modules"),
+        ("datasets: {x: {source: files, path: {tset: a}}}", "$.datasets.x"),
+        ("datasets: {x: {source: synthetic, size_gb: 0}}", "$.datasets.x"),
+        ("defaults: {data: {loader: disk}}", "$.defaults.data.loader"),
         ("models: {tiny: {source: path, hidden_size: 8}}", "$.models.tiny"),
     ],
 )

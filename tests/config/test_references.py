@@ -86,6 +86,39 @@ def test_the_length_of_a_model_that_is_yet_to_be_read_is_not_held_against_a_bloc
     assert paths({"runs.base.model": "folder", "runs.base.data.block_size": 10**6}) == []
 
 
+PATHS = {"train": "a", "validation": "b", "test": "c"}
+
+
+@pytest.mark.parametrize(
+    ("given", "validation", "test", "sound"),
+    [
+        ([], 0.5, 0.5, False),
+        ([], 0.5, 0.4, True),
+        # A share that isn't taken doesn't count.
+        (["test"], 0.5, 0.5, True),
+        (["test"], 0.99, 0.99, True),
+        (["test"], 0.5, 0, True),
+        (["validation"], 0.99, 0.99, True),
+        (["validation"], 0.5, 0, False),
+        (["validation", "test"], 0.99, 0, True),
+    ],
+)
+@pytest.mark.parametrize("source", ["files", "url", "hub"])
+def test_shares_count_where_a_split_is_not_given(
+    source: str, given: list[str], validation: float, test: float, sound: bool
+) -> None:
+    key = {"files": "path", "url": "url", "hub": "split"}[source]
+    dataset: dict[str, Any] = {
+        "source": source,
+        key: {split: PATHS[split] for split in ["train", *given]},
+    }
+    dataset |= {"validation_share": validation, "test_share": test}
+    if source == "hub":
+        dataset |= {"repo_id": "a/b", "revision": "0" * 40}
+    values = {"datasets.x": dataset, "runs.base.dataset": "x"}
+    assert paths(values) == ([] if sound else ["datasets.x.test_share"])
+
+
 def test_only_datasets_that_a_run_uses_need_rows_to_judge_it_on() -> None:
     assert paths({"datasets.notes.test_share": 0}) == []
     assert paths({"datasets.functions.test_share": 0}) == ["datasets.functions.test_share"]

@@ -8,8 +8,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from moray.corpus.dataset import SPLITS, read_documents, write_dataset
-from moray.corpus.document import Document
+from moray.corpus.dataset import (
+    SPLITS,
+    num_documents,
+    num_groups,
+    read_documents,
+    read_group,
+    write_dataset,
+)
+from moray.corpus.document import Document, messages_of, tools_of
 from moray.errors import UserError
 
 TEXTS = [f"text {number} é🐍" * (number % 3) for number in range(2500)]
@@ -23,12 +30,52 @@ def test_rows_come_back_in_order_from_the_file_of_their_split(tmp_path: Path) ->
         assert list(chain(*batches)) == [{"text": text} for text in TEXTS[place::3]]
 
 
-def test_batches_are_bounded(tmp_path: Path) -> None:
-    rows = [*(("train", Document(text=text)) for text in TEXTS), ("test", Document(text="t"))]
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("texts", "sizes"),
+    [
+        # As many documents to a group as make 4 MiB, the last of them included.
+        (["x" * MIB] * 10, [4, 4, 2]),
+        (["é" * (MIB // 2)] * 10, [4, 4, 2]),
+        (["x" * 10 * MIB, "a", "x" * 10 * MIB, "b"], [1, 2, 1]),
+        (["a", "b"], [2]),
+        (["x" * 40] * 110_000, [104_858, 5_142]),
+        (["x" * MIB] * 4, [4]),
+        ([], []),
+    ],
+)
+def test_groups_are_bounded_in_bytes(tmp_path: Path, texts: list[str], sizes: list[int]) -> None:
+    rows = [("validation", Document(text=text)) for text in texts]
+    rows += [(split, Document(text="a")) for split in ("train", "test")]
     write_dataset(tmp_path, iter(rows), "text", {})
-    sizes = [len(batch) for batch in read_documents(tmp_path / "train.parquet")]
-    assert sum(sizes) == len(TEXTS)
-    assert max(sizes) <= 1000
+    file = tmp_path / "validation.parquet"
+    groups = [read_group(file, group) for group in range(num_groups(file))]
+    assert [len(group) for group in groups] == sizes
+    assert [row["text"] for group in groups for row in group] == texts
+    assert list(read_documents(file)) == groups
+    assert num_documents(file) == len(texts)
+
+
+def test_conversations_come_back(tmp_path: Path) -> None:
+    messages = [
+        {"role": "user", "content": "é 🐍"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "f", "arguments": {"a": [1, None], "b": {}}}}],
+        },
+    ]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"x": {"y": 1}}}}]
+    with_tools = Document(messages=json.dumps(messages), tools=json.dumps(tools))
+    without = Document(messages=json.dumps(messages[:1]), tools=None)
+    rows = [("train", with_tools), ("train", without), ("test", without)]
+    write_dataset(tmp_path, iter(rows), "messages", {})
+    (found,) = read_documents(tmp_path / "train.parquet")
+    assert found == [with_tools, without]
+    assert [messages_of(row) for row in found] == [messages, messages[:1]]
+    assert [tools_of(row) for row in found] == [tools, None]
 
 
 def test_pairs_come_back(tmp_path: Path) -> None:

@@ -1,73 +1,155 @@
-"""Local files: what is read of them, and what is said of those that can't be."""
+"""Files: what is read of them, and what is said of those that can't be."""
 
+import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from moray.corpus.document import Document
-from moray.corpus.files import documents
+from moray.corpus.formats import Shape
+from moray.corpus.readers import documents
 from moray.errors import UserError
 
+TEXT = Shape("text")
 TEXTS = ["plain", 'two\nlines, a comma and "quotes"', "é 🐍", "", "NA", "007", "  spaces  "]
 PAIRS = [(text, text[::-1]) for text in TEXTS]
+BOM = "\N{BYTE ORDER MARK}"
+TABLES = [".jsonl", ".json", ".csv", ".parquet"]
+PACKED = ["", ".gz", ".zst"]
+ENDINGS = [*(f"{kind}{packed}" for kind in TABLES[:3] for packed in PACKED), ".parquet"]
 
 
-def write(path: Path, columns: dict[str, list[str]]) -> None:
+def pack(path: Path, content: bytes) -> Path:
+    """Write a file, compressed by something else than what reads it where that is there."""
+    if path.suffix == ".gz":
+        content = gzip.compress(content)
+    elif path.suffix == ".zst":
+        content = pa.compress(content, codec="zstd", asbytes=True)
+    path.write_bytes(content)
+    return path
+
+
+def write(path: Path, columns: dict[str, list[Any]]) -> Path:
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    if path.suffix == ".parquet":
+    kind = path.suffixes[0]
+    if kind == ".parquet":
         pq.write_table(pa.table(columns), path)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows))
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        return path
+    if kind == ".json":
+        content = json.dumps(rows, indent=1)
+    elif kind == ".jsonl":
+        content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     else:
         quoted = ((f'"{v.replace(chr(34), chr(34) * 2)}"' for v in row.values()) for row in rows)
-        path.write_text("".join(f"{','.join(line)}\n" for line in (columns, *quoted)))
+        content = "".join(f"{','.join(line)}\n" for line in (columns, *quoted))
+    return pack(path, content.encode())
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".json", ".csv", ".parquet"])
+def texts(*files: Path) -> list[str]:
+    return [row["text"] for row in documents([*files], TEXT)]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_table_gives_a_document_a_row(tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"rows{ending}"
-    write(path, {"other": ["x"] * len(TEXTS), "text": TEXTS})
-    assert list(documents([path], "text")) == [Document(text=text) for text in TEXTS]
+    path = write(tmp_path / f"rows{ending}", {"other": ["x"] * len(TEXTS), "text": TEXTS})
+    assert list(documents([path], TEXT)) == [Document(text=text) for text in TEXTS]
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".json", ".csv", ".parquet"])
-def test_a_table_of_pairs(tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize("ending", TABLES)
+def test_a_table_of_pairs_under_other_names(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"rows{ending}"
-    write(path, {"completion": [c for _, c in PAIRS], "prompt": [p for p, _ in PAIRS]})
+    write(path, {"answer": [c for _, c in PAIRS], "prompt": [p for p, _ in PAIRS]})
     expected = [Document(prompt=prompt, completion=completion) for prompt, completion in PAIRS]
-    assert list(documents([path], "prompt-completion")) == expected
+    shape = Shape("prompt-completion", {"completion": "answer"})
+    assert list(documents([path], shape)) == expected
 
 
-def test_a_column_of_digits_in_a_csv_is_text(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("text\n1\n002\n3.50\n")
-    assert [row["text"] for row in documents([path], "text")] == ["1", "002", "3.50"]
+@pytest.mark.parametrize("ending", [".jsonl", ".json", ".parquet"])
+def test_a_table_of_conversations(tmp_path: Path, ending: str) -> None:
+    plain = [{"role": "user", "content": "é"}, {"role": "assistant", "content": "b"}]
+    calls = [{"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}]
+    calling = [plain[0], {"role": "assistant", "content": None, "tool_calls": calls}]
+    path = write(tmp_path / f"rows{ending}", {"messages": [plain, calling]})
+    first, second = documents([path], Shape("messages"))
+    assert json.loads(first["messages"]) == plain
+    assert json.loads(second["messages"])[1]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
 
 
-def test_a_text_file_is_one_document_to_the_byte(tmp_path: Path) -> None:
-    content = "\N{BYTE ORDER MARK}first\r\nsecond 🐍\f\n\n"
-    (tmp_path / "a.txt").write_bytes(content.encode())
-    assert list(documents([tmp_path / "a.txt"], "text")) == [Document(text=content)]
+def test_a_table_of_more_rows_than_are_held_at_a_time(tmp_path: Path) -> None:
+    many = [f"text {number}" for number in range(2500)]
+    assert texts(write(tmp_path / "rows.parquet", {"text": many})) == many
+
+
+@pytest.mark.parametrize("packed", PACKED)
+def test_a_text_file_is_one_document_to_the_byte(tmp_path: Path, packed: str) -> None:
+    content = "first\r\nsecond 🐍\f\n\n"
+    assert texts(pack(tmp_path / f"a.txt{packed}", content.encode())) == [content]
+
+
+@pytest.mark.parametrize("packed", PACKED)
+def test_a_large_text_file_is_several_documents_of_whole_lines(tmp_path: Path, packed: str) -> None:
+    content = "".join(f"é {number} 🐍\n" * 5 for number in range(120_000))
+    found = texts(pack(tmp_path / f"a.txt{packed}", content.encode()))
+    assert "".join(found) == content
+    assert [len(text.encode()) // 2**20 for text in found] == [4, 4, 0]
+    assert all(text.endswith("\n") for text in found)
+
+
+def test_a_line_is_never_cut_however_long(tmp_path: Path) -> None:
+    content = "é" * 5 * 2**20
+    assert texts(pack(tmp_path / "a.txt", content.encode())) == [content]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.json", '{"text": "a"}\n{"text": "b"}\n', ["a", "b"]),
+        ("a.json", ' \n[{"text": "a"},\n {"text": "b"}]', ["a", "b"]),
+        ("a.json", "[]", []),
+        ("a.json", "", []),
+        ("a.jsonl", "", []),
+        ("a.jsonl", '\n{"text": "a"}\n  \n\r\n{"text": "b"}', ["a", "b"]),
+        ("a.jsonl", '{"text": "a\u2028\\n"}\r\n{"text": "b"}\r\n', ["a\u2028\n", "b"]),
+        ("a.csv", "text\n1\n002\n3.50\n", ["1", "002", "3.50"]),
+        ("a.csv", 'n,text\r\n1,"a\nb, ""c"""\r\n2,d\r\n', ['a\nb, "c"', "d"]),
+        ("a.csv", "text\na\n\nb\n", ["a", "b"]),
+        ("a.csv", "text\n" + "long " * 50_000, ["long " * 50_000]),
+        ("a.csv", "text\n", []),
+        *(
+            (name, BOM + content, ["a", f"b{BOM}"])
+            for name, content in [
+                ("a.csv", f"text\na\nb{BOM}\n"),
+                ("a.jsonl", f'{{"text": "a"}}\n{{"text": "b{BOM}"}}\n'),
+                ("a.json", f'{{"text": "a"}}\n{{"text": "b{BOM}"}}\n'),
+                ("a.json", f'[{{"text": "a"}}, {{"text": "b{BOM}"}}]'),
+            ]
+        ),
+        ("a.txt", f"{BOM}a{BOM}", [f"a{BOM}"]),
+        ("a.csv", f"text\na\n{BOM}b\n", ["a", f"{BOM}b"]),
+        ("a.txt", "", []),
+    ],
+)
+def test_files_as_people_have_them(
+    tmp_path: Path, name: str, content: str, expected: list[str]
+) -> None:
+    assert texts(pack(tmp_path / name, content.encode())) == expected
 
 
 def test_files_are_read_in_the_order_given(tmp_path: Path) -> None:
-    (tmp_path / "b.txt").write_text("b")
-    write(tmp_path / "a.jsonl", {"text": ["a1", "a2"]})
-    paths = [tmp_path / "b.txt", tmp_path / "a.jsonl", tmp_path / "b.txt"]
-    assert [row["text"] for row in documents(paths, "text")] == ["b", "a1", "a2", "b"]
+    one = pack(tmp_path / "b.txt", b"b")
+    other = write(tmp_path / "a.jsonl", {"text": ["a1", "a2"]})
+    assert texts(one, other, one) == ["b", "a1", "a2", "b"]
 
 
 @pytest.mark.parametrize(("name", "also_matches"), [("a[1]", "a1"), ("a*", "ab"), ("a?", "ab")])
 def test_a_file_name_is_no_pattern(tmp_path: Path, name: str, also_matches: str) -> None:
-    write(tmp_path / f"{name}.jsonl", {"text": ["wanted"]})
+    wanted = write(tmp_path / f"{name}.jsonl", {"text": ["wanted"]})
     write(tmp_path / f"{also_matches}.jsonl", {"text": ["another file's"]})
-    found = list(documents([tmp_path / f"{name}.jsonl"], "text"))
-    assert [row["text"] for row in found] == ["wanted"]
+    assert texts(wanted) == ["wanted"]
 
 
 def test_reading_local_files_asks_nothing_of_the_network(
@@ -75,65 +157,232 @@ def test_reading_local_files_asks_nothing_of_the_network(
 ) -> None:
     asked: list[object] = []
     monkeypatch.setattr("socket.getaddrinfo", lambda *host, **_: asked.append(host))
-    for ending in (".jsonl", ".json", ".csv", ".parquet"):
-        write(tmp_path / f"a{ending}", {"text": ["a"]})
-        assert list(documents([tmp_path / f"a{ending}"], "text")) == [Document(text="a")]
+    for ending in ENDINGS:
+        assert texts(write(tmp_path / f"a{ending}", {"text": ["a"]})) == ["a"]
     assert asked == []
 
 
 def test_no_more_is_read_than_is_asked_for(tmp_path: Path) -> None:
-    write(tmp_path / "a.jsonl", {"text": ["a"]})
-    rows = documents([tmp_path / "a.jsonl", tmp_path / "missing.txt"], "text")
+    first = write(tmp_path / "a.jsonl", {"text": ["a"]})
+    first.write_text(first.read_text() + "no JSON")
+    rows = documents([first, tmp_path / "missing.txt"], TEXT)
     assert next(rows) == Document(text="a")
 
 
+GZIPPED = gzip.compress(b'{"text": "a"}\n' * 9)
+LINE = b'{"text": "x"}\n'
+LINES = b"a line\n" * 700_000
+LONG = b'{"text": "' + b"\xc3\xa9" * 100_000 + b'"}\n'
+ROLES = "system, developer, user, human, assistant, gpt, function_call, tool, function, observation"
+MAPPING = "expected a mapping of column names to values; mend it"
+FILL = "fill in the value or leave the row out"
+NAME = "name the column under columns, or choose the format that fits"
+
+# A file, its format, and the line that it costs, where {} stands for the file.
+BAD: list[tuple[str, bytes, str, str]] = [
+    # Files that aren't what their ending says.
+    (
+        "a.parquet",
+        b"PAR1 and no more than that",
+        "text",
+        "{}: got a file that can't be read (Parquet magic bytes not found in footer. Either the "
+        "file is corrupted or this is not a parquet file.); check the file",
+    ),
+    (
+        "a.jsonl.gz",
+        GZIPPED[:-12],
+        "text",
+        "{}: got a file that can't be read (Truncated compressed stream); check the file",
+    ),
+    *(
+        (
+            f"a{ending}",
+            b"text",
+            "text",
+            f"{{}}: got the ending {last!r}, expected .txt, .jsonl, .json, .csv, .parquet, "
+            "compressed as .gz or .zst or not; rename or convert the file",
+        )
+        for ending, last in [("", ""), (".md", ".md"), (".gz", ".gz"), (".md.gz", ".gz")]
+    ),
+    (
+        "a.parquet.gz",
+        b"",
+        "text",
+        "{}: got the ending '.gz', expected .txt, .jsonl, .json, .csv, .parquet, "
+        "compressed as .gz or .zst or not; rename or convert the file",
+    ),
+    # Bytes that are no UTF-8, counted from the start of the file.
+    *(
+        (
+            name,
+            content,
+            "text",
+            f"{{}}: got invalid UTF-8 at byte {content.index(bytes([255]))}; "
+            "convert the file to UTF-8",
+        )
+        for name, content in [
+            ("a.txt", b"ok \xc3\xa9 then \xff"),
+            ("a.txt", BOM.encode() + b"ok \xff"),
+            ("a.txt", LINES + b"\xff"),
+            ("a.jsonl", LINE + b'\n{"text": "\xff"}\n'),
+            ("a.jsonl", LONG + LINE + b'{"text": "\xc3\xa9\xff"}\n'),
+            ("a.json", LINE + b'{"text": "\xff"}\n'),
+            ("a.json", b'[{"text": "x"}, {"text": "\xff"}]'),
+            ("a.csv", b"text\nx\n\xff\n"),
+            ("a.csv", BOM.encode() + b"te\xffxt\nx\n"),
+        ]
+    ),
+    # Text that is no JSON, or JSON that is no row.
+    (
+        "a.jsonl",
+        LINE + b'\n{"text"\n' + LINE,
+        "text",
+        "{}, line 3: got bad JSON (Expecting ':' delimiter); mend it",
+    ),
+    (
+        "a.jsonl",
+        LINE + LINE[:-3],
+        "text",
+        "{}, line 2: got bad JSON (Unterminated string starting at); mend it",
+    ),
+    (
+        "a.json",
+        b'[\n {"text": "x"},\n {"text": x}\n]\n',
+        "text",
+        "{}, line 3: got bad JSON (Expecting value); mend it",
+    ),
+    (
+        "a.json",
+        b'{\n "text": "x"\n}',
+        "text",
+        "{}, line 1: got bad JSON (Expecting property name enclosed in double quotes); mend it",
+    ),
+    ("a.jsonl", LINE + b"5\n", "text", f"{{}}, line 2: got int, {MAPPING}"),
+    ("a.jsonl", b'\n["x"]\n', "text", f"{{}}, line 2: got list, {MAPPING}"),
+    ("a.json", b'[{"text": "x"}, "x"]', "text", f"{{}}, entry 2: got str, {MAPPING}"),
+    ("a.json", b'["x",\n\n5]', "text", f"{{}}, entry 1: got str, {MAPPING}"),
+    # Bad CSV: quotes that don't end, or that end too early.
+    (
+        "a.csv",
+        b'text\nx\n"y\nz\n',
+        "text",
+        "{}, line 3: got bad CSV (unexpected end of data); mend the line",
+    ),
+    (
+        "a.csv",
+        b'text\nx\n"y"z\n',
+        "text",
+        "{}, line 3: got bad CSV (',' expected after '\"'); mend the line",
+    ),
+    # Rows that are no documents, with their place.
+    (
+        "a.csv",
+        b"body,title\nx,y\n",
+        "text",
+        f"{{}}, line 2: got columns body, title, expected text; {NAME}",
+    ),
+    (
+        "a.jsonl",
+        b'{"prompt": "x", "answer": "y"}\n',
+        "prompt-completion",
+        f"{{}}, line 1: got columns prompt, answer, expected completion; {NAME}",
+    ),
+    (
+        "a.txt",
+        b"x",
+        "prompt-completion",
+        f"{{}}, byte 0: got columns text, expected prompt; {NAME}",
+    ),
+    (
+        "a.jsonl",
+        LINE + b'\n{"text": 3}\n',
+        "text",
+        f"{{}}, line 3: got int in column text, expected text; {FILL}",
+    ),
+    (
+        "a.json",
+        b'[{"text": "x"}, {"text": null}]',
+        "text",
+        f"{{}}, entry 2: got nothing in column text, expected text; {FILL}",
+    ),
+    (
+        "a.csv",
+        b'text,n\n"x\ny",1\n"z\n',
+        "text",
+        "{}, line 4: got bad CSV (unexpected end of data); mend the line",
+    ),
+    (
+        "a.csv",
+        b'n,text\n"1\n1",x\n2\n',
+        "text",
+        f"{{}}, line 4: got nothing in column text, expected text; {FILL}",
+    ),
+    (
+        "a.jsonl",
+        b'{"messages": [{"role": "user", "content": "x"}, {"role": "bot", "content": "y"}]}\n',
+        "messages",
+        f"{{}}, line 1: got role 'bot' in message 2, expected one of {ROLES}; "
+        "rename the role or leave the row out",
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "format", "problem"),
-    [
-        ("a.txt", b"ok \xc3\xa9 then \xff", "text", "got invalid UTF-8 at byte 11"),
-        ("a.txt", b"text", "prompt-completion", "got a .txt file for prompt-completion"),
-        ("a.md", b"text", "text", "got the ending '.md', expected .txt or .csv, .json, .jsonl"),
-        ("a", b"text", "text", "got the ending ''"),
-        ("a.csv", b"body,title\nx,y\n", "text", "got columns body, title, expected text"),
-        (
-            "a.jsonl",
-            b'{"prompt": "x", "answer": "y"}\n',
-            "prompt-completion",
-            "got columns prompt, answer, expected completion",
-        ),
-        (
-            "a.jsonl",
-            b'{"text": "x"}\n{"text": 3}\n',
-            "text",
-            "got int in column text of row 2, expected text",
-        ),
-        (
-            "a.jsonl",
-            b'{"text": "x", "n": 1}\n{"n": 2}\n',
-            "text",
-            "got nothing in column text of row 2, expected text",
-        ),
-        ("a.jsonl", b'{"text": "x"}\n{"text"', "text", "got an unreadable .jsonl file"),
-        ("a.jsonl", b'{"text": "\xff"}\n', "text", "got an unreadable .jsonl file"),
-        ("a.jsonl", b"", "text", "got an unreadable .jsonl file"),
-        ("a.csv", b"text\n\xff\n", "text", "got an unreadable .csv file"),
-        ("a.parquet", b"PAR1 and no more", "text", "got an unreadable .parquet file"),
-    ],
+    ("name", "content", "format", "line"), BAD, ids=[f"{bad[0]}: {bad[3]}" for bad in BAD]
 )
-def test_a_file_that_cannot_be_used_costs_one_line_with_its_name(
-    tmp_path: Path, name: str, content: bytes, format: str, problem: str
+def test_a_file_that_cannot_be_used_costs_one_line_with_the_place(
+    tmp_path: Path, name: str, content: bytes, format: str, line: str
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(UserError) as caught:
-        list(documents([path], format))
-    line = str(caught.value)
-    assert line.startswith(f"{path}: {problem}")
-    assert "\n" not in line
+        list(documents([path], Shape(format)))
+    assert str(caught.value) == line.replace("{}", str(path))
 
 
-@pytest.mark.parametrize("name", ["missing.txt", "missing.jsonl", "missing.parquet"])
+@pytest.mark.parametrize("kind", [".jsonl", ".csv", ".json"])
+@pytest.mark.parametrize("packed", [".gz", ".zst"])
+def test_in_a_compressed_file_the_place_is_that_of_the_text(
+    tmp_path: Path, kind: str, packed: str
+) -> None:
+    path = write(tmp_path / f"a{kind}{packed}", {"title": ["x", "y"]})
+    with pytest.raises(UserError, match=r", (line|entry) [12]: got columns title, expected text"):
+        list(documents([path], TEXT))
+
+
+@pytest.mark.parametrize("packed", [".gz", ".zst"])
+def test_a_compressed_file_that_ends_early_is_told_and_not_taken_for_whole(
+    tmp_path: Path, packed: str
+) -> None:
+    lines = [f"text {number * number}" for number in range(20_000)]
+    path = write(tmp_path / f"a.jsonl{packed}", {"text": lines})
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(UserError) as caught:
+        list(documents([path], TEXT))
+    assert str(caught.value).startswith(f"{path}: got a file that can't be read (")
+
+
+def test_a_row_of_a_parquet_file_is_counted_over_its_batches(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"text": [*["x"] * 2400, None, "x"]})
+    with pytest.raises(UserError) as caught:
+        list(documents([path], TEXT))
+    assert str(caught.value) == (
+        f"{path}, row 2401: got nothing in column text, expected text; {FILL}"
+    )
+
+
+def test_text_of_a_parquet_file_that_is_no_utf_8_is_told(tmp_path: Path) -> None:
+    column = pa.array([b"x", b"\xff"]).view(pa.string())
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(UserError) as caught:
+        list(documents([tmp_path / "a.parquet"], TEXT))
+    assert str(caught.value) == (
+        f"{tmp_path}/a.parquet, rows 1 to 2: got invalid UTF-8; convert the text to UTF-8"
+    )
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.csv", "a.parquet", "a.csv.gz"])
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError) as caught:
-        list(documents([tmp_path / name], "text"))
-    assert str(caught.value).startswith(f"{tmp_path / name}: got an unreadable")
+        list(documents([tmp_path / name], TEXT))
+    assert str(caught.value).startswith(f"{tmp_path / name}: got a file that can't be read (")

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from itertools import count
 
 import pytest
@@ -11,9 +12,29 @@ from moray.corpus.split import by_hash, by_tail
 
 
 def hashed(
-    documents: list[Document], validation: float = 0.2, test: float = 0.2
+    documents: list[Document],
+    validation: float = 0.2,
+    test: float = 0.2,
+    given: Mapping[str, list[Document]] | None = None,
+    dropped: Counter[str] | None = None,
 ) -> list[tuple[str, Document]]:
-    return list(by_hash(documents.__iter__, validation, test))
+    """By the hash of what train has, beside splits that are given."""
+    splits = {split: rows.__iter__ for split, rows in {"train": documents, **(given or {})}.items()}
+    return list(by_hash(splits, validation, test, Counter() if dropped is None else dropped))
+
+
+def tailed(
+    documents: list[Document],
+    validation: float,
+    test: float,
+    given: Mapping[str, list[Document]] | None = None,
+) -> list[tuple[str, Document]]:
+    splits = {split: rows.__iter__ for split, rows in {"train": documents, **(given or {})}.items()}
+    return list(by_tail(splits, validation, test))
+
+
+def texts(*names: str) -> list[Document]:
+    return [Document(text=name) for name in names]
 
 
 def group_in(split: str) -> str:
@@ -90,7 +111,9 @@ def test_of_exact_duplicates_test_comes_before_validation_before_train(
 ) -> None:
     rows = [Document(text="the same", group=group_in(split)) for split in copies]
     alone = Document(text="another", group=group_in("train"))
-    assert [split for split, _ in hashed([*rows, alone])] == [*kept, "train"]
+    dropped: Counter[str] = Counter()
+    assert [split for split, _ in hashed([*rows, alone], dropped=dropped)] == [*kept, "train"]
+    assert dropped == Counter(copies) - Counter(kept)
 
 
 def test_a_prompt_with_another_completion_is_no_duplicate() -> None:
@@ -99,6 +122,55 @@ def test_a_prompt_with_another_completion_is_no_duplicate() -> None:
         Document(prompt="ab", completion="c", group=group_in("test")),
     ]
     assert [split for split, _ in hashed(rows)] == ["train", "test"]
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_given_split_keeps_its_rows_and_train_loses_its_copies_of_them(split: str) -> None:
+    given = {split: texts("a", "b", "c", "a")}
+    dropped: Counter[str] = Counter()
+    found = hashed(texts("b", "x", "y", "b", "x"), 0, 0, given, dropped)
+    assert [row["text"] for of, row in found if of == split] == ["a", "b", "c"]
+    assert [row["text"] for of, row in found if of == "train"] == ["x", "y", "x"]
+    assert dropped == {"train": 2, split: 1}
+
+
+def test_of_copies_in_given_splits_test_keeps_its_own() -> None:
+    dropped: Counter[str] = Counter()
+    given = {"validation": texts("a", "v"), "test": texts("a", "t")}
+    found = hashed(texts("a", "v", "t", "x"), 0, 0, given, dropped)
+    assert [(split, row["text"]) for split, row in found] == [
+        ("train", "x"),
+        ("validation", "v"),
+        ("test", "a"),
+        ("test", "t"),
+    ]
+    assert dropped == {"train": 3, "validation": 1}
+
+
+def test_a_split_that_is_given_takes_nothing_from_train_and_the_other_its_share() -> None:
+    train, test = texts(*map(str, range(1000))), texts("t", "u")
+    found = hashed(train, 0.2, 0, {"test": test})
+    assert [row for split, row in found if split == "test"] == test
+    sizes = Counter(split for split, _ in found)
+    assert sizes["validation"] == pytest.approx(200, abs=4 * math.sqrt(160))
+    assert sizes.total() == 1002
+    # Train is divided as if there were no given split.
+    assert [row for row in found if row[0] != "test"] == hashed(train, 0.2, 0)
+
+
+def test_documents_of_a_given_split_stay_there_whatever_their_group() -> None:
+    rows = [Document(text=f"text {i}", group=f"group {i % 9}") for i in range(90)]
+    found = hashed([], 0.3, 0.3, given={"test": rows})
+    assert found == [("test", row) for row in rows]
+
+
+def test_conversations_are_copies_if_messages_and_tools_are() -> None:
+    talk = Document(messages='[{"role": "assistant", "content": "a"}]', tools=None)
+    other = Document(messages=talk["messages"], tools='[{"name": "f"}]')
+    dropped: Counter[str] = Counter()
+    found = hashed([talk, other], 0, 0, {"test": [Document(**talk)]}, dropped)
+    assert found == [("train", other), ("test", talk)]
+    assert dropped == {"train": 1}
 
 
 TEXTS = ["", "abcdefghij", "é🐍" * 15, "k", "lmnop" * 7, "\n"]
@@ -110,7 +182,7 @@ TEXTS = ["", "abcdefghij", "é🐍" * 15, "k", "lmnop" * 7, "\n"]
 def test_the_tail_is_held_out_and_nothing_is_lost(validation: float, test: float) -> None:
     parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     order = []
-    for split, document in by_tail([Document(text=t) for t in TEXTS].__iter__, validation, test):
+    for split, document in tailed(texts(*TEXTS), validation, test):
         parts[split].append(document["text"])
         order.append(split)
     joined = {split: "".join(found) for split, found in parts.items()}
@@ -123,7 +195,7 @@ def test_the_tail_is_held_out_and_nothing_is_lost(validation: float, test: float
 
 def test_a_document_across_a_boundary_is_cut_there_and_others_stay_whole() -> None:
     rows = [Document(text="a" * 6), Document(text="b" * 3), Document(text="c")]
-    got = [(split, row["text"]) for split, row in by_tail(rows.__iter__, 0.2, 0.3)]
+    got = [(split, row["text"]) for split, row in tailed(rows, 0.2, 0.3)]
     assert got == [
         ("train", "aaaaa"),
         ("validation", "a"),
@@ -135,5 +207,17 @@ def test_a_document_across_a_boundary_is_cut_there_and_others_stay_whole() -> No
 
 def test_a_single_text_can_fill_all_splits() -> None:
     rows = [Document(text="0123456789")]
-    got = [(split, row["text"]) for split, row in by_tail(rows.__iter__, 0.2, 0.1)]
+    got = [(split, row["text"]) for split, row in tailed(rows, 0.2, 0.1)]
     assert got == [("train", "0123456"), ("validation", "78"), ("test", "9")]
+
+
+def test_a_given_split_comes_beside_the_tail_of_train() -> None:
+    found = tailed(texts("01234", "56789"), 0.2, 0, {"test": texts("abc", "d")})
+    got = [(split, row["text"]) for split, row in found]
+    assert got == [
+        ("train", "01234"),
+        ("train", "567"),
+        ("validation", "89"),
+        ("test", "abc"),
+        ("test", "d"),
+    ]

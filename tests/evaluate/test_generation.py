@@ -1,5 +1,6 @@
 """Continuations, held against one token at a time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,14 +12,22 @@ from moray.evaluate.generation import continue_prompts
 PROMPTS = ["def", "", "return self value for 東京 in (x, y)\n" * 2, "naïve 🐍", "x = a[0] += 1"]
 
 
+def tokens_of(tokenizer: PreTrainedTokenizerFast, prompt: str) -> list[int]:
+    return [tokenizer.bos_token_id, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]
+
+
 @torch.no_grad()
 def greedy(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str, count: int
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: str,
+    count: int,
+    stops: Sequence[int] = (),
 ) -> list[int]:
-    """The likeliest tokens behind a prompt up to the stop token, a plain forward pass each."""
-    ids = [tokenizer.bos_token_id, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]
+    """The likeliest tokens behind a prompt up to a stop token, a plain forward pass each."""
+    ids = tokens_of(tokenizer, prompt)
     written: list[int] = []
-    while len(written) < count and tokenizer.eos_token_id not in written:
+    while len(written) < count and not {tokenizer.eos_token_id, *stops} & set(written):
         logits = model(input_ids=torch.tensor([ids + written]), use_cache=False).logits
         written.append(int(logits[0, -1].argmax()))
     return written
@@ -36,8 +45,10 @@ def write(
         "top_p": 1.0,
         "batch_size": 5,
         "seed": 0,
+        "stops": [tokenizer.eos_token_id],
     }
-    return continue_prompts(model, tokenizer, prompts, **settings | changes)
+    tokens = [tokens_of(tokenizer, prompt) for prompt in prompts]
+    return continue_prompts(model, tokenizer, tokens, **settings | changes)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 100])
@@ -60,6 +71,18 @@ def test_no_more_tokens_are_written_than_asked_for(
     tokens = [greedy(model, tokenizer, prompt, count) for prompt in PROMPTS]
     expected = [tokenizer.decode(written, skip_special_tokens=True) for written in tokens]
     assert write(model, tokenizer, max_new_tokens=count) == expected
+
+
+def test_any_stop_token_ends_a_continuation(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    unstopped = greedy(model, tokenizer, PROMPTS[0], 12)
+    second = unstopped[len(unstopped) // 2]
+    assert second != tokenizer.eos_token_id
+    tokens = [greedy(model, tokenizer, prompt, 12, stops=[second]) for prompt in PROMPTS]
+    assert len(tokens[0]) < len(unstopped)
+    expected = [tokenizer.decode(written, skip_special_tokens=True) for written in tokens]
+    assert write(model, tokenizer, stops=[tokenizer.eos_token_id, second]) == expected
 
 
 def test_the_seed_decides_what_is_sampled(
@@ -93,9 +116,9 @@ def test_a_small_nucleus_and_a_low_temperature_come_to_the_likeliest(
 def test_samples_have_the_probabilities_of_the_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    temperature, draws, tokens = 1.5, 2000, tokenizer("def", add_special_tokens=False)["input_ids"]
+    temperature, draws = 1.5, 2000
     with torch.no_grad():
-        logits = model(input_ids=torch.tensor([[tokenizer.bos_token_id, *tokens]])).logits[0, -1]
+        logits = model(input_ids=torch.tensor([tokens_of(tokenizer, "def")])).logits[0, -1]
     likeliest = int(logits.argmax())
     share = (logits / temperature).softmax(0)[likeliest].item()
     assert 0.05 < share < 0.95

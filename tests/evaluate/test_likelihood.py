@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from packed import pieces_of
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.corpus.dataset import read_documents
 from moray.corpus.document import Document
 from moray.evaluate.likelihood import Scores, score
-from moray.tokens.store import Segment, Split
+from moray.tokens.rows import Segment
+from moray.tokens.store import Split
 
 Sums = tuple[float, int, int, int]
 
@@ -69,9 +71,9 @@ def test_scores_are_those_of_each_document_alone(
 def test_a_piece_has_its_own_tokens_and_bytes(model: PreTrainedModel, split: Split) -> None:
     scores = score(model, split, len(split), batch_size=4)
     pieces = [
-        (document, int(split.mask[row, start : start + length].sum()), size)
+        (piece.document, int(piece.mask.sum()), piece.bytes)
         for row in range(len(split))
-        for start, length, document, size in split.segments_of(row).tolist()
+        for piece in pieces_of(split, row)
     ]
     columns = (scores.document, scores.tokens, scores.bytes)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == pieces
@@ -106,10 +108,10 @@ def test_of_the_first_rows_only_what_lies_in_them_counts(
     some = len(split) // 2
     counted: dict[int, list[int]] = {}
     for row in range(some):
-        for start, length, document, size in split.segments_of(row).tolist():
-            sums = counted.setdefault(document, [0, 0])
-            sums[0] += int(split.mask[row, start : start + length].sum())
-            sums[1] += size
+        for piece in pieces_of(split, row):
+            sums = counted.setdefault(piece.document, [0, 0])
+            sums[0] += int(piece.mask.sum())
+            sums[1] += piece.bytes
     scores = score(model, split, some, batch_size=4).by_document()
     assert scores.document.tolist() == sorted(counted)
     expected = [tuple(counted[document]) for document in sorted(counted)]

@@ -3,13 +3,15 @@
 from typing import Any
 
 import pytest
+from conversations import CHATML, SAID, TALKS, chat_tokenizer, conversation
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
 from moray.corpus.document import Document
 from moray.errors import UserError
 from moray.evaluate.prompts import Prompt, choose_prompts
-from moray.tokens.encode import prompt_tokens
+from moray.tokens.chat import ChatTemplate
+from moray.tokens.encode import Encoder
 
 
 def choose(
@@ -22,7 +24,11 @@ def choose(
         "max_new_tokens": 16,
         "seed": 0,
     }
-    return choose_prompts(iter(rows), tokenizer, **settings | changes)
+    return choose_prompts(iter(rows), Encoder(tokenizer, 32), **settings | changes)
+
+
+def pairs(prompts: list[Prompt]) -> list[tuple[str, str]]:
+    return [(prompt.text, prompt.reference) for prompt in prompts]
 
 
 def count(tokenizer: PreTrainedTokenizerFast, text: str) -> int:
@@ -70,23 +76,55 @@ def test_a_text_of_exact_tokens_is_cut_between_them(tokenizer: PreTrainedTokeniz
     text = "zyxwvutsrqponmlkjihgfedcba"
     assert count(tokenizer, text) == 26
     prompts = choose([Document(text=text)], tokenizer, prompt_length=3, max_new_tokens=5)
-    assert prompts == [
-        Prompt("zyx", "wvuts"),
-        Prompt("rqp", "onmlk"),
-        Prompt("jih", "gfedc"),
-    ]
+    assert pairs(prompts) == [("zyx", "wvuts"), ("rqp", "onmlk"), ("jih", "gfedc")]
 
 
 def test_a_short_text_is_a_prompt_as_a_whole(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert choose([Document(text="value")], tokenizer) == [Prompt("value", "")]
+    assert pairs(choose([Document(text="value")], tokenizer)) == [("value", "")]
 
 
 def test_a_pair_is_taken_as_it_is(
     tokenizer: PreTrainedTokenizerFast, documents: dict[str, list[Document]]
 ) -> None:
     rows = documents["prompt-completion"]
-    expected = [Prompt(row["prompt"], row["completion"]) for row in rows]
-    assert choose(rows, tokenizer, model_length=4096) == expected
+    expected = [(row["prompt"], row["completion"]) for row in rows]
+    assert pairs(choose(rows, tokenizer, model_length=4096)) == expected
+
+
+@pytest.mark.parametrize("format", ["text", "prompt-completion"])
+def test_a_prompt_s_tokens_come_after_the_first_token_of_a_document(
+    tokenizer: PreTrainedTokenizerFast, documents: dict[str, list[Document]], format: str
+) -> None:
+    for prompt in choose(documents[format], tokenizer, model_length=4096):
+        alone = tokenizer(prompt.text, add_special_tokens=False)["input_ids"]
+        assert prompt.tokens == [tokenizer.bos_token_id, *alone]
+
+
+def test_of_a_conversation_all_but_the_last_answer_is_the_prompt(texts: list[str]) -> None:
+    tokenizer = chat_tokenizer(texts)
+    template = ChatTemplate(tokenizer, CHATML, ["<|im_end|>"])
+    settings = {"prompt_length": 8, "max_new_tokens": 16, "seed": 0}
+    encoder = Encoder(tokenizer, 32, chat=template)
+    prompts = choose_prompts(TALKS, encoder, model_length=4096, num_samples=9, **settings)
+    for prompt, talk, said in zip(prompts, TALKS, SAID, strict=True):
+        # Nothing is added in front: the template brings what a conversation begins with.
+        assert prompt.tokens == tokenizer(prompt.text, add_special_tokens=False)["input_ids"]
+        assert prompt.reference + "<|im_end|>" == said[-1]
+        assert template.render(talk).text == f"{prompt.text}{said[-1]}\n"
+
+
+def test_conversations_that_no_prompt_can_be_made_of_are_passed_over(texts: list[str]) -> None:
+    """Where the assistant speaks first, many templates fail on the nothing before it."""
+    tokenizer = chat_tokenizer(texts)
+    first = "{{ messages[0].role[0] and '' }}"
+    encoder = Encoder(tokenizer, 32, chat=ChatTemplate(tokenizer, first + CHATML, ["<|im_end|>"]))
+    greeting = conversation(("assistant", "Hello."))
+    assert encoder.encode([greeting], 0, count_bytes=False)[0], "it is trained on all the same"
+    settings = {"prompt_length": 8, "max_new_tokens": 16, "seed": 0}
+    prompts = choose_prompts(
+        [greeting, *TALKS], encoder, model_length=4096, num_samples=9, **settings
+    )
+    assert [prompt.reference + "<|im_end|>" for prompt in prompts] == [said[-1] for said in SAID]
 
 
 def test_prompts_that_leave_no_room_are_passed_over(
@@ -94,9 +132,7 @@ def test_prompts_that_leave_no_room_are_passed_over(
 ) -> None:
     rows = documents["prompt-completion"]
     got = [prompt.text for prompt in choose(rows, tokenizer, model_length=64, max_new_tokens=40)]
-    fitting = [
-        row["prompt"] for row in rows if len(prompt_tokens(tokenizer, row["prompt"])) + 40 <= 64
-    ]
+    fitting = [row["prompt"] for row in rows if count(tokenizer, row["prompt"]) + 1 + 40 <= 64]
     assert got == fitting
     assert 0 < len(fitting) < len(rows)
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 import transformers as hf
 from numpy.typing import NDArray
+from packed import pieces_of
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -58,10 +59,9 @@ def documents(split: Split, rows: Rows) -> list[tuple[Tensor, Tensor]]:
     """Tokens and mask of each document in some rows, in reading order."""
     found = []
     for row in rows.tolist():
-        for start, length, _, _ in split.segments_of(row).tolist():
-            place = slice(start, start + length)
-            tokens = torch.tensor(split.tokens[row, place].tolist())
-            found.append((tokens, torch.tensor(split.mask[row, place].tolist(), dtype=torch.bool)))
+        for piece in pieces_of(split, row):
+            tokens = torch.from_numpy(piece.tokens.astype(np.int64))
+            found.append((tokens, torch.from_numpy(piece.mask)))
     return found
 
 
@@ -82,8 +82,8 @@ def split(store: Path) -> Split:
 @pytest.fixture
 def rows(split: Split) -> Rows:
     """Rows of many documents and rows of one."""
-    by_documents = sorted(range(len(split)), key=lambda row: -len(split.segments_of(row)))
-    assert len(split.segments_of(by_documents[0])) >= 3
+    by_documents = sorted(range(len(split)), key=lambda row: -len(pieces_of(split, row)))
+    assert len(pieces_of(split, by_documents[0])) >= 3
     return np.array(by_documents[:4] + by_documents[-2:])
 
 
@@ -93,7 +93,7 @@ def test_packed_losses_are_those_of_each_document_alone(
 ) -> None:
     model = build((PLAIN | CHANGED)[architecture]())
     expected = alone(model, split, rows)
-    got = TokenLoss(model)(make_batch(split, rows))
+    got = TokenLoss(model)(make_batch(split.rows[rows]))
     assert expected.std() > 0.3, "losses that are all alike would prove little"
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
@@ -106,7 +106,7 @@ def test_gradients_are_those_of_each_document_alone(
     torch.autograd.backward(alone(model, split, rows).mean())
     expected = {name: p.grad for name, p in model.named_parameters()}
     model.zero_grad()
-    torch.autograd.backward(TokenLoss(model)(make_batch(split, rows)).mean())
+    torch.autograd.backward(TokenLoss(model)(make_batch(split.rows[rows])).mean())
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
 
@@ -123,13 +123,15 @@ def test_a_changed_head_is_noticed_before_its_logits_are_large(
             if weights.dim() == 2:
                 weights.mul_(300)
         expected = alone(module.model, split, rows)
-        torch.testing.assert_close(module(make_batch(split, rows)), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            module(make_batch(split.rows[rows])), expected, rtol=1e-5, atol=1e-5
+        )
 
 
 def test_logits_and_targets_are_of_the_trained_places_in_reading_order(
     model: PreTrainedModel, split: Split, rows: Rows
 ) -> None:
-    batch = make_batch(split, rows)
+    batch = make_batch(split.rows[rows])
     module = TokenLoss(model)
     places = [
         (row, place)
@@ -170,7 +172,7 @@ def test_a_batch_with_nothing_to_train_has_no_losses(model: PreTrainedModel) -> 
 def test_asking_for_the_head_leaves_the_model_as_it_was(
     model: PreTrainedModel, split: Split, rows: Rows
 ) -> None:
-    batch = make_batch(split, rows)
+    batch = make_batch(split.rows[rows])
     inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids}
     before = model(**inputs, use_cache=False).logits
     TokenLoss(model)

@@ -10,6 +10,7 @@ from moray.provenance.manifest import (
     damaged_files,
     new_folder,
     read_manifest,
+    whole_or_nothing,
     write_json,
     write_manifest,
 )
@@ -142,3 +143,35 @@ def test_writing_a_json_file_leaves_nothing_beside_it(tmp_path: Path) -> None:
 def test_a_new_folder_is_empty_whatever_was_there(folder: Path, tmp_path: Path) -> None:
     assert list(new_folder(folder).iterdir()) == []
     assert list(new_folder(tmp_path / "deep/new").iterdir()) == []
+
+
+def test_a_folder_that_is_filled_stays(folder: Path) -> None:
+    with whole_or_nothing(folder) as empty:
+        assert list(empty.iterdir()) == []
+        (empty / "new").touch()
+    assert [path.name for path in folder.iterdir()] == ["new"]
+
+
+def fill_half(folder: Path, fail: Callable[[], object]) -> None:
+    with whole_or_nothing(folder):
+        (folder / "deep").mkdir()
+        (folder / "deep/half").write_bytes(bytes(100))
+        fail()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_folder_that_is_not_filled_goes_with_what_was_there_before(
+    folder: Path, error: type[BaseException]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(error):
+        fill_half(folder, fail)
+    assert not folder.exists()
+
+
+def test_a_full_disk_leaves_nothing_behind_and_is_told(folder: Path) -> None:
+    with pytest.raises(UserError, match=f"^{folder}: got a full disk after 100 bytes"):
+        fill_half(folder, lambda: Path("/dev/full").write_bytes(b"x"))
+    assert not folder.exists()

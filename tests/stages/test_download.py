@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,18 +16,32 @@ from moray.errors import UserError
 from moray.stages.download import download
 
 SHARES = {"validation_share": 0.2, "test_share": 0.2}
-FILES = {"source": "files", "format": "text", "split_by": "hash", **SHARES}
 
 
-def read(folder: Path, column: str = "text") -> dict[str, list[str]]:
+def config(path: Any, **more: Any) -> dict[str, Any]:
+    return {"source": "files", "path": path, **SHARES, **more}
+
+
+def local(folder: Path, paths: list[Path], **more: Any) -> None:
+    """Download local files, as the workflow does once it has found them."""
+    names = [str(path) for path in paths]
+    download(folder, config(names, **more), {"train": names})
+
+
+def read(folder: Path, column: str = "text") -> dict[str, list[Any]]:
     return {
         split: [
-            str(row[column])  # type: ignore[literal-required]
-            for batch in read_documents(folder / f"{split}.parquet")
-            for row in batch
+            dict(row)[column]
+            for rows in read_documents(folder / f"{split}.parquet")
+            for row in rows
         ]
         for split in SPLITS
     }
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 @pytest.fixture
@@ -33,12 +50,12 @@ def files(tmp_path: Path) -> list[Path]:
     paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for path in paths:
         names = ["in both", *(f"{path.stem} {number} é" for number in range(49))]
-        path.write_text("".join(json.dumps({"text": name}) + "\n" for name in names))
+        write(path, [{"text": name} for name in names])
     return paths
 
 
 def test_every_row_of_the_files_is_in_one_split(tmp_path: Path, files: list[Path]) -> None:
-    download(tmp_path / "out", FILES, files)
+    local(tmp_path / "out", files)
     splits = read(tmp_path / "out")
     rows = [row for split in splits.values() for row in split]
     expected = [f"{name} {number} é" for name in "ab" for number in range(49)]
@@ -47,7 +64,7 @@ def test_every_row_of_the_files_is_in_one_split(tmp_path: Path, files: list[Path
 
 
 def test_what_is_described_is_what_was_read(tmp_path: Path, files: list[Path]) -> None:
-    download(tmp_path / "out", FILES, files)
+    local(tmp_path / "out", files)
     described = json.loads((tmp_path / "out/dataset.json").read_text())
     assert described["source"] == "files"
     assert described["files"] == {
@@ -59,7 +76,7 @@ def test_what_is_described_is_what_was_read(tmp_path: Path, files: list[Path]) -
 
 def test_the_same_files_make_the_same_bytes(tmp_path: Path, files: list[Path]) -> None:
     for name in ("one", "other"):
-        download(tmp_path / name, FILES, files)
+        local(tmp_path / name, files)
     for name in ("dataset.json", *(f"{split}.parquet" for split in SPLITS)):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
 
@@ -67,7 +84,7 @@ def test_the_same_files_make_the_same_bytes(tmp_path: Path, files: list[Path]) -
 def test_the_tail_of_a_text_is_held_out_in_order(tmp_path: Path) -> None:
     text = "".join(f"{number:03}\n" for number in range(100))
     (tmp_path / "a.txt").write_text(text)
-    download(tmp_path / "out", FILES | {"split_by": "tail"}, [tmp_path / "a.txt"])
+    local(tmp_path / "out", [tmp_path / "a.txt"], split_by="tail")
     splits = read(tmp_path / "out")
     assert {split: "".join(parts) for split, parts in splits.items()} == {
         "train": text[:240],
@@ -90,7 +107,7 @@ def test_the_standard_library_is_split_by_module(
     cfg = {"source": "python-stdlib", "format": format, "python": "3.99", **SHARES}
     download(tmp_path / "out", cfg)
     described = json.loads((tmp_path / "out/dataset.json").read_text())
-    assert described["revision"] == "python 3.99"
+    assert described["revision"] == f"python {platform.python_version()}"
     splits = read(tmp_path / "out", "text" if format == "text" else "prompt")
     if format == "text":
         assert sorted(row for split in splits.values() for row in split) == sorted(modules.values())
@@ -100,20 +117,190 @@ def test_the_standard_library_is_split_by_module(
         assert sum(map(len, splits.values())) == 120
 
 
+def test_a_split_of_its_own_stays_whole_and_train_loses_what_it_has(tmp_path: Path) -> None:
+    train = write(tmp_path / "train.jsonl", [{"text": f"{number}"} for number in range(100)])
+    test = write(tmp_path / "test.jsonl", [{"text": name} for name in ("7", "new", "7", "8")])
+    path = {"train": [str(train)], "test": str(test)}
+    files = {"train": [str(train)], "test": [str(test)]}
+    download(tmp_path / "out", config(path), files)
+    splits = read(tmp_path / "out")
+    assert splits["test"] == ["7", "new", "8"]
+    assert sorted(splits["train"] + splits["validation"]) == sorted(
+        str(number) for number in range(100) if number not in (7, 8)
+    )
+    assert 5 < len(splits["validation"]) < 40
+    described = json.loads((tmp_path / "out/dataset.json").read_text())
+    lost = described["duplicates"]
+    assert lost.pop("test") == 1
+    assert sum(lost.values()) == 2
+
+
+def test_with_all_splits_given_no_share_is_taken(tmp_path: Path) -> None:
+    path = {split: str(write(tmp_path / f"{split}.jsonl", [{"text": split}])) for split in SPLITS}
+    download(tmp_path / "out", config(path), {split: [file] for split, file in path.items()})
+    assert read(tmp_path / "out") == {split: [split] for split in SPLITS}
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+
+TABLES: dict[str, tuple[Callable[[int], dict[str, Any]], Callable[[int], tuple[Any, Any]]]] = {
+    "instruction": (
+        lambda n: {"question": f"Add é {n}.", "input": f"{n}" * (n % 2), "output": f"{n}"},
+        lambda n: (
+            [
+                {"role": "system", "content": "S"},
+                {"role": "user", "content": f"Add é {n}." + f"\n\n{n}" * (n % 2)},
+                {"role": "assistant", "content": f"{n}"},
+            ],
+            None,
+        ),
+    ),
+    "messages": (
+        lambda n: {
+            "conversations": [{"from": "human", "value": f"é {n}"}, {"from": "gpt", "value": "b"}],
+            "tools": TOOLS if n % 2 else [],
+        },
+        lambda n: (
+            [
+                {"role": "system", "content": "S"},
+                {"role": "user", "content": f"é {n}"},
+                {"role": "assistant", "content": "b"},
+            ],
+            TOOLS if n % 2 else None,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("format", TABLES)
+def test_conversations(tmp_path: Path, format: str) -> None:
+    row, expected = TABLES[format]
+    path = write(tmp_path / "a.jsonl", [row(number) for number in range(60)])
+    columns = {"instruction": "question"} if format == "instruction" else {}
+    local(tmp_path / "out", [path], format=format, columns=columns, system="S")
+    found = []
+    for split in SPLITS:
+        for rows in read_documents(tmp_path / f"out/{split}.parquet"):
+            found += [(json.loads(r["messages"]), json.loads(r["tools"] or "null")) for r in rows]
+    assert sorted(found, key=str) == sorted(map(expected, range(60)), key=str)
+    assert json.loads((tmp_path / "out/dataset.json").read_text())["format"] == format
+
+
+def test_synthetic_text_has_its_size(tmp_path: Path) -> None:
+    download(tmp_path / "out", {"source": "synthetic", "size_gb": 1e-3, "seed": 3, **SHARES})
+    splits = read(tmp_path / "out")
+    sizes = {split: len("".join(texts)) for split, texts in splits.items()}
+    assert sum(sizes.values()) == 10**6
+    assert all(sizes[split] == pytest.approx(200_000, rel=0.3) for split in SPLITS[1:])
+
+
+def test_urls_are_read_as_local_files_are(tmp_path: Path, files: list[Path]) -> None:
+    local(tmp_path / "local", files)
+    cfg = {"source": "url", "url": [f"file://{path}" for path in files], **SHARES}
+    download(tmp_path / "fetched", cfg)
+    assert read(tmp_path / "fetched") == read(tmp_path / "local")
+    names = [path.name for path in (tmp_path / "fetched").iterdir()]
+    assert sorted(names) == sorted(path.name for path in (tmp_path / "local").iterdir())
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "changes"),
+    ("name", "content", "changes", "problem"),
     [
-        ("z.txt", b"\xff", {}),
-        ("z.jsonl", b'{"body": "x"}\n', {}),
-        ("z.txt", b"", {"split_by": "tail", "validation_share": 0, "test_share": 0.0001}),
+        ("z.txt", b"\xff", {}, "got invalid UTF-8 at byte 0"),
+        ("z.jsonl", b'{"body": "x"}\n', {}, "got columns body, expected text"),
+        ("z.md", b"x", {}, "got the ending '.md'"),
+        (
+            "z.txt",
+            b"",
+            {"split_by": "tail", "validation_share": 0, "test_share": 0.0001},
+            "got no rows out of ",
+        ),
     ],
 )
-def test_a_bad_input_leaves_no_description_behind(
-    tmp_path: Path, files: list[Path], name: str, content: bytes, changes: dict[str, Any]
+def test_of_a_bad_input_nothing_is_left(
+    tmp_path: Path,
+    files: list[Path],
+    name: str,
+    content: bytes,
+    changes: dict[str, Any],
+    problem: str,
 ) -> None:
-    download(tmp_path / "out", FILES, files)
+    local(tmp_path / "out", files)
     bad = tmp_path / name
     bad.write_bytes(content)
-    with pytest.raises(UserError):
-        download(tmp_path / "out", FILES | changes, [files[0], bad])
-    assert not (tmp_path / "out/dataset.json").exists()
+    with pytest.raises(UserError) as caught:
+        local(tmp_path / "out", [files[0], bad], **changes)
+    assert problem in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_a_file_that_is_not_fetched_nothing_is_left(tmp_path: Path, files: list[Path]) -> None:
+    urls = [f"file://{files[0]}", f"file://{tmp_path}/missing.jsonl"]
+    with pytest.raises(UserError, match=r"missing\.jsonl: got no file"):
+        download(tmp_path / "out", {"source": "url", "url": urls, **SHARES})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("texts", "test_share", "problem"),
+    [
+        ([], 0.2, "train.parquet: got no rows out of 0"),
+        ([""], 0.001, "test.parquet: got no rows out of 1"),
+        # Copies go into one split; all are kept in train, and one elsewhere.
+        (["a"] * 30, 0.001, "test.parquet: got no rows out of 30"),
+        (["a"] * 30, 0.999, "train.parquet: got no rows out of 1"),
+    ],
+)
+def test_without_rows_to_train_or_to_test_on_there_is_no_dataset(
+    tmp_path: Path, texts: list[str], test_share: float, problem: str
+) -> None:
+    path = write(tmp_path / "a.jsonl", [{"text": text} for text in texts])
+    with pytest.raises(UserError) as caught:
+        local(tmp_path / "out", [path], validation_share=0, test_share=test_share)
+    assert str(caught.value) == (
+        f"{tmp_path}/out/{problem}; give the dataset more documents or change its shares"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+LIMITED = """
+import json, resource, signal, sys
+from pathlib import Path
+from moray.errors import UserError
+from moray.stages.download import download
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+if sys.argv[3] == "limited":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    download(Path(sys.argv[1]), json.loads(sys.argv[2]))
+except UserError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize("source", ["synthetic", "url"])
+def test_a_full_disk_costs_one_line_and_leaves_nothing(tmp_path: Path, source: str) -> None:
+    """A limit on the size of a file makes writing fail as a full disk does."""
+    rows = [{"text": hashlib.sha256(str(n).encode()).hexdigest()} for n in range(8000)]
+    path = write(tmp_path / "a.jsonl", rows)
+    cfg = {
+        "synthetic": {"source": "synthetic", "size_gb": 1e-3},
+        "url": {"source": "url", "url": f"file://{path}"},
+    }[source]
+    folder = tmp_path / "out"
+
+    def run(limit: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", LIMITED, str(folder), json.dumps(cfg), limit]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    done = run("limited")
+    assert done.returncode == 1
+    told, _, remedy = done.stderr.strip().splitlines()[-1].partition("; ")
+    assert told.startswith(f"{folder}: got a full disk after ")
+    assert told.endswith(" bytes, expected room for more")
+    assert remedy == "free some and run the same command again"
+    assert not folder.exists()
+    again = run("unlimited")
+    assert again.returncode == 0, again.stderr
+    assert sum(map(len, read(folder).values())) > 100

@@ -13,6 +13,7 @@ from moray.evaluate.bootstrap import figures
 from moray.evaluate.likelihood import score
 from moray.model.load import load_model
 from moray.stages.evaluate import evaluate
+from moray.tokens.rows import is_trained
 from moray.tokens.store import Split
 
 CFG = {"max_rows": None, "bootstrap_samples": 30, "confidence": 0.9}
@@ -33,7 +34,7 @@ def test_both_models_are_scored_on_the_whole_test_split(
     size = sum(len(row.get("text", row.get("completion", "")).encode()) for row in rows)
     assert result["rows"] == len(split)
     assert result["documents"] == len(rows)
-    assert result["tokens"] == split.mask.sum()
+    assert result["tokens"] == is_trained(split.rows).sum()
     assert result["bytes"] == size
     assert result["confidence"] == 0.9
     for name, folder in (("base", model_folder), ("tuned", tuned_folder)):
@@ -58,15 +59,15 @@ def test_no_more_rows_are_scored_than_asked_for(
     split = Split(store, "test")
     result = run(tuned_folder, tuned_folder, store, tmp_path / "eval.json", max_rows=rows)
     assert result["rows"] == min(rows, len(split))
-    assert result["tokens"] == split.mask[:rows].sum()
+    assert result["tokens"] == is_trained(split.rows[:rows]).sum()
 
 
 def test_a_damaged_store_leaves_nothing_behind(
     tmp_path: Path, tuned_folder: Path, store: Path
 ) -> None:
     copy = Path(shutil.copytree(store, tmp_path / "store"))
-    (copy / "test.tokens").write_bytes(b"")
-    with pytest.raises(UserError, match=r"test\.tokens: got 0 bytes"):
+    (copy / "test.rows").write_bytes(b"")
+    with pytest.raises(UserError, match=r"test\.rows: got 0 bytes"):
         run(tuned_folder, tuned_folder, copy, tmp_path / "eval.json")
     assert not (tmp_path / "eval.json").exists()
 

@@ -2,12 +2,15 @@
 
 import ast
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conversations import CHATML, chat_tokenizer, conversation
 from transformers import PreTrainedTokenizerFast
 
+from moray.config.schema import Data, result_keys
 from moray.corpus.dataset import write_dataset
 from moray.corpus.document import Document
 from moray.errors import UserError
@@ -16,6 +19,7 @@ from moray.model.load import load_model
 from moray.stages.generate import generate
 
 CFG = {
+    **result_keys(Data()),
     "num_samples": 4,
     "max_new_tokens": 8,
     "prompt_tokens": 8,
@@ -61,15 +65,65 @@ def test_each_prompt_is_continued_by_both_models(
         expected = continue_prompts(
             load_model(folder),
             tokenizer,
-            [sample["prompt"] for sample in samples],
+            [
+                [tokenizer.bos_token_id, *tokenizer(sample["prompt"])["input_ids"]]
+                for sample in samples
+            ],
             max_new_tokens=8,
             temperature=0.0,
             top_p=1.0,
             batch_size=1,
             seed=0,
+            stops=[tokenizer.eos_token_id],
         )
         assert [sample[name] for sample in samples] == expected
     assert any(sample["base"] != sample["tuned"] for sample in samples)
+
+
+def test_a_conversation_s_last_answer_is_written_anew(
+    tmp_path: Path, chat_folder: Path, texts: list[str]
+) -> None:
+    talks = [
+        conversation(("user", "é?"), ("assistant", "x"), ("user", "y"), ("assistant", " 東京 ")),
+        conversation(("user", "a"), ("assistant", "")),
+    ]
+    rows = ((split, talk) for split in ("train", "test") for talk in talks)
+    write_dataset(tmp_path / "talks", rows, "messages", {})
+    cfg = {"format": "messages", "chat_template": CHATML}
+    file = tmp_path / "talks/test.parquet"
+    samples = run(chat_folder, chat_folder, file, tmp_path / "samples.jsonl", **cfg)
+    asked = "<|im_start|>user\né?<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n"
+    assert [(sample["prompt"], sample["reference"]) for sample in samples] == [
+        (f"{asked}<|im_start|>user\ny<|im_end|>\n<|im_start|>assistant\n", " 東京 "),
+        ("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n", ""),
+    ]
+    tokenizer = chat_tokenizer(texts)
+    expected = continue_prompts(
+        load_model(chat_folder),
+        tokenizer,
+        [tokenizer(sample["prompt"])["input_ids"] for sample in samples],
+        max_new_tokens=8,
+        temperature=0.0,
+        top_p=1.0,
+        batch_size=1,
+        seed=0,
+        stops=[tokenizer.eos_token_id],
+    )
+    assert [sample["tuned"] for sample in samples] == expected
+
+
+def test_the_stop_tokens_of_the_model_s_folder_end_a_continuation(
+    tmp_path: Path, tuned_folder: Path, tokenizer: PreTrainedTokenizerFast, pairs: Path
+) -> None:
+    folder = Path(shutil.copytree(tuned_folder, tmp_path / "model"))
+    settings = json.loads((folder / "generation_config.json").read_text())
+    settings["eos_token_id"] = [*range(len(tokenizer))]
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    samples = run(folder, folder, pairs, tmp_path / "samples.jsonl", format="prompt-completion")
+    for sample in samples:
+        assert len(tokenizer(sample["tuned"])["input_ids"]) <= 1, "the first token stops"
+    longer = run(tuned_folder, tuned_folder, pairs, tmp_path / "longer.jsonl")
+    assert any(len(tokenizer(sample["tuned"])["input_ids"]) > 1 for sample in longer)
 
 
 def test_of_functions_it_is_said_whether_they_parse(

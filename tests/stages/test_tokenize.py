@@ -5,20 +5,34 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conversations import CHATML, SAID, TALKS
 from transformers import PreTrainedTokenizerFast
 
+from moray.config.schema import Data, result_keys
 from moray.corpus.dataset import SPLITS, read_documents, write_dataset
 from moray.corpus.document import Document
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.stages.tokenize import tokenize
-from moray.tokens.store import Segment, Split
+from moray.tokens.rows import Segment, is_trained
+from moray.tokens.store import Split
+from moray.tokens.tokenizer import load_tokenizer
 
-CFG = {"block_size": 16, "format": "text"}
+STOP = "<|endoftext|>"
+
+
+def recipe(format: str = "text", **keys: object) -> dict[str, Any]:
+    return {"format": format, **result_keys(Data.model_validate({"block_size": 16, **keys}))}
+
+
+CFG = recipe()
+ON_THE_FLY = recipe(tokenize="on-the-fly", loader="stream")
 
 
 def rows_of(dataset: Path, split: str) -> list[Document]:
@@ -38,25 +52,28 @@ def test_each_split_holds_its_documents(
         plain = {"add_special_tokens": False}
         count = sum(len(tokenizer(text, **plain)["input_ids"]) + 1 for text in trained)
         counts = manifest["splits"][name]
-        assert counts["trained_tokens"] == count == split.mask.sum()
+        assert counts["trained_tokens"] == count == is_trained(split.rows).sum()
         assert counts["tokens"] == split.segments[:, Segment.LENGTH].sum()
         assert (counts["rows"], counts["segments"]) == (len(split), len(split.segments))
-        assert split.segments[:, Segment.BYTES].sum() == sum(len(t.encode()) for t in trained)
+        # Bytes are what scores are a ratio to; train isn't scored.
+        size = 0 if name == "train" else sum(len(text.encode()) for text in trained)
+        assert split.segments[:, Segment.BYTES].sum() == size
         assert set(split.segments[:, Segment.DOCUMENT].tolist()) == set(range(len(rows)))
 
 
-def test_documents_are_numbered_through_all_batches(
+def test_documents_are_numbered_through_all_row_groups(
     tmp_path: Path, model_folder: Path, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     dataset = tmp_path / "dataset"
     dataset.mkdir()
     for name in SPLITS:
         rows = [{"text": str(number)} for number in range(2100 if name == "train" else 1)]
-        pq.write_table(pa.Table.from_pylist(rows), dataset / f"{name}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows), dataset / f"{name}.parquet", row_group_size=500)
     tokenize(dataset, model_folder, tmp_path / "out", CFG)
     split = Split(tmp_path / "out", "train")
+    assert len(split.windows) == 5
     for start, length, document, _ in split.segments[::50].tolist():
-        tokens = split.tokens.reshape(-1)[start : start + length]
+        tokens = split.rows["tokens"].reshape(-1)[start : start + length]
         assert tokenizer.decode(tokens[1:-1].tolist()) == str(document)
 
 
@@ -88,7 +105,138 @@ def test_with_nothing_to_train_on_there_is_no_store(
     tokenize(dataset, model_folder, tmp_path / "out", CFG)
     with pytest.raises(UserError, match=rf"{split}\.parquet: got no token to train"):
         tokenize(copy, model_folder, tmp_path / "out", CFG)
-    assert not (tmp_path / "out/manifest.json").exists()
+    assert not (tmp_path / "out").exists()
+
+
+TURNED = recipe("messages", chat_template=CHATML, block_size=64)
+
+
+@pytest.fixture
+def talks(tmp_path: Path) -> Path:
+    """A dataset of three conversations in each split."""
+    pairs = ((split, talk) for split in SPLITS for talk in TALKS)
+    write_dataset(tmp_path / "talks", pairs, "messages", {"source": "test"})
+    return tmp_path / "talks"
+
+
+@pytest.mark.parametrize("format", ["messages", "instruction"])
+def test_of_conversations_the_store_trains_what_the_assistant_says(
+    tmp_path: Path, talks: Path, chat_folder: Path, format: str
+) -> None:
+    tokenize(talks, chat_folder, tmp_path / "out", TURNED | {"format": format})
+    tokenizer = load_tokenizer(chat_folder)
+    for name in SPLITS:
+        split = Split(tmp_path / "out", name)
+        tokens, trained = split.rows["tokens"].reshape(-1), is_trained(split.rows).reshape(-1)
+        said, size = dict.fromkeys(range(3), ""), 0
+        for start, length, document, bytes in split.segments.tolist():
+            part = slice(start, start + length)
+            said[document] += tokenizer.decode(tokens[part][trained[part]])
+            size += bytes
+        assert list(said.values()) == ["".join(turns) for turns in SAID]
+        texts = [turn.removesuffix("<|im_end|>") for turns in SAID for turn in turns]
+        assert size == (0 if name == "train" else sum(len(text.encode()) for text in texts))
+
+
+def test_conversations_need_a_template(tmp_path: Path, talks: Path, chat_folder: Path) -> None:
+    with pytest.raises(UserError, match=r"^data\.chat_template: got none, and the tokenizer has"):
+        tokenize(talks, chat_folder, tmp_path / "out", recipe("messages"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_template_of_the_tokenizer_serves_where_none_is_given(
+    tmp_path: Path, talks: Path, chat_folder: Path
+) -> None:
+    folder = Path(shutil.copytree(chat_folder, tmp_path / "model"))
+    (folder / "chat_template.jinja").write_text(CHATML)
+    tokenize(talks, chat_folder, tmp_path / "given", TURNED)
+    tokenize(talks, folder, tmp_path / "own", recipe("messages", block_size=64))
+    for split in SPLITS:
+        given, own = (Split(tmp_path / name, split).rows for name in ("given", "own"))
+        np.testing.assert_array_equal(given, own)
+
+
+def test_a_row_that_the_template_cannot_take_leaves_nothing_behind(
+    tmp_path: Path, talks: Path, chat_folder: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/manifest.json").write_text("of an earlier store")
+    template = "{{ messages[0].missing.deeper if messages[0].content == 'x' }}" + CHATML
+    with pytest.raises(UserError, match=rf"^{talks}/test\.parquet, row 2: got a chat template"):
+        tokenize(talks, chat_folder, tmp_path / "out", TURNED | {"chat_template": template})
+    assert not (tmp_path / "out").exists()
+
+
+def test_on_the_fly_the_store_keeps_what_its_rows_are_made_from(
+    tmp_path: Path, dataset: Path, model_folder: Path
+) -> None:
+    tokenize(dataset, model_folder, tmp_path / "ahead", CFG)
+    tokenize(dataset, model_folder, tmp_path / "out", ON_THE_FLY)
+    manifest = read_manifest(tmp_path / "out")
+    assert damaged_files(tmp_path / "out") == []
+    assert sorted(manifest["files"]) == [
+        "preview.txt",
+        "test.rows",
+        "test.segments",
+        "tokenizer/config.json",
+        "tokenizer/generation_config.json",
+        "tokenizer/tokenizer.json",
+        "tokenizer/tokenizer_config.json",
+        "train.parquet",
+        "validation.rows",
+        "validation.segments",
+    ]
+    assert manifest["splits"] == read_manifest(tmp_path / "ahead")["splits"]
+    kept = (tmp_path / "out/train.parquet").read_bytes()
+    assert kept == (dataset / "train.parquet").read_bytes()
+    assert manifest["recipe"] == ON_THE_FLY
+
+
+def test_documents_that_are_dropped_are_counted_and_told_of(
+    tmp_path: Path,
+    dataset: Path,
+    model_folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tokenize(dataset, model_folder, tmp_path / "out", recipe(long_documents="drop"))
+    splits = read_manifest(tmp_path / "out")["splits"]
+    total = 0
+    for name in SPLITS:
+        texts = [tuple(row.values()) for row in rows_of(dataset, name)]
+        lengths = [sum(len(tokenizer(t)["input_ids"]) for t in text) + 2 for text in texts]
+        dropped = {n for n, length in enumerate(lengths) if length > 16}
+        assert splits[name]["dropped_documents"] == len(dropped) > 0
+        kept = set(Split(tmp_path / "out", name).segments[:, Segment.DOCUMENT].tolist())
+        assert kept == set(range(len(texts))) - dropped
+        total += len(dropped)
+    assert f", {total} documents dropped that are longer than a row" in capsys.readouterr().err
+
+
+def test_where_all_documents_are_dropped_the_length_is_named(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    rows = ((split, Document(text="x" * 20)) for split in SPLITS)
+    write_dataset(tmp_path / "dataset", rows, "text", {})
+    cfg = recipe(long_documents="drop")
+    with pytest.raises(UserError, match=r"1 documents dropped .*data\.block_size \(16\)"):
+        tokenize(tmp_path / "dataset", model_folder, tmp_path / "out", cfg)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("cfg", [CFG, ON_THE_FLY])
+def test_a_preview_shows_documents_of_the_test_split(
+    tmp_path: Path, dataset: Path, model_folder: Path, cfg: dict[str, Any]
+) -> None:
+    tokenize(dataset, model_folder, tmp_path / "out", cfg | {"block_size": 4096})
+    heading, *entries = (tmp_path / "out/preview.txt").read_text("utf-8").split("\n--- document ")
+    assert heading == "test split"
+    shown = [
+        f"{STOP}{row.get('prompt', '')}⟦{row.get('completion', row.get('text'))}{STOP}⟧"
+        for row in rows_of(dataset, "test")[:3]
+    ]
+    shown[-1] += "\n"
+    assert [entry.partition("\n")[2] for entry in entries] == shown
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -108,6 +256,38 @@ def test_it_is_a_command_too(tmp_path: Path, model_folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert damaged_files(out) == []
     assert "tokens out: " in done.stderr
+
+
+FULL_DISK = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
+runpy.run_module("moray.stages.tokenize", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("cfg", "limit"), [(CFG, 4096), (ON_THE_FLY, 4096)])
+def test_a_full_disk_costs_one_line_and_no_restart_by_hand(
+    tmp_path: Path, model_folder: Path, texts: list[str], cfg: dict[str, Any], limit: int
+) -> None:
+    """The kernel refuses to write more than `limit` bytes of a file, as it does with a quota."""
+    dataset, out = tmp_path / "dataset", tmp_path / "out"
+    pairs = ((split, Document(text=text)) for split in SPLITS for text in texts)
+    write_dataset(dataset, pairs, "text", {})
+    options = {"dataset": dataset, "model": model_folder, "output": out, "cfg": json.dumps(cfg)}
+    command = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(limit), *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {out}: got a full disk after ")
+    assert line.endswith("; free some and run the same command again")
+    assert not out.exists()
+    tokenize(dataset, model_folder, out, cfg)
+    assert damaged_files(out) == []
 
 
 def test_the_command_explains_itself() -> None:

@@ -6,30 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from small_model import MODEL
 
-from moray.config.schema import Train
+from moray.config.schema import Data, Train, result_keys
 from moray.corpus.dataset import write_dataset
 from moray.corpus.document import Document
-from moray.corpus.python_stdlib import functions
+from moray.corpus.sources.python_stdlib import functions
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.train.job import Job, Place
 
 Make = Callable[..., Job]
-
-MODEL = {
-    "source": "scratch",
-    "architecture": "llama",
-    "tokenizer": {"train_on": "functions", "vocab_size": 300},
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": None,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": True,
-    "seed": 0,
-}
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +28,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs = ((splits[number % 8], Document(**row)) for number, row in enumerate(rows))
     write_dataset(folder / "dataset", pairs, "prompt-completion", {"source": "test"})
     base_model(folder / "model", MODEL, folder / "dataset")
-    cfg = {"block_size": 64, "format": "prompt-completion"}
+    cfg = {"format": "prompt-completion", **result_keys(Data(block_size=64))}
     tokenize(folder / "dataset", folder / "model", folder / "tokens", cfg)
     return folder
 

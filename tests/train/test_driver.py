@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from moray.config.schema import Ray, Train
+from moray.config.schema import Data, Ray, Train
 from moray.errors import UserError
 from moray.train.driver import run_training
 from moray.train.history import read_history
@@ -17,7 +17,16 @@ from moray.train.worker import train
 def run(job: Job, small: Path, output: Path, settings: Train, **ray: Any) -> None:
     output.mkdir()
     ray_settings = Ray(storage_path=str(job.work), **ray)
-    run_training("name", small / "model", small / "tokens", output, settings, ray_settings, code="")
+    run_training(
+        "name",
+        small / "model",
+        small / "tokens",
+        output,
+        settings,
+        data_settings=Data(block_size=64),
+        ray_settings=ray_settings,
+        code="",
+    )
 
 
 def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(

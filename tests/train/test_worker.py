@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from packed import pieces_of
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from moray.errors import UserError
 from moray.tokens.order import Order
-from moray.tokens.store import Segment, Split
+from moray.tokens.store import Split
 from moray.train import checkpoint
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job, Place
@@ -47,7 +48,7 @@ def reference_losses(job: Job) -> list[float]:
         groups,
         betas=(settings.adam_beta1, settings.adam_beta2),
     )
-    order, means = Order(len(split), settings.global_batch_size, settings.seed), []
+    order, means = Order(split.windows, settings.global_batch_size, settings.seed), []
     assert settings.max_steps is not None
     for step in range(settings.max_steps):
         documents = [piece for row in order.rows(step) for piece in pieces(split, int(row))]
@@ -69,12 +70,10 @@ def reference_losses(job: Job) -> list[float]:
 
 
 def pieces(split: Split, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    found = []
-    for segment in split.segments_of(row):
-        place = slice(segment[Segment.START], segment[Segment.START] + segment[Segment.LENGTH])
-        tokens = torch.from_numpy(split.tokens[row][place].astype(np.int64))
-        found.append((tokens, torch.from_numpy(split.mask[row][place].astype(bool))))
-    return found
+    return [
+        (torch.from_numpy(piece.tokens.astype(np.int64)), torch.from_numpy(piece.mask))
+        for piece in pieces_of(split, row)
+    ]
 
 
 def test_losses_are_those_of_plain_transformers_on_separate_documents(

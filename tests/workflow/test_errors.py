@@ -51,8 +51,8 @@ def test_a_failing_stage_costs_one_line_and_its_log_has_the_trace(fresh: Project
     assert done.returncode != 0
     told = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
     assert told == [
-        "error: data/modules.jsonl: got columns content, expected text; "
-        "rename the columns or choose the format that fits"
+        "error: data/modules.jsonl, line 1: got columns content, expected text; "
+        "name the column under columns, or choose the format that fits"
     ]
     assert "Traceback" not in done.stderr
     assert "Traceback" in (fresh.folder / "logs/download/modules.log").read_text()

@@ -100,21 +100,48 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         setting("datasets.functions.test_share", 0.3),
         {"download functions"} | FUNCTIONS_TOKENS | TUNED,
     ),
+    "what becomes of long documents": (
+        setting("defaults.data.long_documents", "drop"),
+        RUNS | TOKENS,
+    ),
+    "a column's name": (
+        setting("datasets.functions.columns", {"prompt": "completion", "completion": "prompt"}),
+        {"download functions"} | FUNCTIONS_TOKENS | TUNED,
+    ),
     "the user's data": (more_data, {"download functions"} | FUNCTIONS_TOKENS | TUNED),
     # Keys that only say how it is executed.
     "number of workers": (setting("defaults.ray.num_workers", 1), NOTHING),
     "micro-batch": (setting("defaults.train.micro_batch_size", 1), NOTHING),
     "steps between checkpoints": (setting("defaults.train.save_steps", 1), NOTHING),
+    "loader": (setting("defaults.data.loader", "stream"), NOTHING),
+    "place that is streamed from": (
+        setting("defaults.data", {"block_size": 64, "loader": "stream", "stream_from": "s3://x"}),
+        NOTHING,
+    ),
     "place of checkpoints": (setting("defaults.ray.storage_path", "elsewhere"), NOTHING),
     "rows in a forward pass": (setting("defaults.evaluate.batch_size", 1), NOTHING),
     # Code, down to the modules that a stage imports.
     "code of the sample order": (code("tokens/order.py"), RUNS),
     "code of the sample order, from an older file": (older_code, RUNS),
-    "code of a source": (code("corpus/files.py"), ALL),
+    "code of a source": (code("corpus/readers.py"), ALL),
     "code of the intervals": (code("evaluate/bootstrap.py"), {"evaluate base", "evaluate tuned"}),
     "code of sampling": (code("evaluate/generation.py"), {"generate base", "generate tuned"}),
     "code of the schema": (code("config/schema/sections.py"), NOTHING),
     # What isn't a change.
+    "a template where nobody converses": (setting("defaults.data.chat_template", "x"), NOTHING),
+    "keys in another order": (
+        setting(
+            "datasets.functions",
+            {
+                "validation_share": 0.1,
+                "test_share": 0.2,
+                "format": "prompt-completion",
+                "path": "data/functions.jsonl",
+                "source": "files",
+            },
+        ),
+        NOTHING,
+    ),
     "nothing": (lambda project: None, NOTHING),
     "every file touched": (reversed_times, NOTHING),
     "a clone copied over": (clone_copied_over, NOTHING),

@@ -1,7 +1,7 @@
 rule download:
     """A dataset's source as three splits of rows."""
     input:
-        files=lambda wildcards: DATASET_FILES[wildcards.dataset],
+        unpack(lambda wildcards: DATASET_FILES[wildcards.dataset]),
     output:
         train="results/datasets/{dataset}/train.parquet",
         validation="results/datasets/{dataset}/validation.parquet",

@@ -10,5 +10,5 @@ with stage(snakemake.log[0]):
     download(
         output=Path(snakemake.output.index).parent,
         cfg=snakemake.params.cfg,
-        files=[Path(file) for file in snakemake.input.get("files", [])],
+        files={split: list(files) for split, files in snakemake.input.items()},
     )

@@ -38,7 +38,8 @@ _EXPECTED = {
 }
 
 # How pydantic spells the branches of the unions in the schema.
-_BRANCHES = {"RunRef", "bool", "str", "constrained-str", "literal['auto']", "list[str]", "[key]"}
+_BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str", "list[str]"}
+_BRANCHES |= {"literal['auto']", "[key]"}
 
 # In these, it puts the source of an entry after the entry's name; a source may be named like
 # one of its own keys.
@@ -53,9 +54,13 @@ def describe(error: ValidationError, written: Mapping[str, Any]) -> list[UserErr
         written: the config before that, so that a fault in `defaults` is told once.
     """
     faults: dict[str, list[ErrorDetails]] = {}
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    defaults = [(d["loc"][1:], d["msg"]) for d in details if d["loc"][:1] == ("defaults",)]
+    for detail in details:
         path, stands_there = _locate(detail, written)
-        if stands_there:
+        # Where keys of the defaults are at odds, they are so in each run that adds to them.
+        inherited = (detail["loc"][2:], detail["msg"]) in defaults
+        if stands_there and not (detail["type"] == "value_error" and inherited):
             faults.setdefault(path, []).append(detail)
     return [
         _fault(path, details)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from moray.config.schema import (
+    CHAT_FORMATS,
+    Dataset,
     Experiment,
     LocalFiles,
     PathModel,
@@ -21,6 +23,7 @@ from moray.config.schema import (
     RunRef,
     ScratchModel,
     execution_keys,
+    paths_by_split,
     result_keys,
 )
 from moray.errors import UserError
@@ -37,26 +40,30 @@ def dataset_config(experiment: Experiment, dataset: str) -> dict[str, Any]:
     return dict(sorted(config.items()))
 
 
-def dataset_files(experiment: Experiment, dataset: str) -> list[str]:
-    """The user's files that a dataset is read from.
+def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
+    """The user's files that each split of a dataset is read from.
 
     Raises:
         UserError: if a path or glob matches no file.
     """
     section = experiment.datasets[dataset]
     if not isinstance(section, LocalFiles):
-        return []
-    files: list[str] = []
-    for pattern in section.patterns:
-        matches = sorted(match for match in glob(pattern, recursive=True) if Path(match).is_file())
-        if not matches:
-            raise UserError(
-                f"datasets.{dataset}.path",
-                f"got {pattern}, expected a file or a glob that matches files",
-                "check the path, which is relative to the working directory",
-            )
-        files += matches
-    return list(dict.fromkeys(files))
+        return {}
+    return {
+        str(split): list(dict.fromkeys(file for path in paths for file in _files(path, dataset)))
+        for split, paths in paths_by_split(section.path).items()
+    }
+
+
+def _files(path: str, dataset: str) -> list[str]:
+    matches = sorted(match for match in glob(path, recursive=True) if Path(match).is_file())
+    if not matches:
+        raise UserError(
+            f"datasets.{dataset}.path",
+            f"got {path}, expected a file or a glob that matches files",
+            "check the path, which is relative to the working directory",
+        )
+    return matches
 
 
 def model_config(experiment: Experiment, model: str) -> dict[str, Any]:
@@ -89,7 +96,26 @@ def store_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's tokens depend on, besides its dataset's rows and its tokenizer."""
     section = experiment.runs[run]
     dataset = experiment.datasets[section.dataset]
-    return dict(sorted({"format": dataset.format, **result_keys(section.data)}.items()))
+    config = {"format": dataset.format, **result_keys(section.data)}
+    config["chat_template"] = chat_template(experiment, run) if _is_chat(dataset) else None
+    return dict(sorted(config.items()))
+
+
+def chat_template(experiment: Experiment, run: str) -> str | None:
+    """The template that a run's model speaks by, where it isn't the tokenizer's own.
+
+    A run on conversations has that of its own section; any other, and one without, that of the
+    run it starts from.
+    """
+    section = experiment.runs[run]
+    own = section.data.chat_template if _is_chat(experiment.datasets[section.dataset]) else None
+    if own is None and isinstance(section.model, RunRef):
+        return chat_template(experiment, section.model.run)
+    return own
+
+
+def _is_chat(dataset: Dataset) -> bool:
+    return dataset.format in CHAT_FORMATS
 
 
 def store_name(experiment: Experiment, run: str) -> str:
@@ -118,13 +144,19 @@ def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
 def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
     """How a run is trained, without effect on its result."""
     section = experiment.runs[run]
-    return {"ray": execution_keys(section.ray), "train": execution_keys(section.train)}
+    names = ("data", "ray", "train")
+    return {name: execution_keys(getattr(section, name)) for name in names}
 
 
 def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What the model card says of a run, besides what training recorded."""
     section = experiment.runs[run]
-    return {"dataset": section.dataset, "run": run, "start": start_folder(experiment, run)}
+    return {
+        "chat_template": chat_template(experiment, run),
+        "dataset": section.dataset,
+        "run": run,
+        "start": start_folder(experiment, run),
+    }
 
 
 def evaluate_config(experiment: Experiment, run: str) -> dict[str, Any]:
@@ -137,7 +169,7 @@ def generate_config(experiment: Experiment, run: str) -> dict[str, Any]:
     section = experiment.runs[run]
     dataset = experiment.datasets[section.dataset]
     code = isinstance(dataset, PythonStdlib)
-    config = {"format": dataset.format, "is_python": code, **result_keys(section.generate)}
+    config = {"is_python": code, **store_config(experiment, run), **result_keys(section.generate)}
     return dict(sorted(config.items()))
 
 

@@ -141,7 +141,8 @@ def _execution_only(sections: Mapping[str, Any]) -> Iterator[str]:
 def _section(heading: str, model: Mapping[str, Any]) -> Iterator[str]:
     """Heading, meaning and table of a model, then those of the models in its keys."""
     yield f"{heading}\n\n{model['description']}\n"
-    fields = model["properties"]
+    # What an entry must have first; else a model's inherited keys would come before its own.
+    fields = dict(sorted(model["properties"].items(), key=lambda item: "default" in item[1]))
     yield "| key | value | default | meaning |\n|---|---|---|---|"
     for key, field in fields.items():
         mark = " †" if EXECUTION_ONLY in field else ""

@@ -20,7 +20,8 @@ def check_references(experiment: Experiment) -> list[UserError]:
 
 def _shares(experiment: Experiment) -> Iterator[UserError]:
     for name, dataset in experiment.datasets.items():
-        if dataset.validation_share + dataset.test_share >= 1:
+        taken = {"validation": dataset.validation_share, "test": dataset.test_share}
+        if sum(share for split, share in taken.items() if split not in dataset.given_splits) >= 1:
             yield UserError(
                 f"datasets.{name}.test_share",
                 f"got {dataset.test_share:g} beside validation_share {dataset.validation_share:g}, "
@@ -49,7 +50,8 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
             f"({run.ray.num_workers})",
             "change either",
         )
-    if run.dataset in experiment.datasets and experiment.datasets[run.dataset].test_share == 0:
+    dataset = experiment.datasets.get(run.dataset)
+    if dataset and "test" not in dataset.given_splits and dataset.test_share == 0:
         yield UserError(
             f"datasets.{run.dataset}.test_share",
             f"got 0, expected a share of test rows for run {name} to be judged on",

@@ -1,8 +1,11 @@
-"""A dataset on disk: one Parquet file a split, and `dataset.json` that says where it is from."""
+"""A dataset on disk: one Parquet file a split, and `dataset.json` that says where it is from.
+
+Row groups are bounded in bytes: they are what later stages hold in memory at a time.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +16,7 @@ from moray.provenance.digest import sha256_file
 from moray.provenance.manifest import write_json
 
 SPLITS = ("train", "validation", "test")
-_ROWS_AT_ONCE = 1000
+_GROUP_BYTES = 4 * 2**20
 
 
 def write_dataset(
@@ -36,42 +39,78 @@ def write_dataset(
     (folder / "dataset.json").unlink(missing_ok=True)
     columns = COLUMNS[format]
     schema = pa.schema([(column, pa.string()) for column in columns])
-    waiting: dict[str, list[Document]] = {split: [] for split in SPLITS}
-    counts = {split: {"rows": 0, "bytes": 0} for split in SPLITS}
-    writers = {split: pq.ParquetWriter(folder / f"{split}.parquet", schema) for split in SPLITS}
-
-    def flush(split: str) -> None:
-        batch = [{column: row.get(column) for column in columns} for row in waiting[split]]
-        writers[split].write_table(pa.Table.from_pylist(batch, schema))
-        waiting[split].clear()
-
+    writers = {split: _SplitWriter(folder / f"{split}.parquet", schema) for split in SPLITS}
     for split, document in rows:
-        waiting[split].append(document)
-        counts[split]["rows"] += 1
-        counts[split]["bytes"] += sum(len(str(document.get(c, "")).encode()) for c in columns)
-        if len(waiting[split]) == _ROWS_AT_ONCE:
-            flush(split)
-    for split in SPLITS:
-        flush(split)
-        writers[split].close()
+        writers[split].add(document)
+    for writer in writers.values():
+        writer.close()
     for split in ("train", "test"):
-        if counts[split]["rows"] == 0:
+        if writers[split].rows == 0:
             raise UserError(
                 f"{folder}/{split}.parquet",
-                f"got no rows out of {sum(count['rows'] for count in counts.values())}",
+                f"got no rows out of {sum(writer.rows for writer in writers.values())}",
                 "give the dataset more documents or change its shares",
             )
     splits = {
-        split: {**counts[split], "sha256": sha256_file(folder / f"{split}.parquet")}
-        for split in SPLITS
+        split: {"rows": writer.rows, "bytes": writer.bytes, "sha256": sha256_file(writer.path)}
+        for split, writer in writers.items()
     }
     description = {**origin, "format": format, "splits": splits}
     write_json(folder / "dataset.json", description)
     return description
 
 
-def read_documents(file: Path) -> Iterator[list[Document]]:
-    """The documents of a split, in batches, in a memory that doesn't grow with the file."""
+class _SplitWriter:
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path, self.rows, self.bytes = path, 0, 0
+        self._schema = schema
+        self._file = pq.ParquetWriter(path, schema)
+        self._waiting: list[Document] = []
+        self._waiting_bytes = 0
+
+    def add(self, document: Document) -> None:
+        size = sum(len(str(document.get(name) or "").encode()) for name in self._schema.names)
+        self._waiting.append(document)
+        self._waiting_bytes += size
+        self.rows += 1
+        self.bytes += size
+        if self._waiting_bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        if self._waiting:
+            self._flush()
+        self._file.close()
+
+    def _flush(self) -> None:
+        columns = {
+            name: [document.get(name) for document in self._waiting] for name in self._schema.names
+        }
+        table = pa.table(columns, self._schema)
+        self._file.write_table(table, row_group_size=len(self._waiting))
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
+
+def num_groups(file: Path) -> int:
+    """Row groups of a split."""
     with pq.ParquetFile(file) as table:
-        for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE):
-            yield batch.to_pylist()
+        return int(table.num_row_groups)
+
+
+def num_documents(file: Path) -> int:
+    """Documents of a split."""
+    return int(pq.read_metadata(file).num_rows)
+
+
+def read_group(file: Path, group: int) -> list[Document]:
+    """The documents of a row group."""
+    with pq.ParquetFile(file) as table:
+        return cast(list[Document], table.read_row_group(group).to_pylist())
+
+
+def read_documents(file: Path) -> Iterator[list[Document]]:
+    """The documents of a split, a row group at a time."""
+    with pq.ParquetFile(file) as table:
+        for group in range(table.num_row_groups):
+            yield cast(list[Document], table.read_row_group(group).to_pylist())

@@ -1,15 +1,69 @@
 """What a source gives: documents, as rows of one of the formats."""
 
-from typing import TypedDict
+import json
+from typing import Any, TypedDict
 
 
 class Document(TypedDict, total=False):
-    """A row: `text`, or `prompt` and `completion`; `group` keeps rows in one split."""
+    """A row: `text`; or `prompt` and `completion`; or `messages` with `tools`.
+
+    Messages and tools are JSON texts in OpenAI's spelling: a column of nested values would get
+    one type for all rows, which arguments of tools don't have. `group` keeps rows in one split.
+    """
 
     text: str
     prompt: str
     completion: str
+    messages: str
+    tools: str | None
     group: str
 
 
-COLUMNS = {"text": ("text",), "prompt-completion": ("prompt", "completion")}
+COLUMNS = {
+    "text": ("text",),
+    "prompt-completion": ("prompt", "completion"),
+    "instruction": ("messages", "tools"),
+    "messages": ("messages", "tools"),
+}
+
+
+def content(document: Document) -> str:
+    """What makes two documents the same."""
+    if "text" in document:
+        return document["text"]
+    if "prompt" in document:
+        return f"{document['prompt']}\0{document['completion']}"
+    return f"{document['messages']}\0{document['tools'] or ''}"
+
+
+def plain_text(document: Document) -> str:
+    """The text of a document as one: of a conversation, what is said in it."""
+    if "messages" in document:
+        return "\n".join(message["content"] for message in messages_of(document))
+    return document.get("text") or document.get("prompt", "") + document.get("completion", "")
+
+
+def messages_of(document: Document) -> list[dict[str, Any]]:
+    """The messages of a conversation, parsed."""
+    messages: list[dict[str, Any]] = json.loads(document["messages"])
+    return messages
+
+
+def tools_of(document: Document) -> list[dict[str, Any]] | None:
+    """The tools of a conversation, parsed; None if it has none."""
+    tools = document.get("tools")
+    return json.loads(tools) if tools else None
+
+
+class RowError(Exception):
+    """A row that is no document of the format; whoever knows where it stands says so.
+
+    Args:
+        problem: what was found and what was expected.
+        remedy: what the user can do about it.
+    """
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem, remedy)
+        self.problem = problem
+        self.remedy = remedy

@@ -1,90 +1,172 @@
-"""Local files as a corpus: text files as documents, tables as rows."""
+"""Files as rows, each with its place in the file; compressed ones too."""
 
-import glob
-from collections.abc import Iterator
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from moray.corpus.document import COLUMNS, Document
+from moray.corpus.document import Document, RowError
+from moray.corpus.formats import Shape, document, without_nulls
 from moray.errors import UserError
 
-# Otherwise each local file that is read is reported to the hub; where there is no network, that
-# takes seconds a file.
-datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+Row = dict[str, Any]
+Rows = Iterator[tuple[str, Row]]
 
-_BUILDERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+# What pyarrow unpacks while it reads.
+_COMPRESSED = {".gz", ".zst"}
+
+# A larger text file is several documents, so that none takes more memory than many small ones.
+_TEXT_BYTES = 4 * 2**20
 
 
-def documents(files: list[Path], format: str) -> Iterator[Document]:
+def documents(files: list[Path], shape: Shape) -> Iterator[Document]:
     """All documents of some files, in order.
 
     Raises:
-        UserError: naming the file that can't be read, or that lacks a column of the format.
+        UserError: naming the file that can't be read, and the place in it.
     """
     for file in files:
-        if file.suffix == ".txt":
-            yield _text_file(file, format)
-        elif file.suffix in _BUILDERS:
-            yield from _table(file, format)
-        else:
+        try:
+            for place, row in _read(file):
+                try:
+                    yield document(row, shape)
+                except RowError as error:
+                    raise UserError(f"{file}, {place}", error.problem, error.remedy) from error
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            first = str(error).partition("\n")[0]
             raise UserError(
-                str(file),
-                f"got the ending {file.suffix!r}, expected .txt or {', '.join(_BUILDERS)}",
-                "rename or convert the file",
-            )
+                str(file), f"got a file that can't be read ({first})", "check the file"
+            ) from error
 
 
-def _text_file(file: Path, format: str) -> Document:
-    if format != "text":
-        raise UserError(str(file), f"got a .txt file for {format}", "set format: text")
-    try:
-        return Document(text=file.read_bytes().decode("utf-8"))
-    except OSError as error:
+def _read(file: Path) -> Rows:
+    kind = Path(file.stem).suffix if file.suffix in _COMPRESSED else file.suffix
+    if kind not in _READERS or (kind == ".parquet" and file.suffix in _COMPRESSED):
         raise UserError(
-            str(file), f"got an unreadable file ({error.strerror})", "check the file"
-        ) from error
+            str(file),
+            f"got the ending {file.suffix!r}, expected {', '.join(_READERS)}, "
+            "compressed as .gz or .zst or not",
+            "rename or convert the file",
+        )
+    return _READERS[kind](file)
+
+
+def _opened(file: Path) -> io.BufferedReader:
+    # pyarrow finds the compression by the ending.
+    return io.BufferedReader(pa.input_stream(str(file)))
+
+
+def _text(file: Path) -> Rows:
+    with _opened(file) as stream:
+        offset = 0
+        while part := stream.read(_TEXT_BYTES):
+            # To the end of a line, so that no character is cut either.
+            part += stream.readline()
+            yield f"byte {offset}", {"text": _decoded(file, part, offset)}
+            offset += len(part)
+
+
+def _json_lines(file: Path) -> Rows:
+    with _opened(file) as stream:
+        for number, line in enumerate(_lines(file, stream), 1):
+            if line.strip():
+                row = _json(file, line.rstrip("\r\n"), number)
+                yield f"line {number}", _mapping(f"{file}, line {number}", row)
+
+
+def _json_file(file: Path) -> Rows:
+    """A list of rows; or, as many write it, a row a line."""
+    with _opened(file) as stream:
+        start = stream.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+        if start != b"[":
+            yield from _json_lines(file)
+            return
+        rows = _json(file, _decoded(file, stream.read(), 0), 1)
+        for number, row in enumerate(rows, 1):
+            yield f"entry {number}", _mapping(f"{file}, entry {number}", row)
+
+
+def _csv(file: Path) -> Rows:
+    csv.field_size_limit(sys.maxsize)
+    with _opened(file) as stream:
+        reader = csv.DictReader(_lines(file, stream), strict=True)
+        try:
+            for row in reader:
+                yield f"line {reader.line_num}", row
+        except csv.Error as error:
+            # The reader counts whole rows: an open quote is told where its row begins.
+            raise UserError(
+                f"{file}, line {reader.line_num + 1}", f"got bad CSV ({error})", "mend the line"
+            ) from error
+
+
+def _parquet(file: Path) -> Rows:
+    with pq.ParquetFile(file) as table:
+        number = 0
+        for batch in table.iter_batches(batch_size=1000):
+            try:
+                rows = batch.to_pylist()
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{file}, rows {number + 1} to {number + batch.num_rows}",
+                    "got invalid UTF-8",
+                    "convert the text to UTF-8",
+                ) from error
+            for row in rows:
+                number += 1
+                yield f"row {number}", without_nulls(row)
+
+
+_READERS: dict[str, Callable[[Path], Rows]] = {
+    ".txt": _text,
+    ".jsonl": _json_lines,
+    ".json": _json_file,
+    ".csv": _csv,
+    ".parquet": _parquet,
+}
+
+
+def _lines(file: Path, stream: io.BufferedReader) -> Iterator[str]:
+    offset = 0
+    for line in stream:
+        yield _decoded(file, line, offset)
+        offset += len(line)
+
+
+def _decoded(file: Path, content: bytes, offset: int) -> str:
+    try:
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise UserError(
-            str(file), f"got invalid UTF-8 at byte {error.start}", "convert the file to UTF-8"
+            str(file),
+            f"got invalid UTF-8 at byte {offset + error.start}",
+            "convert the file to UTF-8",
         ) from error
+    # Spreadsheets put a byte order mark in front.
+    return text.removeprefix("\N{BYTE ORDER MARK}") if offset == 0 else text
 
 
-def _table(file: Path, format: str) -> Iterator[Document]:
-    wanted = COLUMNS[format]
-    options: dict[str, Any] = {}
-    if file.suffix == ".csv":
-        # Otherwise a column of digits comes as numbers, and "", "NA" or "null" as nothing.
-        options = {"converters": dict.fromkeys(wanted, str), "keep_default_na": False}
+def _json(file: Path, text: str, line: int) -> Any:
     try:
-        rows = datasets.load_dataset(
-            _BUILDERS[file.suffix],
-            # The name is read as a pattern: a[1].csv would bring in a1.csv.
-            data_files=glob.escape(str(file)),
-            split="train",
-            streaming=True,
-            **options,
-        )
-        for number, row in enumerate(rows, 1):
-            if missing := [name for name in wanted if name not in row]:
-                raise UserError(
-                    str(file),
-                    f"got columns {', '.join(row)}, expected {', '.join(missing)}",
-                    "rename the columns or choose the format that fits",
-                )
-            if others := [name for name in wanted if not isinstance(row[name], str)]:
-                got = "nothing" if row[others[0]] is None else type(row[others[0]]).__name__
-                raise UserError(
-                    str(file),
-                    f"got {got} in column {others[0]} of row {number}, expected text",
-                    "fill in the value or leave the row out",
-                )
-            yield cast(Document, {name: row[name] for name in wanted})
-    except UserError:
-        raise
-    except Exception as error:
-        first = str(error).partition("\n")[0] or type(error).__name__
+        return json.loads(text)
+    except ValueError as error:
+        found = line + getattr(error, "lineno", 1) - 1
         raise UserError(
-            str(file), f"got an unreadable {file.suffix} file ({first})", "check the file"
+            f"{file}, line {found}", f"got bad JSON ({getattr(error, 'msg', error)})", "mend it"
         ) from error
+
+
+def _mapping(place: str, row: Any) -> Row:
+    if not isinstance(row, dict):
+        raise UserError(
+            place,
+            f"got {type(row).__name__}, expected a mapping of column names to values",
+            "mend it",
+        )
+    return row

@@ -1,18 +1,13 @@
-"""Which documents are held out: by their hash, or at the end of the text."""
+"""Which documents are held out: those that the source gives, or by hash, or at the text's end."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 
-from moray.corpus.document import Document
+from moray.corpus.document import Document, content
 
 Documents = Callable[[], Iterator[Document]]
-
-
-def content(document: Document) -> str:
-    """What makes two documents the same."""
-    if "text" in document:
-        return document["text"]
-    return f"{document['prompt']}\0{document['completion']}"
+Given = Mapping[str, Documents]
 
 
 def digest(text: str) -> bytes:
@@ -20,54 +15,69 @@ def digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def by_hash(documents: Documents, validation: float, test: float) -> Iterator[tuple[str, Document]]:
-    """Give each document the split that its hash, or its group's, falls into.
+def by_hash(
+    given: Given, validation: float, test: float, dropped: Counter[str]
+) -> Iterator[tuple[str, Document]]:
+    """Give each document of train the split that its hash, or its group's, falls into.
 
     A document's split doesn't depend on which other documents there are. Of exact duplicates
-    that groups have put into different splits, test keeps its copy before validation, and
-    validation before train; within test and within validation one copy is kept.
+    in different splits, test keeps its copy before validation, and validation before train;
+    within test and within validation one copy is kept.
 
     Args:
-        documents: gives the documents anew at each call, in the same order.
-        validation: share of the hashes that falls to validation.
-        test: share of the hashes that falls to test.
+        given: the source's splits, `train` among them; each gives its documents anew at each
+            call, in the same order.
+        validation: share of train that falls to validation, 0 where that is given.
+        test: share of train that falls to test, 0 where that is given.
+        dropped: takes the number of copies left out of each split.
     """
     held_out: dict[str, set[bytes]] = {"test": set(), "validation": set()}
-    for document in documents():
-        split = _split_of(document, validation, test)
+    for split, document in _labelled(given, validation, test):
         if split != "train":
             held_out[split].add(digest(content(document)))
     test_only, validation_only = held_out["test"], held_out["validation"] - held_out["test"]
     unwritten = {"test": set(test_only), "validation": set(validation_only)}
-    for document in documents():
-        split, identity = _split_of(document, validation, test), digest(content(document))
+    for split, document in _labelled(given, validation, test):
+        identity = digest(content(document))
         if split == "train":
-            if identity not in test_only and identity not in validation_only:
-                yield split, document
-        elif identity in unwritten[split]:
-            unwritten[split].remove(identity)
+            keep = identity not in test_only and identity not in validation_only
+        else:
+            keep = identity in unwritten[split]
+            unwritten[split].discard(identity)
+        if keep:
             yield split, document
+        else:
+            dropped[split] += 1
 
 
-def by_tail(documents: Documents, validation: float, test: float) -> Iterator[tuple[str, Document]]:
+def by_tail(given: Given, validation: float, test: float) -> Iterator[tuple[str, Document]]:
     """Hold out the end of the text: the last `test` share, and the `validation` share before it.
 
-    A document that lies across a boundary is cut there. Shares are of characters.
+    A document that lies across a boundary is cut there. Shares are of the characters of train.
     """
-    total = sum(len(document["text"]) for document in documents())
+    total = sum(len(document["text"]) for document in given["train"]())
     ends = {
         "train": round(total * (1 - validation - test)),
         "validation": round(total * (1 - test)),
         "test": total,
     }
     position = 0
-    for document in documents():
+    for document in given["train"]():
         text = document["text"]
         for split, end in ends.items():
             part, text = text[: max(0, end - position)], text[max(0, end - position) :]
             position += len(part)
             if part:
                 yield split, Document(text=part)
+    for split in given.keys() - {"train"}:
+        for document in given[split]():
+            yield split, document
+
+
+def _labelled(given: Given, validation: float, test: float) -> Iterator[tuple[str, Document]]:
+    for split, documents in given.items():
+        for document in documents():
+            yield (_split_of(document, validation, test) if split == "train" else split), document
 
 
 def _split_of(document: Document, validation: float, test: float) -> str:

@@ -3,31 +3,31 @@
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from moray.tokens.encode import prompt_tokens
-
 
 @torch.no_grad()
 def continue_prompts(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    prompts: list[str],
+    prompts: list[list[int]],
     max_new_tokens: int,
     temperature: float,
     top_p: float,
     batch_size: int,
     seed: int,
+    stops: list[int],
 ) -> list[str]:
-    """What the model writes after each prompt, up to its stop token.
+    """What the model writes after each prompt, up to a stop token.
 
     Args:
         model: in evaluation mode.
         tokenizer: of the model.
-        prompts: tokenised as training tokenised them.
+        prompts: tokens of each.
         max_new_tokens: tokens of a continuation, at most.
         temperature: 0 takes the likeliest token.
         top_p: nucleus sampling (Holtzman et al., 2020).
         batch_size: prompts continued at once.
         seed: of the sampling; the same for each call with the same arguments.
+        stops: stop tokens.
     """
     sampling = (
         {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
@@ -38,9 +38,7 @@ def continue_prompts(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         for start in range(0, len(prompts), batch_size):
-            rows = [
-                prompt_tokens(tokenizer, prompt) for prompt in prompts[start : start + batch_size]
-            ]
+            rows = prompts[start : start + batch_size]
             width = max(map(len, rows))
             stop = tokenizer.eos_token_id
             # Padding goes to the left, so that each row's last token is its prompt's.
@@ -50,7 +48,7 @@ def continue_prompts(
                 input_ids=input_ids.to(model.device),
                 attention_mask=mask.to(model.device),
                 max_new_tokens=max_new_tokens,
-                eos_token_id=stop,
+                eos_token_id=stops,
                 pad_token_id=stop,
                 **sampling,
             )

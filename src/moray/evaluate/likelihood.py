@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 
 from moray.model.loss import TokenLoss, targets
 from moray.tokens.batch import IGNORED, Batch, make_batch
-from moray.tokens.store import Segment, Split
+from moray.tokens.rows import Segment
+from moray.tokens.store import Split
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def score(model: PreTrainedModel, split: Split, num_rows: int, batch_size: int) 
     correct = np.zeros_like(tokens)
     for start in range(0, num_rows, batch_size):
         rows = np.arange(start, min(start + batch_size, num_rows))
-        batch = make_batch(split, rows)
+        batch = make_batch(split.rows[rows])
         piece = _piece_of_token(split, rows, batch)
         batch = batch.to(model.device)
         logits, wanted = module.logits(batch).float(), targets(batch)

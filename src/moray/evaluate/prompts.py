@@ -4,24 +4,30 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from transformers import PreTrainedTokenizerFast
 
-from moray.corpus.document import Document
+from moray.corpus.document import Document, RowError
 from moray.errors import UserError
-from moray.tokens.encode import prompt_tokens
+from moray.tokens.encode import Encoder
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, and the text behind it in the document that it was taken from."""
+    """A prompt, and what is behind it in the document that it was taken from.
+
+    Attributes:
+        text: the prompt.
+        tokens: as training saw it, the document's first token included.
+        reference: the text behind it.
+    """
 
     text: str
+    tokens: list[int]
     reference: str
 
 
 def choose_prompts(
     documents: Iterable[Document],
-    tokenizer: PreTrainedTokenizerFast,
+    encoder: Encoder,
     model_length: int,
     num_samples: int,
     prompt_length: int,
@@ -31,8 +37,9 @@ def choose_prompts(
     """Draw prompts that leave room for a continuation, in the order of their documents.
 
     Args:
-        documents: with `prompt` and `completion`, or with `text`, which is cut into windows.
-        tokenizer: of the model.
+        documents: conversations, of which the assistant's last turn is left out; or with
+            `prompt` and `completion`; or with `text`, which is cut into windows.
+        encoder: of the run.
         model_length: tokens that the model can attend to.
         num_samples: prompts to draw; fewer if there are no more.
         prompt_length: tokens of a window that serve as its prompt.
@@ -45,8 +52,8 @@ def choose_prompts(
     prompts = [
         prompt
         for document in documents
-        for prompt in _prompts_of(document, tokenizer, prompt_length, max_new_tokens)
-        if len(prompt_tokens(tokenizer, prompt.text)) + max_new_tokens <= model_length
+        for prompt in _prompts_of(document, encoder, prompt_length, max_new_tokens)
+        if len(prompt.tokens) + max_new_tokens <= model_length
     ]
     if not prompts:
         raise UserError(
@@ -59,17 +66,26 @@ def choose_prompts(
 
 
 def _prompts_of(
-    document: Document, tokenizer: PreTrainedTokenizerFast, length: int, reference_length: int
+    document: Document, encoder: Encoder, length: int, reference_length: int
 ) -> list[Prompt]:
+    if "messages" in document:
+        try:
+            text, reference = encoder.template().prompt(document)
+        except RowError:
+            # Where the assistant speaks first, many templates fail on the nothing before it.
+            return []
+        return [Prompt(text, encoder.tokens_of(text), reference)]
     if "prompt" in document:
-        return [Prompt(document["prompt"], document["completion"])]
+        text = document["prompt"]
+        return [Prompt(text, encoder.prompt_tokens(text), document["completion"])]
     text = document["text"]
-    encoding = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+    encoding = encoder.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
     # Cut from the text itself: decoding needn't give it back, least of all parts of a character.
     ends = [0, *(end for _, end in encoding.offsets)]
     prompts = []
     for start in range(0, max(1, len(encoding) - length), length + reference_length):
         middle = min(start + length, len(encoding))
         end = min(middle + reference_length, len(encoding))
-        prompts.append(Prompt(text[ends[start] : ends[middle]], text[ends[middle] : ends[end]]))
+        prompt, reference = text[ends[start] : ends[middle]], text[ends[middle] : ends[end]]
+        prompts.append(Prompt(prompt, encoder.prompt_tokens(prompt), reference))
     return prompts

@@ -3,11 +3,14 @@
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from moray.errors import UserError
 from moray.provenance.digest import sha256_file
+from moray.provenance.space import telling_of_full_disk
 
 MANIFEST = "manifest.json"
 
@@ -30,6 +33,22 @@ def new_folder(folder: Path) -> Path:
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     return folder
+
+
+@contextmanager
+def whole_or_nothing(folder: Path) -> Iterator[Path]:
+    """An empty folder for the body to fill; if the body fails, the folder goes.
+
+    Raises:
+        UserError: if the disk is full.
+    """
+    new_folder(folder)
+    try:
+        with telling_of_full_disk(folder):
+            yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def write_manifest(folder: Path, **facts: Any) -> None:

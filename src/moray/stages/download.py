@@ -1,41 +1,44 @@
 """Bring a dataset in: read its source, split it, write it as Parquet."""
 
-from functools import partial
-from pathlib import Path
+from collections import Counter
 
-from moray.console import say
-from moray.corpus import files as local_files
-from moray.corpus import python_stdlib
+from pydantic import TypeAdapter
+
+from moray.config.schema import Dataset
+from moray.console import progress, say
 from moray.corpus.dataset import write_dataset
-from moray.corpus.split import Documents, by_hash, by_tail
-from moray.provenance.digest import sha256_file
+from moray.corpus.sources.source import opened
+from moray.corpus.split import by_hash, by_tail
+from moray.provenance.manifest import whole_or_nothing
 from moray.stages.boundary import Folder, Section, command_line
 
+_DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 
-def download(output: Folder, cfg: Section, files: list[Path] | None = None) -> None:
+
+def download(output: Folder, cfg: Section, files: Section | None = None) -> None:
     """Write `train.parquet`, `validation.parquet`, `test.parquet` and `dataset.json`.
 
     Args:
         output: the folder to write to.
         cfg: the dataset's section of the config.
-        files: the files to read, for the source `files`.
+        files: for the source `files`, the files of each split.
     """
-    origin = {"source": cfg["source"]}
-    documents: Documents
-    if cfg["source"] == "python-stdlib":
-        make = python_stdlib.modules if cfg["format"] == "text" else python_stdlib.functions
-        documents = list(make()).__iter__
-        origin["revision"] = f"python {cfg['python']}"
-    else:
-        read = [Path(file) for file in files or []]
-        documents = partial(local_files.documents, read, cfg["format"])
-        origin["files"] = {str(file): sha256_file(file) for file in read}
-    split = by_tail if cfg.get("split_by") == "tail" else by_hash
-    rows = split(documents, cfg["validation_share"], cfg["test_share"])
-    described = write_dataset(output, rows, cfg["format"], origin)["splits"]
-    counts = ", ".join(f"{split} {facts['rows']:,}" for split, facts in described.items())
-    size = sum(facts["bytes"] for facts in described.values())
-    say(f"dataset {output.name}: {counts} rows, {size / 1e6:.1f} MB")
+    section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "python"})
+    dropped: Counter[str] = Counter()
+    with whole_or_nothing(output), opened(section, files or {}, output) as (given, origin):
+        validation = 0.0 if "validation" in given else section.validation_share
+        test = 0.0 if "test" in given else section.test_share
+        if getattr(section, "split_by", "hash") == "tail":
+            rows = by_tail(given, validation, test)
+        else:
+            rows = by_hash(given, validation, test, dropped)
+        shown = progress(rows, f"download {output.name}", "row")
+        described = write_dataset(output, shown, section.format, origin | {"duplicates": dropped})
+    splits = described["splits"]
+    counts = ", ".join(f"{split} {facts['rows']:,}" for split, facts in splits.items())
+    size = sum(facts["bytes"] for facts in splits.values())
+    copies = f", {dropped.total():,} duplicates left out" if dropped else ""
+    say(f"dataset {output.name}: {counts} rows, {size / 1e6:.1f} MB{copies}")
 
 
 if __name__ == "__main__":

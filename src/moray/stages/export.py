@@ -7,7 +7,7 @@ from typing import Any
 from moray.console import say
 from moray.provenance.manifest import MANIFEST, new_folder, write_manifest
 from moray.stages.boundary import File, Folder, Section, command_line
-from moray.tokens.encode import load_tokenizer
+from moray.tokens.tokenizer import load_tokenizer
 from moray.train.export import trained_model
 from moray.train.history import read_history
 
@@ -51,13 +51,16 @@ def export(start: Folder, train: File, history: File, output: Folder, cfg: Secti
         train: the run's `train.json`.
         history: the run's `history.jsonl`.
         output: folder to write to.
-        cfg: names of the run, its start and its dataset.
+        cfg: names of the run, its start and its dataset; the chat template that it spoke by.
     """
     record = json.loads(train.read_text())
     model = trained_model(start, Path(record["checkpoint"]))
     new_folder(output)
     model.save_pretrained(output)
-    load_tokenizer(start).save_pretrained(output)
+    tokenizer = load_tokenizer(start)
+    if cfg["chat_template"] is not None:
+        tokenizer.chat_template = cfg["chat_template"]
+    tokenizer.save_pretrained(output)
     (output / "README.md").write_text(_card(cfg, record, history))
     lineage = json.loads((start / MANIFEST).read_text())
     lineage.pop("files")
@@ -76,7 +79,7 @@ def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path) -> str:
     losses = [line["loss"] for line in lines if "loss" in line]
     held_out = [line["eval_loss"] for line in lines if "eval_loss" in line]
     return _CARD.format(
-        **cfg,
+        **{key: cfg[key] for key in ("run", "start", "dataset")},
         steps=record["steps"],
         loss=losses[-1],
         eval_loss=f"{held_out[-1]:.4f} nats a token" if held_out else "none: the split is empty",

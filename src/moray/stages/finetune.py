@@ -1,6 +1,6 @@
 """Fine-tune a model on Ray Train."""
 
-from moray.config.schema import Ray, Train
+from moray.config.schema import Data, Ray, Train
 from moray.stages.boundary import Folder, Section, command_line
 from moray.train.driver import run_training
 
@@ -22,7 +22,7 @@ def finetune(
         tokens: token store.
         output: the run's folder.
         cfg: keys of the `train` section that the result depends on.
-        execution: `ray` section, and the other keys of the `train` section.
+        execution: `ray` section, and the other keys of the `train` and `data` sections.
         code: stands for the source code that the result depends on.
     """
     run_training(
@@ -31,6 +31,7 @@ def finetune(
         tokens=tokens,
         output=output,
         settings=Train(**cfg, **execution["train"]),
+        data_settings=Data(**execution["data"]),
         ray_settings=Ray(**execution["ray"]),
         code=code,
     )

@@ -10,7 +10,7 @@ from moray.evaluate.prompts import Prompt, choose_prompts
 from moray.evaluate.python_syntax import PythonSyntax, parses
 from moray.model.load import load_model
 from moray.stages.boundary import File, Folder, Section, command_line
-from moray.tokens.encode import load_tokenizer
+from moray.tokens.recipe import make_encoder
 
 
 def generate(base: Folder, tuned: Folder, rows: File, output: File, cfg: Section) -> None:
@@ -23,11 +23,11 @@ def generate(base: Folder, tuned: Folder, rows: File, output: File, cfg: Section
         output: file to write.
         cfg: the `generate` section, the dataset's format, and whether it is Python.
     """
-    tokenizer = load_tokenizer(tuned)
+    encoder = make_encoder(tuned, cfg)
     models = {"base": load_model(base), "tuned": load_model(tuned)}
     prompts = choose_prompts(
         (document for documents in read_documents(rows) for document in documents),
-        tokenizer,
+        encoder,
         model_length=models["tuned"].config.get_text_config().max_position_embeddings,
         num_samples=cfg["num_samples"],
         prompt_length=cfg["prompt_tokens"],
@@ -37,7 +37,11 @@ def generate(base: Folder, tuned: Folder, rows: File, output: File, cfg: Section
     keys = ("max_new_tokens", "temperature", "top_p", "batch_size", "seed")
     written = {
         name: continue_prompts(
-            model, tokenizer, [prompt.text for prompt in prompts], **{key: cfg[key] for key in keys}
+            model,
+            encoder.tokenizer,
+            [prompt.tokens for prompt in prompts],
+            stops=encoder.stops,
+            **{key: cfg[key] for key in keys},
         )
         for name, model in models.items()
     }

@@ -1,48 +1,97 @@
 """Tokenise a dataset once, into the packed store that training and evaluation read."""
 
-from moray.console import say
-from moray.corpus.dataset import SPLITS, read_documents
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from moray.console import progress, say
+from moray.corpus.dataset import SPLITS, num_groups
 from moray.errors import UserError
-from moray.provenance.manifest import new_folder, write_manifest
+from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
+from moray.provenance.space import check_space
 from moray.stages.boundary import Folder, Section, command_line
-from moray.tokens.encode import encode, load_tokenizer
-from moray.tokens.store import SplitWriter
+from moray.tokens.encode import Encoder
+from moray.tokens.preview import preview
+from moray.tokens.recipe import make_encoder
+from moray.tokens.store import ROWS_FROM, TOKENIZER, SplitWriter
+from moray.tokens.windows import encode_window, encode_windows
+
+_SHOWN = 3
 
 
 def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Section) -> None:
-    """Write the store of a dataset's three splits, and its manifest last.
+    """Write the store of a dataset's three splits, a preview of it, and its manifest last.
 
     Args:
         dataset: folder with the splits as Parquet.
         model: Hugging Face folder with the tokenizer.
         output: folder to write to.
-        cfg: format of the dataset and the `data` section of the config.
+        cfg: format of the dataset, and the keys of the `data` section that tokens depend on.
     """
-    tokenizer = load_tokenizer(model)
-    block_size = cfg["block_size"]
-    new_folder(output)
-    counts = {}
-    for split in SPLITS:
-        with SplitWriter(output, split, block_size, len(tokenizer)) as writer:
-            first_document = 0
-            for documents in read_documents(dataset / f"{split}.parquet"):
-                writer.add(encode(tokenizer, documents, block_size, first_document))
-                first_document += len(documents)
-            counts[split] = writer.finish()
-            dtype = writer.dtype.str
-        if split != "validation" and counts[split]["trained_tokens"] == 0:
-            raise UserError(
-                f"{dataset}/{split}.parquet",
-                "got no token to train after tokenising",
-                f"check the format ({cfg['format']}) and data.block_size ({block_size})",
-            )
-    write_manifest(output, block_size=block_size, dtype=dtype, splits=counts)
-    train = counts["train"]
+    with whole_or_nothing(output):
+        encoder = make_encoder(model, cfg)
+        window = encode_window(dataset / "test.parquet", 0, encoder, count_bytes=False)
+        shown = preview(window, encoder.tokenizer, _SHOWN)
+        # Without the store's name: equal stores have equal manifests.
+        (output / "preview.txt").write_text(f"test split\n{shown}", "utf-8")
+        facts = {split: _write(dataset, split, output, encoder, cfg) for split in SPLITS}
+        if cfg["tokenize"] == "on-the-fly":
+            _keep_source(dataset, model, output)
+        write_manifest(
+            output,
+            block_size=encoder.block_size,
+            dtype=encoder.dtype.str,
+            recipe=cfg,
+            splits=facts,
+        )
+    train = facts["train"]
+    padding = 1 - train["tokens"] / (train["rows"] * encoder.block_size)
+    dropped = sum(counts["dropped_documents"] for counts in facts.values())
     say(
         f"tokens {output.name}: {train['tokens']:,} in {train['rows']:,} rows to train on, "
-        f"{train['trained_tokens'] / train['tokens']:.0%} of them trained, "
-        f"{1 - train['tokens'] / (train['rows'] * block_size):.1%} padding"
+        f"{train['trained_tokens'] / train['tokens']:.0%} of them trained, {padding:.1%} padding"
+        + (f", {dropped:,} documents dropped that are longer than a row" if dropped else "")
     )
+
+
+def _write(
+    dataset: Path, split: str, output: Path, encoder: Encoder, cfg: dict[str, Any]
+) -> dict[str, Any]:
+    file = dataset / f"{split}.parquet"
+    train = split == "train"
+    groups = num_groups(file)
+    # The first worker reads validation and test from here, whatever becomes of train.
+    keep = not train or cfg["tokenize"] == "ahead"
+    with SplitWriter(output, split, encoder.block_size, keep) as writer:
+        # Only what is scored needs to know its bytes.
+        windows = encode_windows(file, encoder, count_bytes=not train)
+        shown = progress(windows, f"tokenize {split}", "window", groups)
+        for number, window in enumerate(shown):
+            if keep and number == 0:
+                check_space(output, groups * window.rows.nbytes)
+            writer.add(window)
+        facts = writer.facts()
+    if split != "validation" and facts["trained_tokens"] == 0:
+        raise UserError(
+            str(file),
+            f"got no token to train after tokenising, {facts['dropped_documents']} documents "
+            "dropped for their length",
+            f"check the format ({cfg['format']}) and data.block_size ({encoder.block_size})",
+        )
+    return facts
+
+
+def _keep_source(dataset: Path, model: Path, output: Path) -> None:
+    """Put into the store what its rows are made from; a file on the same disk takes no room."""
+    try:
+        os.link(dataset / "train.parquet", output / ROWS_FROM)
+    except OSError:
+        shutil.copyfile(dataset / "train.parquet", output / ROWS_FROM)
+    (output / TOKENIZER).mkdir()
+    for path in model.iterdir():
+        if path.is_file() and path.suffix != ".safetensors" and path.name != MANIFEST:
+            shutil.copyfile(path, output / TOKENIZER / path.name)
 
 
 if __name__ == "__main__":

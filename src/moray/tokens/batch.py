@@ -1,4 +1,4 @@
-"""Rows of a store as the tensors that a model takes."""
+"""Rows as the tensors that a model takes."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moray.tokens.store import Segment, Split
+from moray.tokens.rows import FIRST, Rows, is_trained
 
 IGNORED = -100
 
@@ -39,29 +39,23 @@ class Batch:
         )
 
 
-def make_batch(split: Split, rows: NDArray[np.int64]) -> Batch:
-    """Some rows of a split as a batch, in the order given."""
-    tokens = torch.from_numpy(split.tokens[rows].astype(np.int64))
+def make_batch(rows: Rows) -> Batch:
+    """Some rows as a batch."""
+    tokens = torch.from_numpy(rows["tokens"].astype(np.int64))
     labels = torch.full_like(tokens, IGNORED)
-    following = torch.from_numpy(split.mask[rows][:, 1:].astype(bool))
+    following = torch.from_numpy(is_trained(rows)[:, 1:])
     labels[:, :-1] = torch.where(following, tokens[:, 1:], IGNORED)
-    return Batch(tokens, torch.from_numpy(_positions(split, rows)), labels)
+    return Batch(tokens, torch.from_numpy(_positions(rows)), labels)
 
 
-def num_trained(split: Split, rows: NDArray[np.int64]) -> int:
+def num_trained(rows: Rows) -> int:
     """Tokens of some rows that are trained."""
-    return int(split.mask[rows].sum())
+    return int(is_trained(rows).sum())
 
 
-def _positions(split: Split, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    places = np.arange(split.block_size)
-    starts = np.zeros((len(rows), split.block_size), np.int64)
-    for index, row in enumerate(rows):
-        segments = split.segments_of(int(row))
-        firsts = segments[:, Segment.START]
-        starts[index, firsts] = firsts
-        # Padding counts as a document of its own.
-        end = int(firsts[-1] + segments[-1, Segment.LENGTH])
-        if end < split.block_size:
-            starts[index, end] = end
+def _positions(rows: Rows) -> NDArray[np.int64]:
+    """Places counted from the first token of the piece, shape (rows, block_size)."""
+    flags = rows["flags"]
+    places = np.arange(flags.shape[1])
+    starts = np.where(flags & FIRST, places, 0)
     return places - np.maximum.accumulate(starts, axis=1)

@@ -5,11 +5,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Ray, Train, result_keys
+from moray.config.schema import Data, Ray, Train, result_keys
 from moray.console import say
 from moray.provenance.digest import fingerprint
 from moray.provenance.manifest import MANIFEST, write_json
 from moray.provenance.versions import software
+from moray.tokens.remote import copy_to
 from moray.train import checkpoint
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
@@ -24,6 +25,7 @@ def run_training(
     tokens: Path,
     output: Path,
     settings: Train,
+    data_settings: Data,
     ray_settings: Ray,
     code: str,
 ) -> None:
@@ -39,7 +41,14 @@ def run_training(
     identity = fingerprint([result_keys(settings), code, libraries], inputs)
     work = Path(ray_settings.storage_path, run, identity)
     threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))
-    job = Job(start.absolute(), tokens.absolute(), work.absolute(), settings, threads)
+    job = Job(
+        start=start.absolute(),
+        tokens=tokens.absolute(),
+        work=work.absolute(),
+        settings=settings,
+        threads=threads,
+        rows_url=_rows_url(tokens.absolute(), data_settings),
+    )
     with sole_driver(work), shown(work, run):
         began = time.perf_counter()
         facts = launch(job, ray_settings, run)
@@ -61,3 +70,9 @@ def run_training(
     loss = next(line["loss"] for line in reversed(lines) if "loss" in line)
     resumed = f", resumed from step {facts['resumed_from']}" if facts["resumed_from"] else ""
     say(f"run {run}: {facts['steps']} steps{resumed}, loss {loss:.4f}, {seconds:.0f} s")
+
+
+def _rows_url(tokens: Path, settings: Data) -> str | None:
+    if settings.loader == "memory":
+        return None
+    return str(tokens) if settings.stream_from is None else copy_to(tokens, settings.stream_from)

@@ -19,6 +19,7 @@ class Job:
         work: folder of the run's checkpoints and history, absolute, on all nodes.
         settings: the `train` section of the config.
         threads: CPU threads of a worker.
+        rows_url: where rows are streamed from; None to map them into memory.
     """
 
     start: Path
@@ -26,6 +27,7 @@ class Job:
     work: Path
     settings: Train
     threads: int
+    rows_url: str | None = None
 
 
 @dataclass(frozen=True)

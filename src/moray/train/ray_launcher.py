@@ -19,7 +19,7 @@ def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
     Raises:
         UserError: what a worker raised, or if the workers ask for more than there is.
     """
-    with connected(ray_settings, f"runs.{run}.ray") as use_gpu:
+    with connected(ray_settings, f"runs.{run}.ray", job.rows_url is not None) as use_gpu:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
 

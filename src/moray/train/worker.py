@@ -1,21 +1,24 @@
 """The training loop: what every worker does, whoever starts it."""
 
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from moray.config.schema import Train
 from moray.errors import UserError
 from moray.model.load import check_isolation, check_length, load_model
 from moray.model.loss import TokenLoss
+from moray.provenance.manifest import read_manifest
 from moray.tokens.batch import make_batch, num_trained
+from moray.tokens.loader import Share, from_memory, from_stream
 from moray.tokens.order import Order
+from moray.tokens.rows import Rows
 from moray.tokens.store import Split
 from moray.train import checkpoint
 from moray.train.history import History
@@ -43,25 +46,26 @@ def train(job: Job, place: Place) -> dict[str, Any]:
 def _train(job: Job, place: Place) -> dict[str, Any]:
     torch.set_num_threads(job.threads)
     settings = job.settings
-    trained, held_out = Split(job.tokens, "train"), Split(job.tokens, "validation")
-    order = Order(len(trained), settings.global_batch_size, settings.seed)
+    manifest, held_out = read_manifest(job.tokens), Split(job.tokens, "validation")
+    order = Order(manifest["splits"]["train"]["windows"], settings.global_batch_size, settings.seed)
     num_steps = settings.max_steps or order.num_steps(settings.num_epochs)
 
     model = load_model(job.start)
     check_isolation(model)
-    check_length(model, trained.block_size)
+    check_length(model, held_out.block_size)
     strategy = DistributedDataParallelStrategy(place.rank, place.world_size)
     module = strategy.wrap(TokenLoss(model.to(place.device)))
     optimizer = make_optimizer(module, settings)
     first_step = _resume(job, place, strategy, module, optimizer)
     history = History(job.work, first_step) if place.rank == 0 else None
 
+    step_tokens = settings.global_batch_size * held_out.block_size
     seconds, timed = 0.0, 0
+    mine = _rows(job, order, Share(first_step, num_steps, place.rank, place.world_size))
     for step in range(first_step, num_steps):
         began = time.perf_counter()
-        rows = order.rows(step)
         _seed_dropout(settings.seed, step, place.rank)
-        loss = _gradients(module.train(), strategy, trained, rows, settings, place)
+        loss = _gradients(module.train(), strategy, next(mine), settings, place)
         norm = nn.utils.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
         if not torch.isfinite(norm):
             raise _not_finite(step, norm)
@@ -81,11 +85,11 @@ def _train(job: Job, place: Place) -> dict[str, Any]:
                 history.append(
                     step=done,
                     num_steps=num_steps,
-                    epoch=done * rows.size / len(trained),
+                    epoch=done * settings.global_batch_size / order.num_rows,
                     loss=mean,
                     learning_rate=rate,
                     grad_norm=norm.item(),
-                    tokens_per_second=timed * rows.size * trained.block_size / seconds,
+                    tokens_per_second=timed * step_tokens / seconds,
                     step_seconds=seconds / timed,
                 )
             seconds, timed = 0.0, 0
@@ -104,13 +108,14 @@ def _train(job: Job, place: Place) -> dict[str, Any]:
     }
 
 
+def _rows(job: Job, order: Order, share: Share) -> Iterator[Rows]:
+    if job.rows_url is None:
+        return from_memory(Split(job.tokens, "train"), order, share)
+    return from_stream(job.tokens, job.rows_url, order, share)
+
+
 def _gradients(
-    module: nn.Module,
-    strategy: Strategy,
-    split: Split,
-    rows: NDArray[np.int64],
-    settings: Train,
-    place: Place,
+    module: nn.Module, strategy: Strategy, mine: Rows, settings: Train, place: Place
 ) -> Tensor:
     """Accumulate the gradient of the step's mean loss over all of its tokens, on all workers.
 
@@ -119,12 +124,11 @@ def _gradients(
     """
     # Workers that see more trained tokens weigh more: the sum is divided by the tokens of the
     # whole step, and the mean over workers that the strategy takes is undone.
-    step_tokens = num_trained(split, rows)
-    mine = np.split(rows, place.world_size)[place.rank]
+    step_tokens = strategy.sum(torch.tensor(num_trained(mine), device=place.device))
     starts = range(0, len(mine), settings.micro_batch_size)
     total = torch.zeros((), device=place.device)
     for start in starts:
-        batch = make_batch(split, mine[start : start + settings.micro_batch_size])
+        batch = make_batch(mine[start : start + settings.micro_batch_size])
         last = start == starts[-1]
         with nullcontext() if last else strategy.no_sync(module):
             with autocast(settings.precision, place.device):
@@ -144,10 +148,10 @@ def _held_out_loss(
     module.eval()
     total = torch.zeros((), device=place.device)
     for start in range(0, len(mine), settings.micro_batch_size):
-        batch = make_batch(split, mine[start : start + settings.micro_batch_size])
+        batch = make_batch(split.rows[mine[start : start + settings.micro_batch_size]])
         with autocast(settings.precision, place.device):
             total += module(batch.to(place.device)).sum()
-    return strategy.sum(total).item() / num_trained(split, rows)
+    return strategy.sum(total).item() / num_trained(split.rows[rows])
 
 
 def _resume(

@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from moray.corpus.document import Document
-from moray.corpus.python_stdlib import functions, modules
+from moray.corpus.sources.python_stdlib import functions, modules
 
 Library = Callable[[dict[str, str]], None]
 

@@ -1,17 +1,31 @@
 """The config's schema: the only place where a key, its default and its meaning stand."""
 
 from moray.config.schema.base import Model, execution_keys, is_execution_only, result_keys
-from moray.config.schema.datasets import Dataset, LocalFiles, PythonStdlib
+from moray.config.schema.datasets import (
+    CHAT_FORMATS,
+    FORMATS,
+    Dataset,
+    HubDataset,
+    LocalFiles,
+    PythonStdlib,
+    Synthetic,
+    Url,
+    expressions_by_split,
+    paths_by_split,
+)
 from moray.config.schema.experiment import Experiment, Run, RunRef, Sections
 from moray.config.schema.models import HubModel, PathModel, ScratchModel, TrainedTokenizer
 from moray.config.schema.sections import Data, Evaluate, Generate, Ray, Train
 
 __all__ = [
+    "CHAT_FORMATS",
+    "FORMATS",
     "Data",
     "Dataset",
     "Evaluate",
     "Experiment",
     "Generate",
+    "HubDataset",
     "HubModel",
     "LocalFiles",
     "Model",
@@ -22,9 +36,13 @@ __all__ = [
     "RunRef",
     "ScratchModel",
     "Sections",
+    "Synthetic",
     "Train",
     "TrainedTokenizer",
+    "Url",
     "execution_keys",
+    "expressions_by_split",
     "is_execution_only",
+    "paths_by_split",
     "result_keys",
 ]

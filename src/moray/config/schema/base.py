@@ -1,5 +1,6 @@
 """What all config models share, and the mark that sets execution-only keys apart."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,11 +36,19 @@ def result_keys(section: Model) -> dict[str, Any]:
     """The keys of a section that its result depends on, as sorted builtins."""
     fields = type(section).model_fields
     kept = {name for name in fields if not is_execution_only(fields[name])}
-    return dict(sorted(section.model_dump(mode="json", include=kept).items()))
+    return _sorted(section.model_dump(mode="json", include=kept))
 
 
 def execution_keys(section: Model) -> dict[str, Any]:
     """The keys of a section that say only how it is executed."""
     fields = type(section).model_fields
     kept = {name for name in fields if is_execution_only(fields[name])}
-    return dict(sorted(section.model_dump(mode="json", include=kept).items()))
+    return _sorted(section.model_dump(mode="json", include=kept))
+
+
+def _sorted(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """With the keys in order at every depth: how a user orders them says nothing."""
+    return {
+        key: _sorted(value) if isinstance(value, Mapping) else value
+        for key, value in sorted(mapping.items())
+    }

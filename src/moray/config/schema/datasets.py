@@ -6,14 +6,33 @@ from pydantic import Field, model_validator
 
 from moray.config.schema.base import Model, Share
 
-Format = Literal["text", "prompt-completion"]
+Paths = str | Annotated[list[str], Field(min_length=1)]
+Split = Literal["train", "validation", "test"]
+
+# The columns that a row has in each format, and whether it must have them.
+FORMATS: dict[str, dict[str, bool]] = {
+    "text": {"text": True},
+    "prompt-completion": {"prompt": True, "completion": True},
+    "instruction": {"instruction": True, "input": False, "output": True, "system": False},
+    "messages": {"messages": True, "tools": False, "system": False},
+}
+CHAT_FORMATS = ("instruction", "messages")
 
 
-class PythonStdlib(Model):
+class _Source(Model):
+    """What every dataset has."""
+
+    @property
+    def given_splits(self) -> set[Split]:
+        """The splits that the source itself makes; the others are taken from train."""
+        return {"train"}
+
+
+class PythonStdlib(_Source):
     """The standard library of the running Python: real code that every machine has."""
 
     source: Literal["python-stdlib"] = Field(description="Which source this is.")
-    format: Format = Field(
+    format: Literal["text", "prompt-completion"] = Field(
         "text",
         description="`text`: whole modules. `prompt-completion`: functions, from signature and "
         "docstring to body.",
@@ -24,40 +43,181 @@ class PythonStdlib(Model):
     test_share: Share = Field(0.05, description="Share of the modules that makes the test split.")
 
 
-class LocalFiles(Model):
-    """Files on this machine or on a shared file system."""
+class Synthetic(_Source):
+    """Made-up text of any size, for trying a set-up and for measuring."""
 
-    source: Literal["files"] = Field(description="Which source this is.")
-    path: str | Annotated[list[str], Field(min_length=1)] = Field(
-        description="Path or glob, or a list of them, relative to the working directory: `.txt` "
-        "(a document a file), `.jsonl`, `.json`, `.csv`, `.parquet` (a document a row)."
-    )
-    format: Format = Field(
+    source: Literal["synthetic"] = Field(description="Which source this is.")
+    format: Literal["text"] = Field("text", description="Documents of some sentences each.")
+    size_gb: float = Field(gt=0, description="Size of the text, in 10^9 bytes.")
+    seed: int = Field(0, ge=0, description="Seed of the text.")
+    validation_share: Share = Field(0.05, description="Share that makes the validation split.")
+    test_share: Share = Field(0.05, description="Share that makes the test split.")
+
+
+class BySplit(Model):
+    """A place for each split; a split without one is taken from train, by its share."""
+
+    train: Paths = Field(description="Where the train split is.")
+    validation: Paths | None = Field(None, description="Where the validation split is.")
+    test: Paths | None = Field(None, description="Where the test split is.")
+
+
+Places = Paths | BySplit
+
+
+class _Table(_Source):
+    """What sources have in common whose rows have named columns."""
+
+    format: Literal["text", "prompt-completion", "instruction", "messages"] = Field(
         "text",
-        description="`text`: a column `text`. `prompt-completion`: columns `prompt` and "
-        "`completion`; only the completion is trained.",
+        description="What a row is. `text`: a document. `prompt-completion`: only the completion "
+        "is trained. `instruction`: an instruction, an input that may be empty, and the output "
+        "(Alpaca). `messages`: a conversation in OpenAI's spelling (`role`, `content`, "
+        "`tool_calls`) or ShareGPT's (`from`, `value`). The last two go through a chat template, "
+        "and only what the assistant says is trained.",
+    )
+    columns: dict[str, str] = Field(
+        {},
+        description="Names of the columns where they aren't the format's own: `text`; `prompt`, "
+        "`completion`; `instruction`, `input`, `output`, `system`; `messages` (or "
+        "`conversations`), `tools`, `system`. `{prompt: question, completion: answer}`, say.",
+    )
+    system: str | None = Field(
+        None, description="System prompt of conversations that have none of their own."
     )
     split_by: Literal["hash", "tail"] = Field(
         "hash",
         description="`hash`: each document's hash decides, so that splits stay put when data is "
         "added. `tail`: the last shares of the text, cut at a character (`text` only).",
     )
-    validation_share: Share = Field(0.05, description="Share that makes the validation split.")
-    test_share: Share = Field(0.05, description="Share that makes the test split.")
-
-    @property
-    def patterns(self) -> list[str]:
-        """The paths and globs, always as a list."""
-        return [self.path] if isinstance(self.path, str) else self.path
+    validation_share: Share = Field(
+        0.05, description="Share of train that makes the validation split, if none is given."
+    )
+    test_share: Share = Field(
+        0.05, description="Share of train that makes the test split, if none is given."
+    )
 
     @model_validator(mode="after")
-    def _tail_needs_text(self) -> Self:
+    def _format_fits(self) -> Self:
         if self.split_by == "tail" and self.format != "text":
             raise ValueError(
                 f"split_by: got tail with format {self.format}, expected format text; "
                 "set split_by: hash"
             )
+        if unknown := [name for name in self.columns if name not in FORMATS[self.format]]:
+            raise ValueError(
+                f"columns.{unknown[0]}: got a column that format {self.format} doesn't have, "
+                f"expected {', '.join(FORMATS[self.format])}; rename the key or change the format"
+            )
+        if self.system is not None and self.format not in CHAT_FORMATS:
+            raise ValueError(
+                f"system: got a system prompt with format {self.format}, expected format "
+                "instruction or messages; remove it or change the format"
+            )
         return self
 
 
-Dataset = Annotated[PythonStdlib | LocalFiles, Field(discriminator="source")]
+class LocalFiles(_Table):
+    """Files on this machine or on a shared file system."""
+
+    source: Literal["files"] = Field(description="Which source this is.")
+    path: Places = Field(
+        description="Path or glob, or a list of them, relative to the working directory: `.txt` "
+        "(a document a file, of a large one each 4 MB), `.jsonl`, `.json`, `.csv`, `.parquet` (a "
+        "document a row), each also as `.gz` or `.zst`. Or `{train: …, validation: …, test: …}`."
+    )
+
+    @property
+    def given_splits(self) -> set[Split]:
+        """The splits that have files of their own; the others are taken from train."""
+        return set(paths_by_split(self.path))
+
+
+class Url(_Table):
+    """Files on a web server or in an object store, read through fsspec."""
+
+    source: Literal["url"] = Field(description="Which source this is.")
+    url: Places = Field(
+        description="URL or a list of them, `https://`, `s3://`, `gs://` or whatever fsspec has a "
+        "package for; in an object store a glob too. Or `{train: …, validation: …, test: …}`. "
+        "Files as for `files`."
+    )
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
+        None, description="SHA-256 that the file must have, where `url` names just one."
+    )
+
+    @property
+    def given_splits(self) -> set[Split]:
+        """The splits that have URLs of their own; the others are taken from train."""
+        return set(paths_by_split(self.url))
+
+    @model_validator(mode="after")
+    def _one_file_has_the_digest(self) -> Self:
+        named = [url for urls in paths_by_split(self.url).values() for url in urls]
+        if self.sha256 is not None and len(named) > 1:
+            raise ValueError(
+                f"sha256: got a digest for {len(named)} URLs, expected one URL; "
+                "remove it, or make a dataset of each"
+            )
+        return self
+
+
+class HubSplits(Model):
+    """A split expression of the hub for each split; one without is taken from train."""
+
+    train: str = Field(description="What to train on, `train[:90%]`, say.")
+    validation: str | None = Field(None, description="What makes the validation split.")
+    test: str | None = Field(None, description="What makes the test split.")
+
+
+class HubDataset(_Table):
+    """A dataset on the Hugging Face hub, pinned to a commit; `hf auth login` for gated ones."""
+
+    source: Literal["hub"] = Field(description="Which source this is.")
+    repo_id: str = Field(description="`owner/name` on the hub.", pattern=r"^[^/\s]+(/[^/\s]+)?$")
+    revision: str = Field(
+        description="The commit, 40 hexadecimal digits: a branch would move under the workflow.",
+        pattern=r"^[0-9a-f]{40}$",
+    )
+    name: str | None = Field(None, description="The dataset's configuration, if it has several.")
+    data_dir: str | None = Field(None, description="Folder inside the repository.")
+    split: str | HubSplits = Field(
+        "train",
+        description="Split or split expression, such as `train[:1%]`. Or `{train: …, "
+        "validation: …, test: …}`.",
+    )
+
+    @property
+    def given_splits(self) -> set[Split]:
+        """The splits that have an expression; the others are taken from train."""
+        return set(expressions_by_split(self.split))
+
+
+def paths_by_split(places: Places) -> dict[Split, list[str]]:
+    """The paths, globs or URLs of each split that has its own."""
+    if not isinstance(places, BySplit):
+        return {"train": _listed(places)}
+    named: dict[Split, Paths | None]
+    named = {"train": places.train, "validation": places.validation, "test": places.test}
+    return {split: _listed(paths) for split, paths in named.items() if paths is not None}
+
+
+def expressions_by_split(expression: str | HubSplits) -> dict[Split, str]:
+    """The split expression of each split that has its own."""
+    if isinstance(expression, str):
+        return {"train": expression}
+    named: dict[Split, str | None] = {
+        "train": expression.train,
+        "validation": expression.validation,
+        "test": expression.test,
+    }
+    return {split: text for split, text in named.items() if text is not None}
+
+
+def _listed(paths: Paths) -> list[str]:
+    return [paths] if isinstance(paths, str) else paths
+
+
+Dataset = Annotated[
+    PythonStdlib | LocalFiles | Url | HubDataset | Synthetic, Field(discriminator="source")
+]

@@ -10,7 +10,10 @@ from moray.config.schema.base import Model, Name, PositiveInt
 class TrainedTokenizer(Model):
     """A byte-level BPE tokenizer, trained on the train split of a dataset."""
 
-    train_on: Name = Field(description="Name of the dataset whose train split it learns from.")
+    train_on: Name = Field(
+        description="Name of the dataset whose train split it learns from; of a large one, at "
+        "most 256 MB, spread evenly."
+    )
     vocab_size: Annotated[int, Field(ge=258)] = Field(
         4096, description="Tokens, the 256 bytes and the special tokens included."
     )

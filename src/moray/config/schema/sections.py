@@ -1,18 +1,59 @@
 """The sections that every run has: data, train, ray, evaluate, generate."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from moray.config.schema.base import Model, PositiveInt, Share, execution_only
 
 
 class Data(Model):
-    """How documents become rows of tokens."""
+    """How documents become rows of tokens, and how the rows reach the workers."""
 
-    block_size: Annotated[int, Field(ge=8)] = Field(
-        256, description="Tokens in a row; longer documents continue in another row."
+    block_size: Annotated[int, Field(ge=8)] = Field(256, description="Tokens in a row.")
+    long_documents: Literal["split", "drop"] = Field(
+        "split",
+        description="What becomes of documents longer than a row. `split`: they continue in "
+        "another. `drop`: they are left out, and counted.",
     )
+    chat_template: str | None = Field(
+        None,
+        description="Jinja template for `instruction` and `messages`, in place of the "
+        "tokenizer's own. Runs that start from this one have it too, and so has the exported "
+        "model.",
+    )
+    tokenize: Literal["ahead", "on-the-fly"] = Field(
+        "ahead",
+        description="`ahead`: tokens are written down once. `on-the-fly`: only counted ahead, and "
+        "made anew beside the training, for corpora too large to be kept twice; the samples are "
+        "the same. Needs `loader: stream`.",
+    )
+    loader: Literal["memory", "stream"] = execution_only(
+        "memory",
+        description="`memory`: each worker maps the tokens into its memory. `stream`: Ray Data "
+        "reads them ahead and hands each worker its rows. The samples and their order are the "
+        "same.",
+    )
+    stream_from: str | None = execution_only(
+        None,
+        description="Folder in an object store, `s3://bucket/folder`, say, that the tokens are "
+        "copied to and streamed from, for clusters without a shared disk fast enough.",
+    )
+
+    @model_validator(mode="after")
+    def _streams(self) -> Self:
+        for key, value in (("tokenize", self.tokenize), ("stream_from", self.stream_from)):
+            if value not in ("ahead", None) and self.loader != "stream":
+                raise ValueError(
+                    f"{key}: got {value} with loader: {self.loader}, expected loader: stream; "
+                    "change either"
+                )
+        if self.tokenize == "on-the-fly" and self.stream_from is not None:
+            raise ValueError(
+                "stream_from: got a folder with tokenize: on-the-fly, expected tokenize: ahead, "
+                "which writes what can be streamed; change either"
+            )
+        return self
 
 
 class Train(Model):

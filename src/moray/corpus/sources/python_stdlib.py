@@ -1,6 +1,7 @@
 """The standard library of the running Python as a corpus: modules, or its functions."""
 
 import ast
+import platform
 import sysconfig
 import textwrap
 from collections.abc import Iterator
@@ -12,6 +13,11 @@ from moray.corpus.document import Document
 # Tests, bundled wheels and generated tables are not what a reader would call library code.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _LEFT_OUT |= {"_sysconfigdata", "pydoc_data", "lib2to3"}
+
+
+def revision() -> str:
+    """Which standard library this is."""
+    return f"python {platform.python_version()}"
 
 
 def modules() -> Iterator[Document]:

@@ -1,0 +1,146 @@
+"""Conversations in the spellings that people have, as OpenAI's `messages`."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from moray.corpus.document import RowError
+
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "function_call": "assistant",
+    "tool": "tool",
+    "function": "tool",
+    "observation": "tool",
+}
+
+
+def conversation(
+    messages: Any, tools: Any, system: str | None, default_system: str | None
+) -> dict[str, str | None]:
+    """The columns `messages` and `tools` of a document.
+
+    Args:
+        messages: a list of mappings with `role` and `content`, or with `from` and `value`; or
+            that list as JSON text.
+        tools: a list of functions, in OpenAI's wrapping or bare; or that list as JSON text.
+        system: the row's own system prompt.
+        default_system: where neither the row nor the messages have one.
+
+    Raises:
+        RowError: if it is no conversation in which the assistant speaks.
+    """
+    listed = _parsed(messages, "messages")
+    if not isinstance(listed, list) or not listed:
+        raise RowError(f"got {_kind(listed)} as messages, expected a list of them", "mend the row")
+    spoken = [_message(message, number) for number, message in enumerate(listed, 1)]
+    if all(message["role"] != "assistant" for message in spoken):
+        raise RowError(
+            "got no message of the assistant, expected one to train on", "leave the row out"
+        )
+    prompt = system or default_system
+    if prompt and spoken[0]["role"] != "system":
+        spoken.insert(0, {"role": "system", "content": prompt})
+    functions = _functions(_parsed(tools, "tools") or [])
+    return {
+        "messages": json.dumps(spoken, ensure_ascii=False),
+        "tools": json.dumps(functions, ensure_ascii=False) if functions else None,
+    }
+
+
+def _message(message: Any, number: int) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or not {"role", "from"} & message.keys():
+        raise RowError(
+            f"got message {number} without role, expected role and content (or from and value)",
+            "mend the row",
+        )
+    spelled = message.get("role") or message.get("from")
+    if not isinstance(spelled, str) or spelled not in _ROLES:
+        raise RowError(
+            f"got role {spelled!r} in message {number}, expected one of {', '.join(_ROLES)}",
+            "rename the role or leave the row out",
+        )
+    said = message["content"] if message.get("content") is not None else message.get("value")
+    content = _text(said, number)
+    made: dict[str, Any] = {"role": _ROLES[spelled], "content": content}
+    if spelled == "function_call":
+        made |= {"content": "", "tool_calls": _calls(_parsed(content, "function_call"), number)}
+    elif message.get("tool_calls"):
+        made["tool_calls"] = _calls(message["tool_calls"], number)
+    for key in ("name", "tool_call_id", "reasoning_content"):
+        if isinstance(message.get(key), str):
+            made[key] = message[key]
+    return made
+
+
+def _text(content: Any, number: int) -> str:
+    """The text of a message; OpenAI also writes it as a list of parts."""
+    if content is None:
+        return ""
+    if isinstance(content, list):
+        kinds = {part.get("type") if isinstance(part, Mapping) else None for part in content}
+        if kinds <= {"text"}:
+            return "".join(_text(part.get("text"), number) for part in content)
+        kind = sorted(map(str, kinds - {"text"}))[0]
+        raise RowError(f"got a part of type {kind} in message {number}, expected text", "drop it")
+    if not isinstance(content, str):
+        raise RowError(f"got {_kind(content)} in message {number}, expected text", "mend the row")
+    return content
+
+
+def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
+    made = []
+    for call in calls if isinstance(calls, list) else [calls]:
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise RowError(
+                f"got a tool call without a name in message {number}, expected name and arguments",
+                "mend the row",
+            )
+        # OpenAI writes arguments as JSON text; chat templates take them parsed.
+        arguments = _parsed(function.get("arguments") or {}, "arguments")
+        entry: dict[str, Any] = {
+            "type": "function",
+            "function": {"name": function["name"], "arguments": arguments},
+        }
+        if isinstance(call.get("id"), str):
+            entry["id"] = call["id"]
+        made.append(entry)
+    return made
+
+
+def _functions(tools: Any) -> list[dict[str, Any]]:
+    """Tools as OpenAI wraps them."""
+    if not isinstance(tools, list):
+        raise RowError(f"got {_kind(tools)} as tools, expected a list of them", "mend the row")
+    made = []
+    for number, tool in enumerate(tools, 1):
+        wrapped = isinstance(tool, Mapping) and tool.get("type") == "function"
+        function = tool.get("function") if wrapped else tool
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise RowError(f"got tool {number} without a name, expected a function", "mend the row")
+        made.append({"type": "function", "function": function})
+    return made
+
+
+def _parsed(value: Any, what: str) -> Any:
+    """What a JSON text says; anything else is parsed already."""
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return None
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise RowError(f"got bad JSON in {what} ({error})", "mend the row") from error
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return "an empty list" if value == [] else type(value).__name__

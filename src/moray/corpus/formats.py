@@ -1,0 +1,109 @@
+"""Rows of a table as documents, format by format."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from moray.config.schema import CHAT_FORMATS, FORMATS
+from moray.corpus.conversation import conversation
+from moray.corpus.document import Document, RowError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the rows of a table look like.
+
+    Attributes:
+        format: one of `FORMATS`.
+        columns: names of columns that aren't the format's own.
+        system: system prompt of conversations without one.
+    """
+
+    format: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    system: str | None = None
+
+
+def document(row: Mapping[str, Any], shape: Shape) -> Document:
+    """A row as a document.
+
+    Raises:
+        RowError: if the row lacks a column, or holds something else in it than the format says.
+    """
+    made = _document(row, shape)
+    for text in made.values():
+        _check_characters(str(text))
+    return made
+
+
+def without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of Arrow's without the nulls inside its values.
+
+    A column of mappings gets all keys that any of them has: a tool's call would have the
+    arguments of all other tools.
+    """
+    return {name: _without_nulls(value) for name, value in row.items()}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(kept) for key, kept in value.items() if kept is not None}
+    return [_without_nulls(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _document(row: Mapping[str, Any], shape: Shape) -> Document:
+    values = {}
+    for name, required in FORMATS[shape.format].items():
+        column = _column(row, name, shape)
+        value = values[name] = _value(row, column, required)
+        # Messages and tools have checks of their own.
+        if name not in ("messages", "tools") and (required or value is not None):
+            _check_text(value, column)
+    if shape.format not in CHAT_FORMATS:
+        return cast(Document, values)
+    if shape.format == "messages":
+        made = conversation(values["messages"], values["tools"], values["system"], shape.system)
+        return cast(Document, made)
+    asked = "\n\n".join(text for text in (values["instruction"], values["input"]) if text)
+    messages = [
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": values["output"]},
+    ]
+    return cast(Document, conversation(messages, None, values["system"], shape.system))
+
+
+def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:
+    if name in shape.columns:
+        return shape.columns[name]
+    # What ShareGPT calls them.
+    sharegpt = name == "messages" and name not in row and "conversations" in row
+    return "conversations" if sharegpt else name
+
+
+def _value(row: Mapping[str, Any], column: str, required: bool) -> Any:
+    if required and column not in row:
+        raise RowError(
+            f"got columns {', '.join(map(str, row))}, expected {column}",
+            "name the column under columns, or choose the format that fits",
+        )
+    return row.get(column)
+
+
+def _check_text(value: Any, column: str) -> None:
+    if not isinstance(value, str):
+        got = "nothing" if value is None else type(value).__name__
+        raise RowError(
+            f"got {got} in column {column}, expected text",
+            "fill in the value or leave the row out",
+        )
+
+
+def _check_characters(text: str) -> None:
+    """JSON can spell halves of characters, which no text can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RowError(
+            f"got half a character (\\u{ord(text[error.start]):x}), expected Unicode text",
+            "mend the row or leave it out",
+        ) from error

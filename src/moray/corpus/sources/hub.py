@@ -1,0 +1,57 @@
+"""A dataset of the Hugging Face hub, at a commit."""
+
+from collections.abc import Iterator
+
+import datasets
+
+from moray.corpus.document import Document, RowError
+from moray.corpus.formats import Shape, document, without_nulls
+from moray.errors import UserError
+
+
+def load(
+    repo_id: str, revision: str | None, name: str | None, data_dir: str | None, split: str
+) -> datasets.Dataset:
+    """The rows of a split expression, in the hub's local cache.
+
+    Gated datasets are read with the token that `hf auth login` or HF_TOKEN gives the hub's
+    library; it isn't passed on or written anywhere. No code of the repository is run.
+
+    Args:
+        repo_id: `owner/name`, or a folder laid out like a repository.
+        revision: commit; None for a folder.
+        name: configuration.
+        data_dir: folder inside the repository.
+        split: `train`, `train[:1%]`, `train+test`.
+
+    Raises:
+        UserError: if the hub doesn't give it.
+    """
+    try:
+        return datasets.load_dataset(
+            repo_id, name, data_dir=data_dir, split=split, revision=revision
+        )
+    # The library has no common base of its exceptions.
+    except Exception as error:
+        # What went wrong while it read the files, it tells only as a cause.
+        generating = isinstance(error, datasets.exceptions.DatasetGenerationError)
+        told = (generating and error.__cause__) or error
+        first = (str(told) or type(told).__name__).partition("\n")[0]
+        raise UserError(
+            repo_id,
+            f"got no split {split} at revision {revision} ({first})",
+            "check name, revision, split, the network and, for gated datasets, `hf auth login`",
+        ) from error
+
+
+def documents(repo_id: str, rows: datasets.Dataset, shape: Shape) -> Iterator[Document]:
+    """The documents of what was loaded.
+
+    Raises:
+        UserError: naming the row that is no document.
+    """
+    for number, row in enumerate(rows, 1):
+        try:
+            yield document(without_nulls(row), shape)
+        except RowError as error:
+            raise UserError(f"{repo_id}, row {number}", error.problem, error.remedy) from error

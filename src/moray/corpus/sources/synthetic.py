@@ -1,0 +1,32 @@
+"""Made-up text of any size: words of syllables, frequent and rare ones as in a language."""
+
+import random
+from collections.abc import Iterator
+from itertools import accumulate
+
+from moray.corpus.document import Document
+
+_SYLLABLES = [a + b for a in ("", *"bdfgklmnprstv") for b in ("a", "e", "i", "o", "u", "an", "er")]
+_WORDS, _SENTENCES = 8_000, 20_000
+_SENTENCES_OF_A_DOCUMENT = (3, 40)
+
+
+def documents(num_bytes: int, seed: int) -> Iterator[Document]:
+    """Documents of 3 to 40 sentences until there are `num_bytes` of text; the last is cut.
+
+    Words are drawn with weights 1/rank (Zipf), and sentences from a stock of 20,000, so that
+    text is made faster than it is written; a document is unlike any other in practice.
+    """
+    draw = random.Random(seed)
+    words = ["".join(draw.choices(_SYLLABLES, k=draw.randint(1, 4))) for _ in range(_WORDS)]
+    weights = list(accumulate(1 / rank for rank in range(1, _WORDS + 1)))
+    sentences = []
+    for _ in range(_SENTENCES):
+        drawn = draw.choices(words, cum_weights=weights, k=draw.randint(4, 20))
+        sentences.append(" ".join(drawn).capitalize() + ".")
+    written = 0
+    while written < num_bytes:
+        text = " ".join(draw.choices(sentences, k=draw.randint(*_SENTENCES_OF_A_DOCUMENT)))
+        text = text[: num_bytes - written]
+        written += len(text)
+        yield Document(text=text)

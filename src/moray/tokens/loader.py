@@ -1,0 +1,94 @@
+"""A worker's rows of each step: from memory, or streamed by Ray Data. The same rows either way."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moray.provenance.manifest import read_manifest
+from moray.tokens.order import Group, Order
+from moray.tokens.rows import Rows, row_type
+from moray.tokens.store import Split
+from moray.tokens.windows import WindowReader, window_reader
+
+
+@dataclass(frozen=True)
+class Share:
+    """The steps, and the worker whose part of their rows is meant.
+
+    Attributes:
+        first_step: from 0.
+        num_steps: behind the last step.
+        rank: of the worker.
+        world_size: number of workers.
+    """
+
+    first_step: int
+    num_steps: int
+    rank: int
+    world_size: int
+
+
+def from_memory(split: Split, order: Order, share: Share) -> Iterator[Rows]:
+    """A worker's rows of each step, shape (global_batch_size / world_size,)."""
+    for step in range(share.first_step, share.num_steps):
+        yield split.rows[np.split(order.rows(step), share.world_size)[share.rank]]
+
+
+def from_stream(store: Path, rows_url: str, order: Order, share: Share) -> Iterator[Rows]:
+    """The same rows, read or made by Ray tasks ahead of the steps that they are for.
+
+    A task takes a group of windows, and hands over those of its rows that are this worker's. So
+    a resumed stream begins in the middle of a group, without going through what came before.
+
+    Args:
+        store: token store, for its manifest.
+        rows_url: folder or URL that the rows are read from.
+        order: of the rows.
+        share: this worker's.
+    """
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+
+    size = order.global_batch_size
+    groups = list(order.groups(share.first_step * size, share.num_steps * size))
+    read = _reader(groups, window_reader(store, rows_url), size, share)
+    mine = ray.data.range(len(groups), override_num_blocks=len(groups)).map_batches(
+        read, batch_size=1, num_cpus=1, concurrency=_TASKS
+    )
+    manifest = read_manifest(store)
+    record = row_type(manifest["block_size"], np.dtype(manifest["dtype"]))
+    for batch in mine.iter_batches(
+        batch_size=size // share.world_size, prefetch_batches=_BATCHES_AHEAD
+    ):
+        rows = np.empty(len(batch["tokens"]), record)
+        rows["tokens"], rows["flags"] = batch["tokens"], batch["flags"]
+        yield rows
+
+
+# While one group is consumed the next is made.
+_TASKS = 2
+_BATCHES_AHEAD = 4
+
+
+def _reader(
+    groups: list[Group], windows: WindowReader, global_batch_size: int, share: Share
+) -> Callable[[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
+    per_worker = global_batch_size // share.world_size
+
+    def read(batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        group = groups[int(batch["id"][0])]
+        picked = group.picked()
+        places = group.first_place + np.arange(len(picked))
+        mine = picked[places % global_batch_size // per_worker == share.rank]
+        rows = np.concatenate([windows(window) for window in group.windows])[mine]
+        # Fields of a record aren't contiguous.
+        return {name: np.ascontiguousarray(rows[name]) for name in ("tokens", "flags")}
+
+    return read

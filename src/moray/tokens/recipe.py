@@ -1,0 +1,28 @@
+"""How a store's tokens are made: a tokenizer's folder and the keys of the config."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from moray.config.schema import CHAT_FORMATS
+from moray.tokens.chat import ChatTemplate
+from moray.tokens.encode import Encoder
+from moray.tokens.tokenizer import load_tokenizer, stop_token_ids
+
+
+def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
+    """The encoder of a run's documents.
+
+    Args:
+        folder: Hugging Face folder with the tokenizer.
+        cfg: format of the dataset, and the keys of the `data` section that tokens depend on.
+    """
+    tokenizer = load_tokenizer(folder)
+    stops = stop_token_ids(tokenizer, folder)
+    chat = None
+    if cfg["format"] in CHAT_FORMATS:
+        words = tokenizer.convert_ids_to_tokens(stops)
+        chat = ChatTemplate(tokenizer, cfg["chat_template"], words)
+    return Encoder(
+        tokenizer, cfg["block_size"], cfg["long_documents"] == "drop", chat, stop_token_ids=stops
+    )

@@ -1,0 +1,153 @@
+"""Each section of the config as documents."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from moray.config.schema import Dataset
+from moray.corpus.sources.source import opened
+from moray.errors import UserError
+
+DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
+
+Read = tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What is fetched meanwhile goes here."""
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def read(cfg: dict[str, Any], folder: Path, files: dict[str, list[str]] | None = None) -> Read:
+    """A source's documents, each split read twice as those that divide it do, and its origin."""
+    section = DATASET.validate_python(cfg)
+    with opened(section, files or {}, folder) as (given, origin):
+        assert set(given) == section.given_splits
+        first, second = (
+            {split: [{**document} for document in make()] for split, make in given.items()}
+            for _ in range(2)
+        )
+    assert first == second
+    assert list(folder.iterdir()) == []
+    return first, origin
+
+
+def lines(path: Path, *texts: str) -> str:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return str(path)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_local_files_by_split(tmp_path: Path, folder: Path) -> None:
+    names = [lines(tmp_path / f"{name}.jsonl", name, name * 2) for name in "abc"]
+    cfg = {"source": "files", "path": {"train": [names[0], names[1]], "test": names[2]}}
+    given, origin = read(cfg, folder, {"train": names[:2], "test": names[2:]})
+    assert given == {
+        "train": [{"text": text} for text in ("a", "aa", "b", "bb")],
+        "test": [{"text": "c"}, {"text": "cc"}],
+    }
+    assert origin == {"source": "files", "files": {name: digest(Path(name)) for name in names}}
+
+
+def test_urls_by_split(tmp_path: Path, folder: Path) -> None:
+    names = [f"file://{lines(tmp_path / f'{name}.jsonl', name)}" for name in "abc"]
+    url = {"train": [names[0]], "validation": names[1], "test": f"file://{tmp_path}/[c].jsonl"}
+    given, origin = read({"source": "url", "url": url}, folder)
+    assert given == {
+        "train": [{"text": "a"}],
+        "validation": [{"text": "b"}],
+        "test": [{"text": "c"}],
+    }
+    files = {
+        name: digest(tmp_path / f"{letter}.jsonl")
+        for name, letter in zip(names, "abc", strict=True)
+    }
+    assert origin == {"source": "url", "files": files}
+
+
+def test_a_fault_in_a_fetched_file_is_told_with_its_url(tmp_path: Path, folder: Path) -> None:
+    url = f"file://{lines(tmp_path / 'a.jsonl', 'a')}"
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write("5\n")
+    with pytest.raises(UserError) as caught:
+        read({"source": "url", "url": url}, folder)
+    assert str(caught.value) == (
+        f"{url}, line 2: got int, expected a mapping of column names to values; mend it"
+    )
+
+
+def test_a_repository_of_the_hub_by_split(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner/name").mkdir(parents=True)
+    lines(tmp_path / "owner/name/train.jsonl", "a", "b", "c", "d")
+    splits = {"train": "train[:50%]", "test": "train[75%:]"}
+    cfg = {"source": "hub", "repo_id": "owner/name", "revision": "0" * 40, "split": splits}
+    given, origin = read(cfg, folder)
+    assert given == {"train": [{"text": "a"}, {"text": "b"}], "test": [{"text": "d"}]}
+    assert origin == {
+        "source": "hub",
+        "repo_id": "owner/name",
+        "revision": "0" * 40,
+        "name": None,
+        "data_dir": None,
+        "splits_read": splits,
+    }
+
+
+def test_synthetic_text(folder: Path) -> None:
+    given, origin = read({"source": "synthetic", "size_gb": 3e-6, "seed": 4}, folder)
+    assert sum(len(document["text"]) for document in given["train"]) == 3000
+    assert origin == {"source": "synthetic", "bytes": 3000, "seed": 4}
+
+
+@pytest.mark.parametrize(
+    ("format", "keys"),
+    [("text", {"text", "group"}), ("prompt-completion", {"prompt", "completion", "group"})],
+)
+def test_the_standard_library(
+    folder: Path, library: Callable[[dict[str, str]], None], format: str, keys: set[str]
+) -> None:
+    library({"a.py": "def f():\n    '''One.'''\n    return 1\n"})
+    given, origin = read({"source": "python-stdlib", "format": format}, folder)
+    (document,) = given["train"]
+    assert document.keys() == keys
+    assert origin == {
+        "source": "python-stdlib",
+        "revision": f"python {platform.python_version()}",
+    }
+
+
+@pytest.mark.parametrize("source", ["files", "url"])
+def test_format_columns_and_system_prompt_are_those_of_the_section(
+    tmp_path: Path, folder: Path, source: str
+) -> None:
+    (tmp_path / "a.csv").write_text("question,output\nWhy?,So.\n")
+    key, path = ("path", "") if source == "files" else ("url", "file://")
+    cfg = {
+        "source": source,
+        key: f"{path}{tmp_path}/a.csv",
+        "format": "instruction",
+        "columns": {"instruction": "question"},
+        "system": "S",
+    }
+    given, _ = read(cfg, folder, {"train": [f"{tmp_path}/a.csv"]})
+    (document,) = given["train"]
+    assert [message["content"] for message in json.loads(document["messages"])] == [
+        "S",
+        "Why?",
+        "So.",
+    ]

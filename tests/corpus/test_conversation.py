@@ -1,0 +1,279 @@
+"""One spelling of a conversation out of the many that people have."""
+
+import json
+from typing import Any
+
+import pytest
+
+from moray.corpus.conversation import conversation
+from moray.corpus.document import RowError
+
+Messages = list[dict[str, Any]]
+
+
+def spoken(messages: Any, tools: Any = None, **systems: str | None) -> Messages:
+    made = conversation(messages, tools, systems.get("system"), systems.get("default_system"))
+    found: Messages = json.loads(made["messages"] or "")
+    return found
+
+
+def functions(tools: Any) -> Any:
+    tools = conversation([{"role": "assistant", "content": ""}], tools, None, None)["tools"]
+    return tools if tools is None else json.loads(tools)
+
+
+def said(role: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+def call(arguments: Any, name: str = "add", **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+TALK = [said("system", "S"), said("user", "é 🐍"), said("assistant", "b"), said("tool", "3")]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        TALK,
+        [
+            {"from": "system", "value": "S"},
+            {"from": "human", "value": "é 🐍"},
+            {"from": "gpt", "value": "b"},
+            {"from": "observation", "value": "3"},
+        ],
+        [said("developer", "S"), *TALK[1:3], said("function", "3")],
+        # A table gives each message the keys of all.
+        [{"from": None, "value": None, **message} for message in TALK],
+        [{"role": None, "from": message["role"], "value": message["content"]} for message in TALK],
+        json.dumps(TALK),
+    ],
+    ids=["OpenAI", "ShareGPT", "older roles", "unused keys", "from beside role", "JSON text"],
+)
+def test_every_spelling_gives_the_same_messages(messages: Any) -> None:
+    assert spoken(messages) == TALK
+
+
+def test_text_is_kept_as_it_is() -> None:
+    content = ' \n"quotes" \\ é 🐍 </s> '
+    assert spoken([said("assistant", content)]) == [said("assistant", content)]
+
+
+def test_what_templates_know_is_kept_and_the_rest_is_not() -> None:
+    known = {"name": "n", "tool_call_id": "c1", "reasoning_content": "why"}
+    noise: dict[str, Any] = {"weight": 1, "refusal": None, "audio": {}}
+    assert spoken([said("assistant", "a", **known, **noise)]) == [said("assistant", "a", **known)]
+    assert spoken([said("assistant", "a", name=None)]) == [said("assistant", "a")]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, ""),
+        ([], ""),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": " b"}], "a b"),
+        # As a table gives it, where another row has an image.
+        ([{"type": "text", "text": "a", "image_url": None}], "a"),
+        ([{"type": "text", "text": None}, {"type": "text", "text": "a"}], "a"),
+    ],
+)
+def test_content_may_be_nothing_or_parts_of_text(content: Any, text: str) -> None:
+    assert spoken([{"role": "assistant", "content": content}]) == [said("assistant", text)]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": None, "tool_calls": [call({"a": [1, None]}, id="c1")]},
+        {"role": "assistant", "tool_calls": [call('{"a": [1, null]}', id="c1")]},
+        # Bare, as some data sets have it.
+        {
+            "from": "gpt",
+            "value": "",
+            "tool_calls": [{"name": "add", "arguments": {"a": [1, None]}, "id": "c1"}],
+        },
+    ],
+    ids=["a mapping", "JSON text", "bare"],
+)
+def test_a_call_of_a_tool_has_its_arguments_as_a_mapping(message: dict[str, Any]) -> None:
+    calls = [call({"a": [1, None]}, id="c1")]
+    assert spoken([message]) == [said("assistant", "", tool_calls=calls)]
+
+
+@pytest.mark.parametrize("arguments", [None, "", "{}", {}])
+def test_a_call_without_arguments_has_none(arguments: Any) -> None:
+    (message,) = spoken([said("assistant", "", tool_calls=[call(arguments)])])
+    assert message["tool_calls"] == [call({})]
+
+
+def test_a_message_keeps_its_text_beside_several_calls() -> None:
+    calls = [call({"a": 1}), call({"b": 2}, name="mul")]
+    assert spoken([said("assistant", "Wait.", tool_calls=calls)]) == [
+        said("assistant", "Wait.", tool_calls=calls)
+    ]
+
+
+@pytest.mark.parametrize("nothing", [None, []])
+def test_no_calls_are_left_out(nothing: Any) -> None:
+    assert spoken([said("assistant", "a", tool_calls=nothing)]) == [said("assistant", "a")]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_function_call_of_sharegpt_is_the_assistant_calling_a_tool(several: bool) -> None:
+    one = {"name": "add", "arguments": {"a": 1}}
+    talk = [
+        {"from": "human", "value": "1 + 1?"},
+        {"from": "function_call", "value": json.dumps([one, one] if several else one)},
+        {"from": "observation", "value": "2"},
+    ]
+    assert spoken(talk) == [
+        said("user", "1 + 1?"),
+        said("assistant", "", tool_calls=[call({"a": 1})] * (1 + several)),
+        said("tool", "2"),
+    ]
+
+
+ADD = {"name": "add", "description": "é", "parameters": {"type": "object", "properties": {}}}
+WRAPPED = {"type": "function", "function": ADD}
+
+
+@pytest.mark.parametrize(
+    "tools", [[WRAPPED], [ADD], json.dumps([WRAPPED]), json.dumps([ADD], indent=2)]
+)
+def test_tools_come_wrapped_or_bare_as_a_list_or_as_text(tools: Any) -> None:
+    assert functions(tools) == [WRAPPED]
+
+
+@pytest.mark.parametrize("tools", [None, [], "", " ", "[]", "null"])
+def test_no_tools_are_nothing(tools: Any) -> None:
+    assert functions(tools) is None
+
+
+TALK_ALONE = [said("user", "a"), said("assistant", "b")]
+
+
+@pytest.mark.parametrize(
+    ("own", "system", "default_system", "prompt"),
+    [
+        (None, None, None, None),
+        (None, None, "config", "config"),
+        (None, "row", None, "row"),
+        (None, "row", "config", "row"),
+        (None, "", "config", "config"),
+        ("messages", "row", "config", "messages"),
+        ("messages", None, "config", "messages"),
+    ],
+)
+def test_the_nearest_system_prompt_holds(
+    own: str | None, system: str | None, default_system: str | None, prompt: str | None
+) -> None:
+    talk = ([said("system", own)] if own else []) + TALK_ALONE
+    made = spoken(talk, system=system, default_system=default_system)
+    assert made == ([said("system", prompt)] if prompt else []) + TALK_ALONE
+
+
+def test_a_system_prompt_of_developers_is_one_too() -> None:
+    made = spoken([said("developer", "own"), *TALK_ALONE], default_system="config")
+    assert made == [said("system", "own"), *TALK_ALONE]
+
+
+ASK = said("user", "a")
+
+
+@pytest.mark.parametrize(
+    ("messages", "problem"),
+    [
+        (None, "got nothing as messages, expected a list of them"),
+        ("", "got nothing as messages, expected a list of them"),
+        ([], "got an empty list as messages, expected a list of them"),
+        ({"role": "user"}, "got dict as messages, expected a list of them"),
+        (5, "got int as messages, expected a list of them"),
+        ('"a"', "got str as messages, expected a list of them"),
+        (
+            "[{",
+            "got bad JSON in messages (Expecting property name enclosed in double quotes: "
+            "line 1 column 3 (char 2))",
+        ),
+        (
+            [ASK, {"content": "a"}],
+            "got message 2 without role, expected role and content (or from and value)",
+        ),
+        (["a"], "got message 1 without role, expected role and content (or from and value)"),
+        (
+            [ASK, said("bot", "b")],
+            "got role 'bot' in message 2, expected one of system, developer, user, human, "
+            "assistant, gpt, function_call, tool, function, observation",
+        ),
+        (
+            [{"role": ["user"], "content": "a"}],
+            "got role ['user'] in message 1, expected one of system, developer, user, human, "
+            "assistant, gpt, function_call, tool, function, observation",
+        ),
+        ([ASK, said("tool", "b")], "got no message of the assistant, expected one to train on"),
+        ([{"role": "assistant", "content": 5}], "got int in message 1, expected text"),
+        (
+            [ASK, {"role": "assistant", "content": [{"type": "text", "text": 5}]}],
+            "got int in message 2, expected text",
+        ),
+        (
+            [
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "a"}, {"type": "image_url"}],
+                }
+            ],
+            "got a part of type image_url in message 1, expected text",
+        ),
+        (
+            [{"role": "user", "content": ["a"]}],
+            "got a part of type None in message 1, expected text",
+        ),
+        (
+            [ASK, {"from": "function_call", "value": "add(1)"}],
+            "got bad JSON in function_call (Expecting value: line 1 column 1 (char 0))",
+        ),
+        (
+            [ASK, {"from": "function_call", "value": ""}],
+            "got a tool call without a name in message 2, expected name and arguments",
+        ),
+        (
+            [ASK, said("assistant", "", tool_calls=[call("{")])],
+            "got bad JSON in arguments (Expecting property name enclosed in double quotes: "
+            "line 1 column 2 (char 1))",
+        ),
+        (
+            [said("assistant", "", tool_calls=[{"function": {"arguments": {}}}])],
+            "got a tool call without a name in message 1, expected name and arguments",
+        ),
+        (
+            [said("assistant", "", tool_calls=["add"])],
+            "got a tool call without a name in message 1, expected name and arguments",
+        ),
+    ],
+)
+def test_what_is_no_conversation_is_told(messages: Any, problem: str) -> None:
+    with pytest.raises(RowError) as caught:
+        conversation(messages, None, None, None)
+    assert caught.value.problem == problem
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("tools", "problem"),
+    [
+        (
+            "add(a)",
+            "got bad JSON in tools (Expecting value: line 1 column 1 (char 0))",
+        ),
+        (ADD, "got dict as tools, expected a list of them"),
+        ('"add"', "got str as tools, expected a list of them"),
+        (["add"], "got tool 1 without a name, expected a function"),
+        ([WRAPPED, {"description": "é"}], "got tool 2 without a name, expected a function"),
+    ],
+)
+def test_what_are_no_tools_is_told(tools: Any, problem: str) -> None:
+    with pytest.raises(RowError) as caught:
+        functions(tools)
+    assert caught.value.problem == problem
+    assert caught.value.remedy

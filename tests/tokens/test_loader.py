@@ -1,0 +1,109 @@
+"""Rows from memory and rows streamed by a real Ray Data are the same, whatever they are made of."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from object_store import object_store
+
+from moray.corpus.dataset import write_dataset
+from moray.corpus.document import Document
+from moray.corpus.sources.python_stdlib import functions
+from moray.stages.tokenize import tokenize
+from moray.tokens.loader import Share, from_memory, from_stream
+from moray.tokens.order import Order
+from moray.tokens.remote import copy_to
+from moray.tokens.rows import Rows
+from moray.tokens.store import Split
+
+GLOBAL_BATCH_SIZE = 12
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> dict[str, Path]:
+    """The same dataset tokenised ahead and to be tokenised on the fly, in some 20 windows."""
+    folder = tmp_path_factory.mktemp("stores")
+    rows = [row for row, _ in zip(functions(), range(120), strict=False)]
+    splits = ["test", "validation", *["train"] * 8]
+    pairs = ((splits[number % 10], Document(**row)) for number, row in enumerate(rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("moray.corpus.dataset._GROUP_BYTES", 2000)
+        write_dataset(folder / "dataset", pairs, "prompt-completion", {"source": "test"})
+    made = {}
+    for when in ("ahead", "on-the-fly"):
+        made[when] = folder / when
+        cfg = {
+            "block_size": 64,
+            "chat_template": None,
+            "format": "prompt-completion",
+            "long_documents": "split",
+            "tokenize": when,
+        }
+        tokenize(folder / "dataset", model_folder, made[when], cfg)
+    return made
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with object_store() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def _ray(bucket: str) -> Iterator[None]:
+    """Started after the object store: Ray's processes find it by the environment."""
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def order_of(store: Path) -> Order:
+    return Order(Split(store, "train").windows, GLOBAL_BATCH_SIZE, seed=3)
+
+
+def same(ours: Iterator[Rows], theirs: Iterator[Rows]) -> int:
+    """How many steps there are, all of them with equal rows."""
+    steps = 0
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.dtype == other.dtype
+        np.testing.assert_array_equal(mine, other)
+        steps += 1
+    return steps
+
+
+def test_workers_share_the_rows_of_a_step_in_the_order_of_their_ranks(
+    stores: dict[str, Path],
+) -> None:
+    split, order = Split(stores["ahead"], "train"), order_of(stores["ahead"])
+    parts = [list(from_memory(split, order, Share(4, 9, rank, 3))) for rank in range(3)]
+    for number, step in enumerate(range(4, 9)):
+        whole = np.concatenate([part[number] for part in parts])
+        np.testing.assert_array_equal(whole, split.rows[order.rows(step)])
+
+
+@pytest.mark.usefixtures("_ray")
+@pytest.mark.parametrize("when", ["ahead", "on-the-fly"])
+@pytest.mark.parametrize(("rank", "first_step"), [(0, 0), (1, 7)])
+def test_a_stream_has_the_rows_that_memory_has_over_several_epochs(
+    when: str, rank: int, first_step: int, stores: dict[str, Path]
+) -> None:
+    ahead = stores["ahead"]
+    order = order_of(ahead)
+    assert len(order.windows) > 10
+    share = Share(first_step, order.num_steps(2.5), rank, world_size=2)
+    streamed = from_stream(stores[when], str(stores[when]), order, share)
+    steps = same(streamed, from_memory(Split(ahead, "train"), order, share))
+    assert steps == order.num_steps(2.5) - first_step
+
+
+@pytest.mark.usefixtures("_ray")
+def test_a_stream_from_an_object_store_has_the_rows_that_memory_has(
+    stores: dict[str, Path], bucket: str
+) -> None:
+    ahead = stores["ahead"]
+    order = order_of(ahead)
+    share = Share(0, order.num_steps(1), 0, 1)
+    streamed = from_stream(ahead, copy_to(ahead, bucket), order, share)
+    assert same(streamed, from_memory(Split(ahead, "train"), order, share)) > 10

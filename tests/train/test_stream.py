@@ -1,0 +1,117 @@
+"""A streamed run ends as one from memory does, undisturbed or killed; on a real local Ray."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from small_model import MODEL
+
+from moray.config.schema import Data, Ray, Train, execution_keys, result_keys
+from moray.corpus.dataset import write_dataset
+from moray.corpus.document import Document
+from moray.corpus.sources.python_stdlib import functions
+from moray.stages.base_model import base_model
+from moray.stages.tokenize import tokenize
+from moray.tokens.store import Split
+from moray.train.history import read_history, whole_lines
+
+STEPS = 50
+TRAIN = Train(
+    max_steps=STEPS,
+    global_batch_size=8,
+    learning_rate=1e-2,
+    precision="fp32",
+    logging_steps=1,
+    eval_steps=25,
+    save_steps=10,
+)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `model` and two stores, by when their tokens are made.
+
+    They have so many windows that a step has rows of several groups.
+    """
+    folder = tmp_path_factory.mktemp("inputs")
+    rows = [row for row, _ in zip(functions(), range(120), strict=False)]
+    splits = ["test", "validation", *["train"] * 8]
+    pairs = ((splits[number % 10], Document(**row)) for number, row in enumerate(rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("moray.corpus.dataset._GROUP_BYTES", 2000)
+        write_dataset(folder / "dataset", pairs, "prompt-completion", {"source": "test"})
+    base_model(folder / "model", MODEL, folder / "dataset")
+    for when in ("ahead", "on-the-fly"):
+        data = Data.model_validate({"block_size": 64, "tokenize": when, "loader": "stream"})
+        cfg = {"format": "prompt-completion", **result_keys(data)}
+        tokenize(folder / "dataset", folder / "model", folder / when, cfg)
+    assert len(Split(folder / "ahead", "train").windows) > 16
+    return folder
+
+
+def started(
+    inputs: Path, output: Path, loader: str, tokens: str = "ahead"
+) -> subprocess.Popen[str]:
+    """The stage as a process of its own, with two workers."""
+    output.mkdir(exist_ok=True)
+    data = Data.model_validate({"loader": loader})
+    ray = Ray(storage_path=str(output / "state"), num_workers=2)
+    execution = {"data": execution_keys(data), "ray": execution_keys(ray)}
+    execution["train"] = execution_keys(TRAIN)
+    options: dict[str, Any] = {
+        "start": inputs / "model",
+        "tokens": inputs / tokens,
+        "output": output,
+        "cfg": json.dumps(result_keys(TRAIN)),
+        "execution": json.dumps(execution),
+    }
+    command = [sys.executable, "-m", "moray.stages.finetune", "name"]
+    command += [str(part) for name in options for part in (f"--{name}", options[name])]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
+def finished(
+    inputs: Path, output: Path, loader: str, tokens: str = "ahead"
+) -> list[tuple[int, float]]:
+    """The losses of a run, of each step and of each evaluation."""
+    with started(inputs, output, loader, tokens) as process:
+        told = process.communicate()[1]
+    assert process.returncode == 0, told
+    lines = read_history(output / "history.jsonl")
+    return [(line["step"], line["loss" if "loss" in line else "eval_loss"]) for line in lines]
+
+
+def killed_at(step: int, inputs: Path, output: Path) -> None:
+    """SIGKILL to a streamed run and all of its Ray, once the step is done."""
+    with started(inputs, output, "stream") as process:
+        while process.poll() is None:
+            history = next((output / "state").glob("name/*/history.jsonl"), None)
+            if history and any(json.loads(x)["step"] >= step for x in whole_lines(history)):
+                break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.01)
+        assert process.poll() is None, "the run had ended before it was killed"
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(True)]
+        for member in family:
+            os.kill(member.pid, signal.SIGKILL)
+        psutil.wait_procs(family)
+
+
+def test_its_losses_are_those_from_memory_also_when_it_is_killed_and_resumed(
+    inputs: Path, tmp_path: Path
+) -> None:
+    expected = finished(inputs, tmp_path / "memory", "memory")
+    assert [step for step, _ in expected if step <= STEPS][-1] == STEPS
+    assert finished(inputs, tmp_path / "stream", "stream", "on-the-fly") == expected
+
+    killed_at(25, inputs, tmp_path / "killed")
+    assert finished(inputs, tmp_path / "killed", "stream") == expected
+    record = json.loads((tmp_path / "killed/train.json").read_text())
+    assert record["resumed_from"] in (20, 30, 40)

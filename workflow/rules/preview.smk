@@ -1,0 +1,14 @@
+rule preview:
+    """A few documents of every run's tokens; what is trained stands between ⟦ and ⟧."""
+    input:
+        expand("results/tokens/{store}/manifest.json", store=STORES),
+    log:
+        "logs/preview.log",
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        texts=expand("results/tokens/{store}/preview.txt", store=STORES),
+    message:
+        "trained tokens stand between ⟦ and ⟧"
+    shell:
+        "cat {params.texts:q} 2> {log}"
