@@ -150,6 +150,27 @@ FAULTS: list[tuple[str, object, str]] = [
         {**URL, "url": {"train": "a", "tset": "b"}},
         "datasets.x.url.tset: unknown key; did you mean test?",
     ),
+    *(
+        (
+            "datasets.x",
+            {**URL, "url": url},
+            "datasets.x.url: got a URL with a user in it, expected none: what the config says is ",
+        )
+        for url in (
+            "https://me:secret@host/a.csv",
+            "https://secret@host/a.csv",
+            ["https://host/a.csv", "ftp://me:secret@host/b.csv"],
+            {"train": "https://host/a.csv", "test": "https://me:secret@host/b.csv"},
+        )
+    ),
+    *(
+        (
+            "defaults.data.stream_from",
+            folder,
+            f"defaults.data.stream_from: got {folder!r}, expected ",
+        )
+        for folder in ("bucket/folder", "/shared/folder", "s3:/bucket", "://bucket")
+    ),
     ("datasets.x", {**URL, "url": 3}, "datasets.x.url: got 3, expected text or a list or a mapp"),
     (
         "datasets.x",
@@ -344,6 +365,7 @@ def test_a_fault_costs_one_line_that_begins_with_its_path(
     (told,) = faults({path: value})
     assert told.startswith(line)
     assert "; " in told
+    assert "secret" not in told
 
 
 # The keys of one entry of each source, all of them sound.

@@ -292,6 +292,19 @@ def test_a_dataset_whose_files_are_missing_is_told_before_anything_starts(
     )
 
 
+@pytest.mark.parametrize("name", ["a{b.txt", "a}b.txt", "{a}.txt", "{deep}/a.txt"])
+def test_braces_in_the_name_of_a_file_are_refused(notes: Path, name: str) -> None:
+    """Rules take what stands in them for a wildcard."""
+    (notes / "notes" / name).parent.mkdir(exist_ok=True)
+    (notes / "notes" / name).write_text("x")
+    with pytest.raises(UserError) as caught:
+        plan.dataset_files(experiment_with({"datasets.notes.path": "notes/**/*.txt"}), "notes")
+    assert str(caught.value) == (
+        f"datasets.notes.path: got notes/{name}, expected a name without braces, which stand for "
+        "something in rules; rename it"
+    )
+
+
 def test_a_dataset_that_is_not_read_from_files_has_none() -> None:
     assert plan.dataset_files(experiment_with({}), "modules") == {}
     url = {"source": "url", "url": {"train": "s3://b/*.csv", "test": "https://h/t.csv"}}
@@ -305,6 +318,30 @@ def test_a_model_depends_on_the_files_of_its_folder(notes: Path) -> None:
         (folder / name).write_text(name)
     files = plan.model_files(experiment_with({}), "folder")
     assert files == ["models/folder/config.json", "models/folder/model.safetensors"]
+
+
+def test_a_model_depends_on_its_tokenizer_s_other_templates(notes: Path) -> None:
+    folder = notes / "models/folder"
+    names = ["additional_chat_templates/tool_use.jinja", "chat_template.jinja", "config.json"]
+    for name in [*names, "additional_chat_templates/notes.txt"]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    files = plan.model_files(experiment_with({}), "folder")
+    assert files == [f"models/folder/{name}" for name in names]
+
+
+@pytest.mark.parametrize("name", ["{a}.json", "additional_chat_templates/a}.jinja"])
+def test_braces_in_the_name_of_a_model_s_file_are_refused(notes: Path, name: str) -> None:
+    folder = notes / "models/folder"
+    (folder / name).parent.mkdir(parents=True)
+    for written in ("config.json", name):
+        (folder / written).write_text("{}")
+    with pytest.raises(UserError) as caught:
+        plan.model_files(experiment_with({}), "folder")
+    assert str(caught.value) == (
+        f"models.folder.path: got models/folder/{name}, expected a name without braces, which "
+        "stand for something in rules; rename it"
+    )
 
 
 @pytest.mark.usefixtures("notes")

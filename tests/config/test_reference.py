@@ -76,7 +76,7 @@ def test_each_key_stands_in_the_reference(model: type[BaseModel], key: str) -> N
         "| `columns` | mapping of names to: text | `{}` | Names of the columns where they aren't ",
         "| `sha256` | text, of the form `^[0-9a-f]{64}$`, or `null` | `null` | SHA-256 that the ",
         "| `size_gb` | number, more than 0 | required | Size of the text, in 10^9 bytes. |",
-        "| `stream_from` † | text or `null` | `null` | Folder in an object store,",
+        "| `stream_from` † | text, of the form `^[a-z0-9+]+://`, or `null` | `null` | Folder in ",
         "| `vocab_size` | whole number, at least 258 | `4096` |",
         "| `tokenizer` | mapping of `train_on`, `vocab_size` | required |",
         "| `train_on` | name | required |",

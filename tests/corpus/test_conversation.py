@@ -1,6 +1,7 @@
 """One spelling of a conversation out of the many that people have."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ def spoken(messages: Any, tools: Any = None, **systems: str | None) -> Messages:
 
 
 def functions(tools: Any) -> Any:
-    tools = conversation([{"role": "assistant", "content": ""}], tools, None, None)["tools"]
+    tools = conversation([{"role": "assistant", "content": "a"}], tools, None, None)["tools"]
     return tools if tools is None else json.loads(tools)
 
 
@@ -30,6 +31,7 @@ def call(arguments: Any, name: str = "add", **more: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
 
 
+ANSWER = said("assistant", "a")
 TALK = [said("system", "S"), said("user", "é 🐍"), said("assistant", "b"), said("tool", "3")]
 
 
@@ -79,7 +81,14 @@ def test_what_templates_know_is_kept_and_the_rest_is_not() -> None:
     ],
 )
 def test_content_may_be_nothing_or_parts_of_text(content: Any, text: str) -> None:
-    assert spoken([{"role": "assistant", "content": content}]) == [said("assistant", text)]
+    assert spoken([{"role": "user", "content": content}, ANSWER]) == [said("user", text), ANSWER]
+
+
+@pytest.mark.parametrize("weight", [0, 0.0])
+def test_a_turn_of_no_weight_keeps_that(weight: float) -> None:
+    """The training leaves it out."""
+    talk = [said("assistant", "a", weight=weight), said("assistant", "b", weight=1)]
+    assert spoken(talk) == [said("assistant", "a", weight=0), said("assistant", "b")]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +107,22 @@ def test_content_may_be_nothing_or_parts_of_text(content: Any, text: str) -> Non
 )
 def test_a_call_of_a_tool_has_its_arguments_as_a_mapping(message: dict[str, Any]) -> None:
     calls = [call({"a": [1, None]}, id="c1")]
-    assert spoken([message]) == [said("assistant", "", tool_calls=calls)]
+    assert spoken([message]) == [{"role": "assistant", "content": None, "tool_calls": calls}]
+
+
+@pytest.mark.parametrize("text", ["Wait.", "", None])
+@pytest.mark.parametrize("arguments", ['{"a": 1}', {"a": 1}])
+def test_a_function_call_of_openai_s_older_spelling_is_a_call(
+    text: str | None, arguments: Any
+) -> None:
+    one = {"name": "add", "arguments": arguments}
+    (message, *_) = spoken([{"role": "assistant", "content": text, "function_call": one}])
+    assert message == {
+        "role": "assistant",
+        "content": text or None,
+        "tool_calls": [call({"a": 1})],
+    }
+    assert spoken([said("assistant", "a", function_call=None)]) == [ANSWER]
 
 
 @pytest.mark.parametrize("arguments", [None, "", "{}", {}])
@@ -129,7 +153,7 @@ def test_a_function_call_of_sharegpt_is_the_assistant_calling_a_tool(several: bo
     ]
     assert spoken(talk) == [
         said("user", "1 + 1?"),
-        said("assistant", "", tool_calls=[call({"a": 1})] * (1 + several)),
+        {"role": "assistant", "content": None, "tool_calls": [call({"a": 1})] * (1 + several)},
         said("tool", "2"),
     ]
 
@@ -179,6 +203,13 @@ def test_a_system_prompt_of_developers_is_one_too() -> None:
 
 
 ASK = said("user", "a")
+NOTHING: list[dict[str, Any]] = [
+    {},
+    {"content": ""},
+    {"content": None, "tool_calls": None, "function_call": None},
+    {"content": [], "tool_calls": []},
+]
+DEEP = "[" * 100_000
 
 
 @pytest.mark.parametrize(
@@ -211,6 +242,33 @@ ASK = said("user", "a")
             "assistant, gpt, function_call, tool, function, observation",
         ),
         ([ASK, said("tool", "b")], "got no message of the assistant, expected one to train on"),
+        (
+            [ASK, said("assistant", "b", weight=0), said("assistant", "c", weight=0)],
+            "got no message of the assistant, expected one to train on",
+        ),
+        *(
+            (
+                [ASK, {"role": "assistant", **nothing}],
+                "got message 2 of the assistant with nothing in it, expected text or a tool call",
+            )
+            for nothing in NOTHING
+        ),
+        *(
+            (
+                [said("assistant", "", tool_calls=[call({"at": value})])],
+                f"got what JSON can't say (Object of type {type(value).__name__} is not JSON "
+                "serializable)",
+            )
+            for value in (datetime(2024, 7, 26, tzinfo=UTC), b"a")
+        ),
+        *(
+            (messages, f"got bad JSON in {place} (maximum recursion depth exceeded")
+            for place, messages in (
+                ("messages", DEEP),
+                ("arguments", [said("assistant", "", tool_calls=[call(DEEP)])]),
+                ("function_call", [{"from": "function_call", "value": DEEP}]),
+            )
+        ),
         ([{"role": "assistant", "content": 5}], "got int in message 1, expected text"),
         (
             [ASK, {"role": "assistant", "content": [{"type": "text", "text": 5}]}],
@@ -255,7 +313,11 @@ ASK = said("user", "a")
 def test_what_is_no_conversation_is_told(messages: Any, problem: str) -> None:
     with pytest.raises(RowError) as caught:
         conversation(messages, None, None, None)
-    assert caught.value.problem == problem
+    if "recursion" in problem:
+        assert caught.value.problem.startswith(problem)
+        assert "\n" not in caught.value.problem
+    else:
+        assert caught.value.problem == problem
     assert caught.value.remedy
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from moray.corpus.dataset import (
     SPLITS,
-    num_documents,
     num_groups,
     read_documents,
     read_group,
@@ -55,7 +54,6 @@ def test_groups_are_bounded_in_bytes(tmp_path: Path, texts: list[str], sizes: li
     assert [len(group) for group in groups] == sizes
     assert [row["text"] for group in groups for row in group] == texts
     assert list(read_documents(file)) == groups
-    assert num_documents(file) == len(texts)
 
 
 def test_conversations_come_back(tmp_path: Path) -> None:

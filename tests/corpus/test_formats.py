@@ -158,7 +158,7 @@ def test_what_may_be_nothing_may_not_be_anything(format: str, column: str) -> No
         ("messages", r'{"messages": [{"role": "assistant", "content": "\ud83d"}]}'),
         (
             "messages",
-            r'{"messages": [{"role": "assistant", "content": ""}], '
+            r'{"messages": [{"role": "assistant", "content": "a"}], '
             r'"tools": [{"name": "f", "description": "\ud83d"}]}',
         ),
     ],

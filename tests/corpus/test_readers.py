@@ -386,3 +386,14 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError) as caught:
         list(documents([tmp_path / name], TEXT))
     assert str(caught.value).startswith(f"{tmp_path / name}: got a file that can't be read (")
+
+
+@pytest.mark.parametrize(("name", "line"), [("a.jsonl", 3), ("a.json", 1)])
+def test_json_nested_too_deeply_costs_one_line(tmp_path: Path, name: str, line: int) -> None:
+    path = tmp_path / name
+    path.write_bytes((LINE * 2 if name == "a.jsonl" else b"") + b"[" * 100_000 + b"\n")
+    with pytest.raises(UserError) as caught:
+        list(documents([path], Shape("text")))
+    told = str(caught.value)
+    assert told.startswith(f"{path}, line {line}: got bad JSON (maximum recursion depth exceeded")
+    assert "\n" not in told

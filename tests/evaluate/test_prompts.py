@@ -1,7 +1,10 @@
 """Prompts out of held-out documents."""
 
-from typing import Any
+import weakref
+from collections.abc import Iterator
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from conversations import CHATML, SAID, TALKS, chat_tokenizer, conversation
 from tokenizers import Tokenizer, processors
@@ -12,6 +15,12 @@ from moray.errors import UserError
 from moray.evaluate.prompts import Prompt, choose_prompts
 from moray.tokens.chat import ChatTemplate
 from moray.tokens.encode import Encoder
+
+
+class Held(dict[str, str]):
+    """A document that can be seen to be let go."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 def choose(
@@ -152,3 +161,38 @@ def test_some_are_drawn_in_the_order_of_their_documents(
     ]
     assert all(draw == sorted(set(draw)) and len(draw) == 10 for draw in draws)
     assert draws[0] == draws[1] != draws[2]
+
+
+def test_out_of_a_large_split_prompts_come_from_all_over_it_in_one_pass(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    number, samples = 3000, 20
+    held: weakref.WeakSet[Held] = weakref.WeakSet()
+    most = 0
+
+    def passing() -> Iterator[Document]:
+        nonlocal most
+        for one in range(number):
+            document = Held(prompt=f"{one:04}", completion="")
+            held.add(document)
+            most = max(most, len(held))
+            yield cast(Document, document)
+
+    def drawn(seed: int) -> list[int]:
+        chosen = choose_prompts(
+            passing(),
+            Encoder(tokenizer, 32),
+            model_length=128,
+            num_samples=samples,
+            prompt_length=8,
+            max_new_tokens=16,
+            seed=seed,
+        )
+        return [int(prompt.text) for prompt in chosen]
+
+    draws = [drawn(seed) for seed in (0, 0, *range(1, 20))]
+    assert most < number / 2
+    assert all(draw == sorted(set(draw)) and len(draw) == samples for draw in draws)
+    assert draws[0] == draws[1] != draws[2]
+    thirds = np.histogram(np.concatenate(draws[1:]), 3, (0, number))[0]
+    assert thirds == pytest.approx(samples * 20 / 3, rel=0.4)

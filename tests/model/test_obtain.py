@@ -12,6 +12,8 @@ from moray.model.obtain import copy_folder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WANTED = [
+    "additional_chat_templates/rag.jinja",
+    "additional_chat_templates/tool_use.jinja",
     "chat_template.jinja",
     "config.json",
     "merges.txt",
@@ -32,6 +34,8 @@ UNWANTED = [
     "training_args.bin",
     "original/consolidated.00.pth",
     "onnx/model.safetensors",
+    "additional_chat_templates/code.py",
+    "elsewhere/tool_use.jinja",
 ]
 
 
@@ -46,7 +50,8 @@ def test_pickles_and_code_are_left_behind(tmp_path: Path) -> None:
     target.mkdir()
     fill(source, WANTED + UNWANTED)
     copy_folder(source, target)
-    assert sorted(path.relative_to(target).as_posix() for path in target.rglob("*")) == WANTED
+    copied = [path for path in target.rglob("*") if path.is_file()]
+    assert sorted(path.relative_to(target).as_posix() for path in copied) == WANTED
     assert all((target / name).read_text() == f"content of {name}" for name in WANTED)
 
 

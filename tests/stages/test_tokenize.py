@@ -19,10 +19,12 @@ from moray.corpus.dataset import SPLITS, read_documents, write_dataset
 from moray.corpus.document import Document
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
+from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tokens.rows import Segment, is_trained
 from moray.tokens.store import Split
 from moray.tokens.tokenizer import load_tokenizer
+from moray.tokens.windows import window_reader
 
 STOP = "<|endoftext|>"
 
@@ -156,13 +158,36 @@ def test_the_template_of_the_tokenizer_serves_where_none_is_given(
         np.testing.assert_array_equal(given, own)
 
 
+@pytest.mark.parametrize("tokenizing", [{}, {"tokenize": "on-the-fly", "loader": "stream"}])
+def test_of_a_base_s_several_templates_that_for_tools_serves_talks_with_tools(
+    tmp_path: Path, chat_folder: Path, tokenizing: dict[str, str]
+) -> None:
+    folder = Path(shutil.copytree(chat_folder, tmp_path / "source"))
+    tokenizer = load_tokenizer(folder)
+    tokenizer.chat_template = {"default": "{{ 1 / 0 }}", "tool_use": "Tools:" + CHATML}
+    tokenizer.save_pretrained(folder)
+    assert (folder / "additional_chat_templates/tool_use.jinja").exists()
+    model, data = tmp_path / "model", tmp_path / "data"
+    base_model(model, {"source": "path", "path": str(folder)})
+    talks = [talk for talk in TALKS if talk["tools"]]
+    rows = ((split, talk) for split in SPLITS for talk in talks)
+    write_dataset(data, rows, "messages", {"source": "test"})
+    tokenize(data, model, tmp_path / "out", recipe("messages", block_size=512, **tokenizing))
+    read = window_reader(tmp_path / "out", str(tmp_path / "out"))
+    (row,) = read(0)
+    text = load_tokenizer(model).decode(row["tokens"])
+    assert text.startswith("Tools:<|im_start|>system\nCall.")
+    trained = load_tokenizer(model).decode(row["tokens"][is_trained(row)])
+    assert trained == "".join(SAID[2])
+
+
 def test_a_row_that_the_template_cannot_take_leaves_nothing_behind(
     tmp_path: Path, talks: Path, chat_folder: Path
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/manifest.json").write_text("of an earlier store")
     template = "{{ messages[0].missing.deeper if messages[0].content == 'x' }}" + CHATML
-    with pytest.raises(UserError, match=rf"^{talks}/test\.parquet, row 2: got a chat template"):
+    with pytest.raises(UserError, match=rf"^{talks}/train\.parquet, row 2: got a chat template"):
         tokenize(talks, chat_folder, tmp_path / "out", TURNED | {"chat_template": template})
     assert not (tmp_path / "out").exists()
 

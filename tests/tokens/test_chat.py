@@ -155,13 +155,16 @@ TEMPLATES: dict[str, tuple[str, tuple[str, ...], list[Message], list[str]]] = {
         ['{"name": "weather", "arguments": {"city": "東京"}}<|eom_id|>', "Mild<|eot_id|>"],
     ),
     "Qwen 3, with an empty thought in the last turn alone": (
-        QWEN3, ("<|im_end|>",), TURNS, ["2<|im_end|>", "non, 東京 🐍.<|im_end|>"],
+        QWEN3,
+        ("<|im_end|>",),
+        TURNS,
+        ["2<|im_end|>", "<think>\n\n</think>\n\nnon, 東京 🐍.<|im_end|>"],
     ),
     "Qwen 3, which forgets what was thought in earlier turns": (
         QWEN3,
         ("<|im_end|>",),
         THOUGHT,
-        ["2<|im_end|>", "two and one\n</think>\n\n3<|im_end|>"],
+        ["2<|im_end|>", "<think>\ntwo and one\n</think>\n\n3<|im_end|>"],
     ),
     "Gemma, whose turns end in a second stop token": (
         GEMMA,
@@ -215,8 +218,8 @@ def test_no_template_anywhere_is_refused(tokenizer: PreTrainedTokenizerFast) -> 
 
 FAILURES = {
     LLAMA2: "TemplateError: Conversation roles must alternate",
-    DROPS_CONTENT: "leaves out message 2, expected all that the assistant says",
-    MARKS_NOTHING: "marks nothing of it as said",
+    DROPS_CONTENT: "leaves out the text of message 2, expected all that is said",
+    MARKS_NOTHING: "marks 0 turns, expected 2",
     "{{ messages[9].content.strip() }}": "UndefinedError: ",
     "{% for": "TemplateSyntaxError: ",
     "{{ 1 / 0 }}": "ZeroDivisionError: ",
@@ -297,7 +300,7 @@ def test_a_prompt_is_rendered_as_when_it_is_asked(tokenizer: PreTrainedTokenizer
         "<|im_start|>user\nTwo?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>\n"
         "<|im_start|>user\nThree?<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert reference == "two and one\n</think>\n\n3"
+    assert reference == "<think>\ntwo and one\n</think>\n\n3"
 
 
 def test_a_prompt_has_the_tools_and_ends_before_the_last_of_two_answers(

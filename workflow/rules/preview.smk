@@ -11,4 +11,4 @@ rule preview:
     message:
         "trained tokens stand between ⟦ and ⟧"
     shell:
-        "cat {params.texts:q} 2> {log}"
+        'for text in {params.texts:q}; do echo "$text"; cat "$text"; done 2> {log}'

@@ -63,7 +63,17 @@ def _files(path: str, dataset: str) -> list[str]:
             f"got {path}, expected a file or a glob that matches files",
             "check the path, which is relative to the working directory",
         )
-    return matches
+    return [_without_braces(match, f"datasets.{dataset}.path") for match in matches]
+
+
+def _without_braces(path: str, key: str) -> str:
+    if {"{", "}"} & set(path):
+        raise UserError(
+            key,
+            f"got {path}, expected a name without braces, which stand for something in rules",
+            "rename it",
+        )
+    return path
 
 
 def model_config(experiment: Experiment, model: str) -> dict[str, Any]:
@@ -88,7 +98,11 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
                 f"got {section.path}, expected a folder with a config.json",
                 "check the path, which is relative to the working directory",
             )
-        return sorted(str(path) for path in Path(section.path).iterdir() if path.is_file())
+        # A tokenizer with several templates has some in a folder of their own.
+        found = [*Path(section.path).iterdir()]
+        found += Path(section.path).glob("additional_chat_templates/*.jinja")
+        names = sorted(str(path) for path in found if path.is_file())
+        return [_without_braces(name, f"models.{model}.path") for name in names]
     return []
 
 

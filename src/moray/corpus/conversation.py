@@ -39,7 +39,7 @@ def conversation(
     if not isinstance(listed, list) or not listed:
         raise RowError(f"got {_kind(listed)} as messages, expected a list of them", "mend the row")
     spoken = [_message(message, number) for number, message in enumerate(listed, 1)]
-    if all(message["role"] != "assistant" for message in spoken):
+    if all(message["role"] != "assistant" or "weight" in message for message in spoken):
         raise RowError(
             "got no message of the assistant, expected one to train on", "leave the row out"
         )
@@ -47,10 +47,7 @@ def conversation(
     if prompt and spoken[0]["role"] != "system":
         spoken.insert(0, {"role": "system", "content": prompt})
     functions = _functions(_parsed(tools, "tools") or [])
-    return {
-        "messages": json.dumps(spoken, ensure_ascii=False),
-        "tools": json.dumps(functions, ensure_ascii=False) if functions else None,
-    }
+    return {"messages": _written(spoken), "tools": _written(functions) if functions else None}
 
 
 def _message(message: Any, number: int) -> dict[str, Any]:
@@ -69,9 +66,18 @@ def _message(message: Any, number: int) -> dict[str, Any]:
     content = _text(said, number)
     made: dict[str, Any] = {"role": _ROLES[spelled], "content": content}
     if spelled == "function_call":
-        made |= {"content": "", "tool_calls": _calls(_parsed(content, "function_call"), number)}
-    elif message.get("tool_calls"):
-        made["tool_calls"] = _calls(message["tool_calls"], number)
+        made |= {"content": None, "tool_calls": _calls(_parsed(content, spelled), number)}
+    # The second is how OpenAI wrote a call before.
+    elif calls := message.get("tool_calls") or message.get("function_call"):
+        made |= {"content": content or None, "tool_calls": _calls(calls, number)}
+    elif made["role"] == "assistant" and not content:
+        raise RowError(
+            f"got message {number} of the assistant with nothing in it, expected text or a tool "
+            "call",
+            "fill it in or leave the row out",
+        )
+    if message.get("weight") == 0:
+        made["weight"] = 0
     for key in ("name", "tool_call_id", "reasoning_content"):
         if isinstance(message.get(key), str):
             made[key] = message[key]
@@ -136,8 +142,16 @@ def _parsed(value: Any, what: str) -> Any:
         return None
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RowError(f"got bad JSON in {what} ({error})", "mend the row") from error
+
+
+def _written(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except TypeError as error:
+        # Tables can hold times and bytes.
+        raise RowError(f"got what JSON can't say ({error})", "write it as text") from error
 
 
 def _kind(value: Any) -> str:

@@ -98,9 +98,12 @@ def num_groups(file: Path) -> int:
         return int(table.num_row_groups)
 
 
-def num_documents(file: Path) -> int:
-    """Documents of a split."""
-    return int(pq.read_metadata(file).num_rows)
+def share_of_group(file: Path, group: int) -> float:
+    """How much of a split's bytes a row group has."""
+    metadata = pq.read_metadata(file)
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    sizes = [content.total_byte_size for content in groups]
+    return float(sizes[group] / sum(sizes))
 
 
 def read_group(file: Path, group: int) -> list[Document]:

@@ -39,7 +39,7 @@ def content(document: Document) -> str:
 def plain_text(document: Document) -> str:
     """The text of a document as one: of a conversation, what is said in it."""
     if "messages" in document:
-        return "\n".join(message["content"] for message in messages_of(document))
+        return "\n".join(message["content"] or "" for message in messages_of(document))
     return document.get("text") or document.get("prompt", "") + document.get("completion", "")
 
 

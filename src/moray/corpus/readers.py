@@ -155,7 +155,7 @@ def _decoded(file: Path, content: bytes, offset: int) -> str:
 def _json(file: Path, text: str, line: int) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         found = line + getattr(error, "lineno", 1) - 1
         raise UserError(
             f"{file}, line {found}", f"got bad JSON ({getattr(error, 'msg', error)})", "mend it"

@@ -9,6 +9,9 @@ from moray.corpus.document import Document, RowError
 from moray.errors import UserError
 from moray.tokens.encode import Encoder
 
+# Some leave no room for a continuation.
+_DOCUMENTS_A_SAMPLE = 16
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -51,7 +54,7 @@ def choose_prompts(
     """
     prompts = [
         prompt
-        for document in documents
+        for document in _drawn(documents, _DOCUMENTS_A_SAMPLE * num_samples, seed)
         for prompt in _prompts_of(document, encoder, prompt_length, max_new_tokens)
         if len(prompt.tokens) + max_new_tokens <= model_length
     ]
@@ -63,6 +66,21 @@ def choose_prompts(
         )
     drawn = np.random.default_rng(seed).permutation(len(prompts))[:num_samples]
     return [prompts[index] for index in sorted(drawn)]
+
+
+def _drawn(documents: Iterable[Document], count: int, seed: int) -> list[Document]:
+    """Documents drawn in one pass, in their order; all of them if there are no more.
+
+    Source: Vitter, "Random sampling with a reservoir", 1985 (algorithm R).
+    """
+    draw = np.random.default_rng([seed, 1])
+    drawn: list[tuple[int, Document]] = []
+    for number, document in enumerate(documents):
+        if number < count:
+            drawn.append((number, document))
+        elif (place := int(draw.integers(number + 1))) < count:
+            drawn[place] = (number, document)
+    return [document for _, document in sorted(drawn, key=lambda pair: pair[0])]
 
 
 def _prompts_of(

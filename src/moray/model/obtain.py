@@ -11,6 +11,8 @@ from moray.provenance.manifest import MANIFEST
 
 # Weights as safetensors only: what a user hands in is never unpickled.
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
+# Where a tokenizer with several templates has those that aren't its default.
+_WANTED += ["additional_chat_templates/*.jinja"]
 
 
 def copy_folder(source: Path, target: Path) -> None:
@@ -29,7 +31,9 @@ def copy_folder(source: Path, target: Path) -> None:
             "convert them with save_pretrained(folder, safe_serialization=True)",
         )
     for file in files:
-        shutil.copyfile(file, target / file.name)
+        copy = target / file.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, copy)
 
 
 def download_snapshot(repo_id: str, revision: str) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from moray.console import progress, say
-from moray.corpus.dataset import SPLITS, num_groups
+from moray.corpus.dataset import SPLITS, num_groups, share_of_group
 from moray.errors import UserError
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
@@ -15,7 +15,7 @@ from moray.tokens.encode import Encoder
 from moray.tokens.preview import preview
 from moray.tokens.recipe import make_encoder
 from moray.tokens.store import ROWS_FROM, TOKENIZER, SplitWriter
-from moray.tokens.windows import encode_window, encode_windows
+from moray.tokens.windows import encode_windows
 
 _SHOWN = 3
 
@@ -31,10 +31,6 @@ def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Section) -> No
     """
     with whole_or_nothing(output):
         encoder = make_encoder(model, cfg)
-        window = encode_window(dataset / "test.parquet", 0, encoder, count_bytes=False)
-        shown = preview(window, encoder.tokenizer, _SHOWN)
-        # Without the store's name: equal stores have equal manifests.
-        (output / "preview.txt").write_text(f"test split\n{shown}", "utf-8")
         facts = {split: _write(dataset, split, output, encoder, cfg) for split in SPLITS}
         if cfg["tokenize"] == "on-the-fly":
             _keep_source(dataset, model, output)
@@ -66,10 +62,14 @@ def _write(
     with SplitWriter(output, split, encoder.block_size, keep) as writer:
         # Only what is scored needs to know its bytes.
         windows = encode_windows(file, encoder, count_bytes=not train)
-        shown = progress(windows, f"tokenize {split}", "window", groups)
-        for number, window in enumerate(shown):
+        followed = progress(windows, f"tokenize {split}", "window", groups)
+        for number, window in enumerate(followed):
             if keep and number == 0:
-                check_space(output, groups * window.rows.nbytes)
+                check_space(output, round(window.rows.nbytes / share_of_group(file, 0)))
+            if split == "test" and number == 0:
+                # Without the store's name: equal stores have equal manifests.
+                shown = preview(window, encoder.tokenizer, _SHOWN)
+                (output / "preview.txt").write_text(f"test split\n{shown}", "utf-8")
             writer.add(window)
         facts = writer.facts()
     if split != "validation" and facts["trained_tokens"] == 0:
@@ -88,10 +88,8 @@ def _keep_source(dataset: Path, model: Path, output: Path) -> None:
         os.link(dataset / "train.parquet", output / ROWS_FROM)
     except OSError:
         shutil.copyfile(dataset / "train.parquet", output / ROWS_FROM)
-    (output / TOKENIZER).mkdir()
-    for path in model.iterdir():
-        if path.is_file() and path.suffix != ".safetensors" and path.name != MANIFEST:
-            shutil.copyfile(path, output / TOKENIZER / path.name)
+    unneeded = shutil.ignore_patterns("*.safetensors", MANIFEST)
+    shutil.copytree(model, output / TOKENIZER, ignore=unneeded)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -9,10 +10,17 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from moray.corpus.document import Document, RowError, messages_of, tools_of
 from moray.errors import UserError
+from moray.tokens.turns import Messages, Render, said_at, turn_start
 
-# Stands in for what the assistant says; letters and digits alone, which no template changes.
-_STAND_IN = "5zQmorayStandsInHere5zQ"
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+# What templates take for today, so that tokens don't depend on it: the day that Llama's templates
+# name where they are given none. transformers hands no functions to templates but its own.
+_TODAY = (
+    "{% macro strftime_now(form) %}"
+    "{{ '2024-07-26' if form == '%Y-%m-%d' else '26 Jul 2024' }}"
+    "{% endmacro %}"
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,9 @@ class ChatTemplate:
             ) from error
         self._special_tokens = tokenizer.special_tokens_map
         self._stops = stop_tokens
+        self._specials = [
+            token.content for token in tokenizer.added_tokens_decoder.values() if token.special
+        ]
 
     def render(self, document: Document) -> Rendered:
         """A whole conversation.
@@ -65,63 +76,57 @@ class ChatTemplate:
             UserError: if no stop token is trained after it.
         """
         messages, tools = messages_of(document), tools_of(document)
-        template = self._with_tools if tools else self._plain
-        if _GENERATION.search(template):
+        render = partial(self._text, tools=tools)
+        turns = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+        if _GENERATION.search(self._with_tools if tools else self._plain):
             text, spans = self._marked(messages, tools)
-            stopped = all(self._ends_in_stop(text[start:end]) for start, end in spans)
+            for number in turns:
+                said_at(render, messages, number, text)  # refuses what is left out
+            if len(spans) != len(turns):
+                raise RowError(
+                    f"got a chat template that marks {len(spans)} turns, expected {len(turns)}",
+                    "mend data.chat_template or leave the row out",
+                )
         else:
-            text = self._text(messages, tools)
-            said = [
-                self._said(number, text, messages, tools)
-                for number, message in enumerate(messages)
-                if message["role"] == "assistant"
-            ]
-            stops = [self._stop_after(text, start, end) for start, end in said]
-            spans = [(start, stop) for (start, _), stop in zip(said, stops, strict=True) if stop]
-            stopped = len(spans) == len(said)
-        if not spans and stopped:
-            raise RowError("got a chat template that marks nothing of it as said", "mend either")
-        if not stopped:
-            raise UserError(
-                "data.chat_template",
-                "got a template by which what the assistant says is trained without a stop token, "
-                f"expected {' or '.join(self._stops)} behind it",
-                "write {{ eos_token }} behind each message of the assistant, and before "
-                "{% endgeneration %} where the template has that",
-            )
-        return Rendered(text, spans)
+            text = render(messages)
+            spans = [self._turn(render, messages, number, text) for number in turns]
+        if not text[slice(*spans[-1])].rstrip().endswith(tuple(self._stops)):
+            raise self._without_stop()
+        weights = [messages[number].get("weight", 1) for number in turns]
+        return Rendered(text, [span for span, weight in zip(spans, weights, strict=True) if weight])
 
     def prompt(self, document: Document) -> tuple[str, str]:
-        """A conversation up to the assistant's last turn, and what the assistant says there.
+        """A conversation up to the last turn that is trained, and what the assistant says there.
 
         Without the stop token, which continuations don't show either.
         """
         messages = messages_of(document)
-        last = max(n for n, message in enumerate(messages) if message["role"] == "assistant")
+        trained = (
+            message["role"] == "assistant" and message.get("weight", 1) for message in messages
+        )
+        last = max(number for number, weight in enumerate(trained) if weight)
         text = self._text(messages[:last], tools_of(document), add_generation_prompt=True)
         rendered = self.render(document)
         start, end = rendered.spans[-1]
         stop = rf"({'|'.join(map(re.escape, self._stops))})\s*$"
         return text, re.sub(stop, "", rendered.text[start:end])
 
-    def _text(self, messages: list[dict[str, Any]], tools: Any, **options: Any) -> str:
+    def _text(self, messages: Messages, tools: Any, **options: Any) -> str:
         return self._rendered(messages, tools, **options)[0]
 
-    def _marked(
-        self, messages: list[dict[str, Any]], tools: Any
-    ) -> tuple[str, list[tuple[int, int]]]:
+    def _marked(self, messages: Messages, tools: Any) -> tuple[str, list[tuple[int, int]]]:
         """With the spans between `{% generation %}` and `{% endgeneration %}`."""
         return self._rendered(messages, tools, return_assistant_tokens_mask=True)
 
     def _rendered(
-        self, messages: list[dict[str, Any]], tools: Any, **options: Any
+        self, messages: Messages, tools: Any, **options: Any
     ) -> tuple[str, list[tuple[int, int]]]:
         try:
             # In transformers' sandbox: a template can't reach out of its text.
             (text,), spans = render_jinja_template(
                 conversations=[messages],
                 tools=tools,
-                chat_template=self._with_tools if tools else self._plain,
+                chat_template=_TODAY + (self._with_tools if tools else self._plain),
                 **{**self._special_tokens, **options},
             )
         # Whatever a template's own code raises.
@@ -133,44 +138,28 @@ class ChatTemplate:
             ) from error
         return text, spans[0] if spans else []
 
-    def _said(
-        self, number: int, text: str, messages: list[dict[str, Any]], tools: Any
-    ) -> tuple[int, int]:
-        """From and to where the text depends on what message `number` says.
+    def _turn(self, render: Render, messages: Messages, number: int, text: str) -> tuple[int, int]:
+        """From and to which character a turn is the assistant's own."""
+        said_from, said_to = said_at(render, messages, number, text)
+        start = turn_start(render, messages, number, text, said_from)
+        following = messages[number + 1 :]
+        bound = said_at(render, messages, number + 1, text)[0] if following else len(text)
+        # What closes a call of a tool stands between its arguments and the end.
+        between = r"(?s:.*?)" if messages[number].get("tool_calls") else r"\s*"
+        # Earlier turns may end in another token than the last.
+        for ends in (self._stops, self._specials):
+            end = re.compile(f"{between}(?:{'|'.join(map(re.escape, ends))})")
+            if found := end.match(text, said_to, bound):
+                return start, found.end()
+        if following and following[0]["role"] == "assistant":
+            return start, said_to
+        raise self._without_stop()
 
-        Found by letting the assistant say something else there. Rendering the messages before it
-        would not do: many templates write earlier turns in another way than the last one.
-        """
-        other = [dict(message) for message in messages]
-        other[number] = {"role": "assistant", "content": _STAND_IN}
-        with_other = self._text(other, tools)
-        if with_other.count(_STAND_IN) != 1:
-            raise RowError(
-                f"got a chat template that leaves out message {number + 1}, expected all that the "
-                "assistant says",
-                "mend data.chat_template or leave the row out",
-            )
-        before, _, after = with_other.partition(_STAND_IN)
-        start = _common(text, before)
-        rest = text[start:]
-        return start, len(text) - _common(rest[::-1], after[::-1])
-
-    def _stop_after(self, text: str, start: int, end: int) -> int | None:
-        """Where the stop token behind a span ends; it may be partly inside."""
-        stop = "|".join(map(re.escape, self._stops))
-        if behind := re.compile(rf"\s*(?:{stop})").match(text, end):
-            return behind.end()
-        longest = max(map(len, self._stops))
-        across = re.compile(stop).search(text, max(start, end - longest))
-        return across.end() if across and across.start() < end < across.end() else None
-
-    def _ends_in_stop(self, said: str) -> bool:
-        return said.rstrip().endswith(tuple(self._stops))
-
-
-def _common(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginning."""
-    if one.startswith(other):
-        return len(other)
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+    def _without_stop(self) -> UserError:
+        return UserError(
+            "data.chat_template",
+            "got a template by which what the assistant says is trained without a stop token, "
+            f"expected {' or '.join(self._stops)} behind it",
+            "write {{ eos_token }} behind each message of the assistant, and before "
+            "{% endgeneration %} where the template has that",
+        )

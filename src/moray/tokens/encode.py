@@ -8,10 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from moray.corpus.document import Document, RowError
+from moray.corpus.document import Document, RowError, content, plain_text
 from moray.errors import UserError
 from moray.tokens.chat import ChatTemplate
 from moray.tokens.tokenizer import opening
+
+# What a tokenizer returns takes some fifty times the room of the text, a hundred with offsets.
+_CHARACTERS_AT_ONCE = 2**19
 
 
 @dataclass(frozen=True)
@@ -94,18 +97,26 @@ class Encoder:
         Raises:
             UserError: naming the row that the chat template can't take.
         """
-        if documents and "messages" in documents[0]:
-            encoded = self._conversations(documents, first_document, count_bytes)
-        else:
-            encoded = self._texts(documents, count_bytes)
         pieces: list[Piece] = []
         dropped = 0
-        for number, document in enumerate(encoded, first_document):
+        for number, document in enumerate(
+            self._encoded(documents, first_document, count_bytes), first_document
+        ):
             if self._drop_long and len(document.tokens) > self.block_size:
                 dropped += 1
             else:
                 pieces += self._cut(document, number)
         return pieces, dropped
+
+    def _encoded(
+        self, documents: list[Document], first_document: int, count_bytes: bool
+    ) -> Iterator[_Encoded]:
+        for batch in _batches(documents):
+            if "messages" in batch[0]:
+                yield from self._conversations(batch, first_document, count_bytes)
+            else:
+                yield from self._texts(batch, count_bytes)
+            first_document += len(batch)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
         """A prompt as the model was trained to see it: after the first token of a document."""
@@ -152,7 +163,9 @@ class Encoder:
             try:
                 rendered.append(chat.render(document))
             except RowError as error:
-                raise UserError(f"row {number}", error.problem, error.remedy) from error
+                begins = plain_text(document)[:40]
+                problem = f"{error.problem} in the conversation that begins {begins!r}"
+                raise UserError(f"row {number}", problem, error.remedy) from error
         encodings = self._backend.encode_batch(
             [conversation.text for conversation in rendered], add_special_tokens=False
         )
@@ -176,6 +189,19 @@ class Encoder:
             if mask.any():
                 size = 0 if document.bytes is None else int(document.bytes[part][mask].sum())
                 yield Piece(document.tokens[part], mask, number, size)
+
+
+def _batches(documents: list[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(content(document))
+        if size >= _CHARACTERS_AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _bytes_behind(text: str, ends: Any) -> NDArray[np.int64]:

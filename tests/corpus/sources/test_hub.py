@@ -101,6 +101,16 @@ def test_a_file_that_cannot_be_read_is_told_with_the_reason(repository: Path) ->
     assert "\n" not in line
 
 
+@pytest.mark.usefixtures("repository")
+def test_a_folder_is_not_taken_for_the_hub_s_commit() -> None:
+    with pytest.raises(UserError) as caught:
+        hub.load("owner/name", "0" * 40, "one", None, "train")
+    assert str(caught.value) == (
+        "owner/name: got a folder of this name in the working directory, expected the hub's alone; "
+        "rename it, or read it with source: files"
+    )
+
+
 @pytest.mark.parametrize("data", [True, False])
 def test_a_script_of_a_repository_is_refused_and_not_run(repository: Path, data: bool) -> None:
     folder = repository.parent / "scripted"
@@ -146,6 +156,9 @@ def test_conversations_are_read_from_nested_columns() -> None:
 def test_a_token_is_written_nowhere(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    # The folder stands in the hub's place.
+    load = hub.load
+    monkeypatch.setattr(hub, "load", lambda repo_id, revision, *rest: load(repo_id, None, *rest))
     token = "hf_a_token_that_nobody_has"
     monkeypatch.setenv("HF_TOKEN", token)
     cfg = {

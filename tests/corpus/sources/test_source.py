@@ -11,6 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from moray.config.schema import Dataset
+from moray.corpus.sources import hub
 from moray.corpus.sources.source import opened
 from moray.errors import UserError
 
@@ -94,6 +95,9 @@ def test_a_repository_of_the_hub_by_split(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owner/name").mkdir(parents=True)
     lines(tmp_path / "owner/name/train.jsonl", "a", "b", "c", "d")
+    # The folder stands in the hub's place.
+    load = hub.load
+    monkeypatch.setattr(hub, "load", lambda repo_id, revision, *rest: load(repo_id, None, *rest))
     splits = {"train": "train[:50%]", "test": "train[75%:]"}
     cfg = {"source": "hub", "repo_id": "owner/name", "revision": "0" * 40, "split": splits}
     given, origin = read(cfg, folder)

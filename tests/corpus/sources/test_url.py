@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import threading
+import traceback
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -85,6 +86,20 @@ def test_secrets_in_a_url_are_in_no_name_and_no_fault(tmp_path: Path, web: str) 
     assert not [word for word in ("user", "password", "first", "second", "third") if word in told]
 
 
+@pytest.mark.parametrize(
+    ("query", "whole"), [("", True), ("?signature=secret", False)], ids=["plain", "signed"]
+)
+def test_a_trace_in_a_log_has_no_signature(
+    tmp_path: Path, web: str, query: str, whole: bool
+) -> None:
+    """The cause of a fault has the whole URL."""
+    with pytest.raises(UserError) as caught:
+        fetch([f"{web}/none.jsonl{query}"], tmp_path)
+    assert (caught.value.__cause__ is not None) is whole
+    assert caught.value.__suppress_context__
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+
+
 def test_a_file_named_twice_is_fetched_once(tmp_path: Path, web: str, served: Path) -> None:
     urls = [f"{web}/a.jsonl", f"{web}/a.jsonl", f"{web}/more/b.txt"]
     assert list(fetch(urls, tmp_path / "web")) == [urls[0], urls[2]]
@@ -146,6 +161,14 @@ def test_a_url_that_gives_no_file_costs_one_line(tmp_path: Path, web: str, serve
     assert fault(url, folder=tmp_path / "4") == (
         f"{url}: got a folder, expected a file; name its files"
     )
+
+
+@pytest.mark.parametrize("path", ["/", "/..", "/more/..", "", "/?version=1"])
+def test_a_url_without_the_name_of_a_file_is_refused(tmp_path: Path, web: str, path: str) -> None:
+    line = fault(web + path, folder=tmp_path / "here")
+    assert line.startswith(web + path.partition("?")[0])
+    assert line.endswith(": got no name of a file; name the file in the URL")
+    assert not list(tmp_path.glob("here/**/*"))
 
 
 @pytest.mark.parametrize(

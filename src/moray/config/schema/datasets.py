@@ -1,6 +1,7 @@
 """Datasets: where rows come from, what shape they have, how they are split."""
 
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -150,6 +151,17 @@ class Url(_Table):
     def given_splits(self) -> set[Split]:
         """The splits that have URLs of their own; the others are taken from train."""
         return set(paths_by_split(self.url))
+
+    @model_validator(mode="after")
+    def _no_credentials(self) -> Self:
+        for urls in paths_by_split(self.url).values():
+            if any("@" in urlsplit(url).netloc for url in urls):
+                raise ValueError(
+                    "url: got a URL with a user in it, expected none: what the config says is "
+                    "written to logs and records; put credentials where the file system looks for "
+                    "them, its environment variables or ~/.netrc, say"
+                )
+        return self
 
     @model_validator(mode="after")
     def _one_file_has_the_digest(self) -> Self:

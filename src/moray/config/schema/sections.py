@@ -34,7 +34,7 @@ class Data(Model):
         "reads them ahead and hands each worker its rows. The samples and their order are the "
         "same.",
     )
-    stream_from: str | None = execution_only(
+    stream_from: Annotated[str, Field(pattern=r"^[a-z0-9+]+://")] | None = execution_only(
         None,
         description="Folder in an object store, `s3://bucket/folder`, say, that the tokens are "
         "copied to and streamed from, for clusters without a shared disk fast enough.",

@@ -1,6 +1,7 @@
 """A dataset of the Hugging Face hub, at a commit."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import datasets
 
@@ -27,6 +28,13 @@ def load(
     Raises:
         UserError: if the hub doesn't give it.
     """
+    if revision is not None and Path(repo_id).exists():
+        # `datasets` would read it in place of the commit.
+        raise UserError(
+            repo_id,
+            "got a folder of this name in the working directory, expected the hub's alone",
+            "rename it, or read it with source: files",
+        )
     try:
         return datasets.load_dataset(
             repo_id, name, data_dir=data_dir, split=split, revision=revision

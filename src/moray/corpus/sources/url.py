@@ -43,6 +43,8 @@ def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str,
                     continue
                 # Names of web servers come whole, with what may follow the path.
                 path = urlsplit(name).path if "://" in name else name
+                if Path(path).name in ("", ".."):
+                    raise UserError(full, "got no name of a file", "name the file in the URL")
                 target = folder / f"{len(fetched):05d}" / Path(path).name
                 target.parent.mkdir(parents=True)
                 check_space(folder, files.size(name) or 0)
@@ -61,7 +63,8 @@ def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str,
                 public(url),
                 f"got no file ({first.replace(url, public(url))})",
                 "check the URL, the network and your credentials",
-            ) from error
+                # With its cause, the trace in the log would have the whole URL.
+            ) from (error if public(url) == url else None)
     if sha256 is not None:
         url, file = next(iter(fetched.items()))
         if len(fetched) > 1:
