@@ -41,10 +41,32 @@ CHATML = """
 {%- endif %}
 """
 
+# With tags around what the assistant says.
+MARKED = """
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\n' }}
+    {%- if message.role == 'assistant' %}
+        {%- generation %}
+            {{- message.content + '<|im_end|>' }}
+        {%- endgeneration %}
+    {%- else %}
+        {{- message.content + '<|im_end|>' }}
+    {%- endif %}
+    {{- '\n' }}
+{%- endfor %}
+"""
+
 CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "東京"}}}
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
 
 Message = tuple[str, str] | dict[str, Any]
+
+TURNS: list[Message] = [
+    ("user", "Two?"),
+    ("assistant", "2"),
+    ("user", "naïve?"),
+    ("assistant", "non, 東京 🐍."),
+]
 
 
 def conversation(*messages: Message, tools: list[dict[str, Any]] | None = None) -> Document:

@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 import yaml
+
+from moray.config.load import load_experiment
+from moray.errors import ConfigError
 
 _CONFIG = """
 datasets:
@@ -22,6 +26,14 @@ runs:
 """
 
 
+# Sound entries of some sources, and keys.
+HUB = {"source": "hub", "repo_id": "owner/name", "revision": "0" * 40}
+URL = {"source": "url", "url": "https://host/a.csv"}
+MADE_UP = {"source": "synthetic", "size_gb": 1}
+TABLE = {"source": "files", "path": "x"}
+ON_THE_FLY = {"tokenize": "on-the-fly"}
+
+
 def config_with(values: Mapping[str, Any]) -> dict[str, Any]:
     """The config with these values at these dotted paths; mappings on the way are made."""
     config: dict[str, Any] = yaml.safe_load(_CONFIG)
@@ -32,3 +44,10 @@ def config_with(values: Mapping[str, Any]) -> dict[str, Any]:
             section = section.setdefault(parent, {})
         section[key] = value
     return config
+
+
+def faults(values: Mapping[str, Any]) -> list[str]:
+    """The lines that the config with these values costs; it must cost one."""
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(config_with(values))
+    return str(caught.value).splitlines()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from moray.config.schema import Data, result_keys
 from moray.stages.download import download
 
 _TOKENIZE = """
@@ -23,13 +24,7 @@ def peaks(
     tokenizer: Path, block_size: int, folder: Path, megabytes: Iterable[int]
 ) -> Iterator[tuple[int, float]]:
     """For each size of synthetic text, the largest resident memory of the stage, in MB."""
-    cfg = {
-        "block_size": block_size,
-        "chat_template": None,
-        "format": "text",
-        "long_documents": "split",
-        "tokenize": "ahead",
-    }
+    cfg = {"format": "text", **result_keys(Data(block_size=block_size))}
     for size in megabytes:
         dataset = folder / f"synthetic-{size}"
         download(dataset, {"source": "synthetic", "size_gb": size / 1000})

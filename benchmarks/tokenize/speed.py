@@ -15,6 +15,7 @@ from typing import Any
 
 import datasets
 
+from moray.config.schema import Data, result_keys
 from moray.corpus.dataset import SPLITS, read_documents, write_dataset
 from moray.corpus.document import Document
 from moray.corpus.sources.python_stdlib import modules
@@ -48,13 +49,7 @@ def _in_a_process(name: str, dataset: Path, tokenizer: Path, block_size: int) ->
 
 def _moray(dataset: Path, tokenizer: Path, block_size: int, folder: Path) -> float:
     """The stage, from Parquet to packed rows, digests and manifest on the disk."""
-    cfg = {
-        "block_size": block_size,
-        "chat_template": None,
-        "format": "text",
-        "long_documents": "split",
-        "tokenize": "ahead",
-    }
+    cfg = {"format": "text", **result_keys(Data(block_size=block_size))}
     began = time.perf_counter()
     tokenize(dataset, tokenizer, folder / "tokens", cfg)
     seconds = time.perf_counter() - began

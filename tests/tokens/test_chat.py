@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conversations import CALL, CHATML, SAID, TALKS, TOOLS, Message, conversation
+from conversations import CALL, CHATML, MARKED, SAID, TALKS, TOOLS, TURNS, Message, conversation
 from transformers import PreTrainedTokenizerFast
 
 from moray.corpus.document import Document, RowError
@@ -74,20 +74,6 @@ GEMMA = """
 {%- endif %}
 """
 
-MARKED = """
-{%- for message in messages %}
-    {{- '<|im_start|>' + message.role + '\n' }}
-    {%- if message.role == 'assistant' %}
-        {%- generation %}
-            {{- message.content + '<|im_end|>' }}
-        {%- endgeneration %}
-    {%- else %}
-        {{- message.content + '<|im_end|>' }}
-    {%- endif %}
-    {{- '\n' }}
-{%- endfor %}
-"""
-
 STOP_UNMARKED = MARKED.replace(
     "{{- message.content + '<|im_end|>' }}\n        {%- endgeneration %}",
     "{{- message.content }}\n        {%- endgeneration %}{{- '<|im_end|>' }}",
@@ -103,12 +89,6 @@ MARKS_NOTHING = (
     "{% if m.role == 'bot' %}{% generation %}<|im_end|>{% endgeneration %}{% endif %}{% endfor %}"
 )
 
-TURNS: list[Message] = [
-    ("user", "Two?"),
-    ("assistant", "2"),
-    ("user", "naïve?"),
-    ("assistant", "non, 東京 🐍."),
-]
 THOUGHT: list[Message] = [
     ("user", "Two?"),
     ("assistant", "<think>\none and one\n</think>\n\n2"),

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
+from many_windows import write_many_windows
 from object_store import object_store
 
-from moray.corpus.dataset import write_dataset
-from moray.corpus.document import Document
-from moray.corpus.sources.python_stdlib import functions
+from moray.config.schema import Data, result_keys
 from moray.stages.tokenize import tokenize
 from moray.tokens.loader import Share, from_memory, from_stream
 from moray.tokens.order import Order
@@ -25,22 +24,12 @@ GLOBAL_BATCH_SIZE = 12
 def stores(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> dict[str, Path]:
     """The same dataset tokenised ahead and to be tokenised on the fly, in some 20 windows."""
     folder = tmp_path_factory.mktemp("stores")
-    rows = [row for row, _ in zip(functions(), range(120), strict=False)]
-    splits = ["test", "validation", *["train"] * 8]
-    pairs = ((splits[number % 10], Document(**row)) for number, row in enumerate(rows))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("moray.corpus.dataset._GROUP_BYTES", 2000)
-        write_dataset(folder / "dataset", pairs, "prompt-completion", {"source": "test"})
+    write_many_windows(folder / "dataset")
     made = {}
     for when in ("ahead", "on-the-fly"):
         made[when] = folder / when
-        cfg = {
-            "block_size": 64,
-            "chat_template": None,
-            "format": "prompt-completion",
-            "long_documents": "split",
-            "tokenize": when,
-        }
+        data = Data.model_validate({"block_size": 64, "tokenize": when, "loader": "stream"})
+        cfg = {"format": "prompt-completion", **result_keys(data)}
         tokenize(folder / "dataset", model_folder, made[when], cfg)
     return made
 
@@ -91,7 +80,7 @@ def test_a_stream_has_the_rows_that_memory_has_over_several_epochs(
 ) -> None:
     ahead = stores["ahead"]
     order = order_of(ahead)
-    assert len(order.windows) > 10
+    assert len(Split(ahead, "train").windows) > 10
     share = Share(first_step, order.num_steps(2.5), rank, world_size=2)
     streamed = from_stream(stores[when], str(stores[when]), order, share)
     steps = same(streamed, from_memory(Split(ahead, "train"), order, share))

@@ -29,10 +29,10 @@ def sequence(order: Order, steps: int) -> list[int]:
     return [row for step in range(steps) for row in order.rows(step).tolist()]
 
 
-def rows_of(order: Order, group: Group) -> list[int]:
+def rows_of(windows: list[int], group: Group) -> list[int]:
     """The rows of a group's windows, one window after another."""
-    ends = np.cumsum(order.windows)
-    spans = [range(int(ends[w]) - order.windows[w], int(ends[w])) for w in group.windows]
+    ends = np.cumsum(windows)
+    spans = [range(int(ends[w]) - windows[w], int(ends[w])) for w in group.windows]
     assert [len(span) for span in spans] == list(group.sizes)
     return [row for span in spans for row in span]
 
@@ -74,7 +74,7 @@ def test_groups_hold_the_rows_of_the_steps_wherever_the_sequence_is_cut(
         picked, place = [], first
         for group in groups:
             assert group.first_place == place
-            mine = np.array(rows_of(order, group))[group.picked()]
+            mine = np.array(rows_of(windows, group))[group.picked()]
             assert 0 < len(mine) == group.high - group.low
             picked += mine.tolist()
             place += len(mine)
@@ -88,9 +88,9 @@ def test_what_is_shuffled_together_does_not_grow_with_the_corpus(windows: list[i
     assert [len(group.windows) for group in groups[:-1]] == [8] * (len(groups) - 1)
     assert sorted(w for group in groups for w in group.windows) == np.flatnonzero(windows).tolist()
     for group in groups:
-        rows = np.array(rows_of(order, group))[group.picked()].tolist()
-        assert sorted(rows) == sorted(rows_of(order, group))
-        assert rows != rows_of(order, group), "rows of a group are shuffled"
+        rows = np.array(rows_of(windows, group))[group.picked()].tolist()
+        assert sorted(rows) == sorted(rows_of(windows, group))
+        assert rows != rows_of(windows, group), "rows of a group are shuffled"
 
 
 @pytest.mark.parametrize("windows", MANY)

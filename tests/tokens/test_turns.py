@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from conversations import CALL, CHATML, TOOLS, Message, conversation
+from conversations import CALL, CHATML, MARKED, TOOLS, TURNS, Message, conversation
 from transformers import PreTrainedTokenizerFast
 
 from moray.corpus.document import RowError
@@ -113,26 +113,6 @@ ONLY_THE_LAST_STOPS = """
 {%- endfor %}
 """
 
-MARKED = """
-{%- for message in messages %}
-    {{- '<|im_start|>' + message.role + '\n' }}
-    {%- if message.role == 'assistant' %}
-        {%- generation %}
-            {{- message.content + '<|im_end|>' }}
-        {%- endgeneration %}
-    {%- else %}
-        {{- message.content + '<|im_end|>' }}
-    {%- endif %}
-    {{- '\n' }}
-{%- endfor %}
-"""
-
-TURNS: list[Message] = [
-    ("user", "Two?"),
-    ("assistant", "2"),
-    ("user", "naïve?"),
-    ("assistant", "non, 東京 🐍."),
-]
 CALLING: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 TALKING = CALLING | {"content": "I look."}
 CALLED: list[Message] = [

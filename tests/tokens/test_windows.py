@@ -45,8 +45,9 @@ def test_a_window_holds_the_documents_of_its_row_group(
 ) -> None:
     encoder, number = Encoder(tokenizer, 4096), 0
     for group in range(num_groups(file)):
-        window = encode_window(file, group, encoder, count_bytes=True)
-        texts = [document["text"] for document in read_group(file, group)]
+        documents = read_group(file, group)
+        window = encode_window(documents, number, encoder, count_bytes=True)
+        texts = [document["text"] for document in documents]
         expected = dict(enumerate(texts, number))
         number += len(texts)
         for row in range(len(window.rows)):
@@ -65,8 +66,11 @@ def test_all_windows_of_a_split_come_in_order(
     windows = list(encode_windows(file, encoder, count_bytes))
     assert len(windows) == num_groups(file)
     assert sum(window.dropped for window in windows) > 0
+    first_document = 0
     for group, window in enumerate(windows):
-        alone = encode_window(file, group, encoder, count_bytes)
+        documents = read_group(file, group)
+        alone = encode_window(documents, first_document, encoder, count_bytes)
+        first_document += len(documents)
         np.testing.assert_array_equal(window.rows, alone.rows)
         np.testing.assert_array_equal(window.segments, alone.segments)
         assert window.dropped == alone.dropped
@@ -94,7 +98,7 @@ def test_a_bad_template_is_told_by_its_key(tmp_path: Path, chat_folder: Path) ->
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     cfg = {"format": "messages", **result_keys(Data(chat_template=template))}
     with pytest.raises(UserError, match=r"^data\.chat_template: got a template by which"):
-        encode_window(file, 0, make_encoder(chat_folder, cfg), count_bytes=True)
+        list(encode_windows(file, make_encoder(chat_folder, cfg), count_bytes=True))
 
 
 READS: dict[str, dict[str, Any]] = {

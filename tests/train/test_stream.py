@@ -11,12 +11,10 @@ from typing import Any
 
 import psutil
 import pytest
+from many_windows import write_many_windows
 from small_model import MODEL
 
 from moray.config.schema import Data, Ray, Train, execution_keys, result_keys
-from moray.corpus.dataset import write_dataset
-from moray.corpus.document import Document
-from moray.corpus.sources.python_stdlib import functions
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tokens.store import Split
@@ -41,12 +39,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     They have so many windows that a step has rows of several groups.
     """
     folder = tmp_path_factory.mktemp("inputs")
-    rows = [row for row, _ in zip(functions(), range(120), strict=False)]
-    splits = ["test", "validation", *["train"] * 8]
-    pairs = ((splits[number % 10], Document(**row)) for number, row in enumerate(rows))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("moray.corpus.dataset._GROUP_BYTES", 2000)
-        write_dataset(folder / "dataset", pairs, "prompt-completion", {"source": "test"})
+    write_many_windows(folder / "dataset")
     base_model(folder / "model", MODEL, folder / "dataset")
     for when in ("ahead", "on-the-fly"):
         data = Data.model_validate({"block_size": 64, "tokenize": when, "loader": "stream"})

@@ -58,7 +58,6 @@ class Order:
         self.num_rows = sum(windows)
         self.global_batch_size = global_batch_size
         self.seed = seed
-        self.windows = list(windows)
         self._sizes = np.array(windows, np.int64)
         self._firsts = np.cumsum(self._sizes) - self._sizes
         self._layout = lru_cache(maxsize=2)(self._lay_out)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import fsspec
 import numpy as np
-import pyarrow.parquet as pq
 
-from moray.corpus.dataset import num_groups, read_group
+from moray.corpus.dataset import read_documents, read_group
+from moray.corpus.document import Document
 from moray.errors import UserError
 from moray.provenance.manifest import read_manifest
 from moray.tokens.encode import Encoder
@@ -28,39 +28,47 @@ WindowReader = Callable[[int], Rows]
 """Gives the rows of a window of the train split."""
 
 
-def encode_window(file: Path, group: int, encoder: Encoder, count_bytes: bool) -> Packed:
+def encode_window(
+    documents: list[Document], first_document: int, encoder: Encoder, count_bytes: bool
+) -> Packed:
     """A window, the same whenever and wherever it is made.
 
     Args:
-        file: split of a dataset, as Parquet.
-        group: number of the row group.
+        documents: of a row group.
+        first_document: number of the first one in its split.
         encoder: tokenises.
         count_bytes: whether segments know their bytes.
 
     Raises:
-        UserError: naming the file and the row that can't be encoded.
+        UserError: naming the row that can't be encoded.
     """
-    metadata = pq.read_metadata(file)
-    first_document = sum(metadata.row_group(before).num_rows for before in range(group))
-    try:
-        pieces, dropped = encoder.encode(read_group(file, group), first_document, count_bytes)
-    except UserError as error:
-        at_fault = f"{file}, {error.path}" if error.path.startswith("row ") else error.path
-        raise UserError(at_fault, error.problem, error.remedy) from error
+    pieces, dropped = encoder.encode(documents, first_document, count_bytes)
     packed = pack_rows(pieces, encoder.block_size, encoder.dtype)
     return Packed(packed.rows, packed.segments, dropped)
 
 
 def encode_windows(file: Path, encoder: Encoder, count_bytes: bool) -> Iterator[Packed]:
-    """All windows of a split in order, a few of them in memory at a time."""
+    """All windows of a split in order, a few of them in memory at a time.
+
+    Raises:
+        UserError: naming the file and the row that can't be encoded.
+    """
     waiting: deque[Future[Packed]] = deque()
+    first_document = 0
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        for group in range(num_groups(file)):
-            waiting.append(threads.submit(encode_window, file, group, encoder, count_bytes))
-            if len(waiting) == _AT_ONCE:
+        try:
+            for documents in read_documents(file):
+                waiting.append(
+                    threads.submit(encode_window, documents, first_document, encoder, count_bytes)
+                )
+                first_document += len(documents)
+                if len(waiting) == _AT_ONCE:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        except UserError as error:
+            at_fault = f"{file}, {error.path}" if error.path.startswith("row ") else error.path
+            raise UserError(at_fault, error.problem, error.remedy) from error
 
 
 def window_reader(store: Path, rows_url: str) -> WindowReader:
@@ -92,7 +100,9 @@ def _made_anew(store: str, recipe: str, window: int) -> Rows:
     # The task has reserved one CPU; tokenizers would take them all.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     encoder = _encoder(store, recipe)
-    return encode_window(Path(store, ROWS_FROM), window, encoder, count_bytes=False).rows
+    # Rows don't hold the numbers of their documents.
+    documents = read_group(Path(store, ROWS_FROM), window)
+    return encode_window(documents, 0, encoder, count_bytes=False).rows
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,7 @@ from moray.config.schema import (
 from moray.corpus.document import Document
 from moray.corpus.formats import Shape
 from moray.corpus.readers import documents
-from moray.corpus.sources import hub, python_stdlib, synthetic, url
+from moray.corpus.sources import python_stdlib, synthetic, url
 from moray.corpus.split import Documents, Given
 from moray.errors import UserError
 from moray.provenance.digest import sha256_file
@@ -78,6 +78,9 @@ def _url(section: Url, temporary: Path) -> Source:
 
 
 def _hub(section: HubDataset) -> Source:
+    # `datasets` takes more time to import than all else that a download needs.
+    from moray.corpus.sources import hub
+
     given: dict[str, Documents] = {}
     expressions = expressions_by_split(section.split)
     for split, expression in expressions.items():

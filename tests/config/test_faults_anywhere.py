@@ -1,0 +1,113 @@
+"""Faults at any key of any section, and in the defaults that runs inherit."""
+
+from typing import Any
+
+import pytest
+from small_config import HUB, MADE_UP, ON_THE_FLY, TABLE, URL, config_with, faults
+
+from moray.config.load import load_experiment
+from moray.config.schema import (
+    HubDataset,
+    HubModel,
+    LocalFiles,
+    Model,
+    PathModel,
+    PythonStdlib,
+    ScratchModel,
+    Sections,
+    Synthetic,
+    Url,
+)
+
+# The keys of one entry of each source, all of them sound.
+ENTRIES: list[tuple[str, type[Model], dict[str, Any]]] = [
+    ("datasets", PythonStdlib, {"source": "python-stdlib"}),
+    ("datasets", LocalFiles, TABLE),
+    ("datasets", Url, URL),
+    ("datasets", HubDataset, HUB),
+    ("datasets", Synthetic, MADE_UP),
+    ("models", ScratchModel, {"source": "scratch", "tokenizer": {"train_on": "modules"}}),
+    ("models", PathModel, {"source": "path", "path": "x"}),
+    ("models", HubModel, HUB),
+]
+
+EVERY_KEY: list[tuple[str, str, dict[str, Any]]] = [
+    (f"runs.tuned.{section}", key, {})
+    for section, field in Sections.model_fields.items()
+    for key in getattr(field.annotation, "model_fields", {})
+] + [
+    (f"{section}.x", key, entry) for section, model, entry in ENTRIES for key in model.model_fields
+]
+
+
+@pytest.mark.parametrize(("path", "key", "entry"), EVERY_KEY)
+def test_nonsense_at_any_key_is_told_under_that_key(
+    path: str, key: str, entry: dict[str, Any]
+) -> None:
+    told = faults({path: {**entry, key: {"?": ["?"]}}})
+    assert told
+    assert all(line.startswith((f"{path}.{key}: ", f"{path}.{key}.")) for line in told)
+
+
+@pytest.mark.parametrize(("section", "model", "entry"), ENTRIES)
+def test_an_unknown_key_of_any_source_is_told_with_the_keys_of_that_source(
+    section: str, model: type[Model], entry: dict[str, Any]
+) -> None:
+    told = faults({f"{section}.x": {**entry, "zzz": 1}})
+    assert told == [
+        f"{section}.x.zzz: unknown key; expected one of {', '.join(model.model_fields)}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("train.learning_rate", "fast", "got 'fast', expected a number; "),
+        ("train.learnig_rate", 1, "unknown key; did you mean learning_rate?"),
+        ("ray.resources_per_worker", {"CPU": 0}, "got 0, expected more than 0; "),
+        ("train", [], "got [], expected a mapping; "),
+    ],
+)
+def test_a_fault_in_the_defaults_is_told_once_and_not_for_each_run(
+    key: str, value: object, problem: str
+) -> None:
+    (told,) = faults({f"defaults.{key}": value})
+    assert told.startswith(f"defaults.{key}")
+    assert problem in told
+
+
+@pytest.mark.parametrize(
+    ("defaults", "run", "paths"),
+    [
+        (ON_THE_FLY, {"block_size": 32}, ["defaults.data.tokenize"]),
+        # A run's own fault is its own, whichever of the keys stands in the defaults.
+        (ON_THE_FLY | {"loader": "stream"}, {"loader": "memory"}, ["runs.tuned.data.tokenize"]),
+        ({"loader": "stream"}, ON_THE_FLY, []),
+    ],
+)
+def test_keys_of_the_defaults_that_are_at_odds_are_told_once(
+    defaults: dict[str, Any], run: dict[str, Any], paths: list[str]
+) -> None:
+    values = {"defaults.data": defaults, "runs.tuned.data": run}
+    if paths:
+        assert [line.split(":")[0] for line in faults(values)] == paths
+    else:
+        assert load_experiment(config_with(values)).runs["tuned"].data.loader == "stream"
+
+
+def test_a_fault_in_the_defaults_stays_one_where_a_run_overrides_it() -> None:
+    told = faults({"defaults.train.seed": -1, "runs.base.train.seed": 1})
+    assert [line.split(":")[0] for line in told] == ["defaults.train.seed"]
+
+
+def test_a_fault_in_the_defaults_does_not_hide_one_of_a_run() -> None:
+    told = faults({"defaults.train.seed": -1, "runs.base.train.seed": -2})
+    assert [line.split(";")[0] for line in told] == [
+        "defaults.train.seed: got -1, expected at least 0",
+        "runs.base.train.seed: got -2, expected at least 0",
+    ]
+
+
+def test_a_long_value_is_cut_short() -> None:
+    (told,) = faults({"defaults.train.seed": "9" * 500 + "x"})
+    assert len(told) < 200
