@@ -1,6 +1,7 @@
 """Faults at any key of any section, and in the defaults that runs inherit."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import pytest
 from small_config import HUB, MADE_UP, ON_THE_FLY, TABLE, URL, config_with, faults
@@ -31,13 +32,27 @@ ENTRIES: list[tuple[str, type[Model], dict[str, Any]]] = [
     ("models", HubModel, HUB),
 ]
 
+
+def keys_within(path: str, model: type[Model]) -> Iterator[tuple[str, str]]:
+    """The sections below a model that are models too, at any depth, with each of their keys."""
+    for name, field in model.model_fields.items():
+        for annotation in (field.annotation, *get_args(field.annotation)):
+            if isinstance(annotation, type) and issubclass(annotation, Model):
+                yield from ((f"{path}.{name}", key) for key in annotation.model_fields)
+                yield from keys_within(f"{path}.{name}", annotation)
+
+
 EVERY_KEY: list[tuple[str, str, dict[str, Any]]] = [
-    (f"runs.tuned.{section}", key, {})
-    for section, field in Sections.model_fields.items()
-    for key in getattr(field.annotation, "model_fields", {})
+    (path, key, {}) for path, key in keys_within("runs.tuned", Sections)
 ] + [
     (f"{section}.x", key, entry) for section, model, entry in ENTRIES for key in model.model_fields
 ]
+
+
+def test_every_section_is_among_them() -> None:
+    paths = {path.removeprefix("runs.tuned.") for path, _, _ in EVERY_KEY}
+    nested = {"adapter", "train.fsdp2", "train.deepspeed"}
+    assert {"data", "train", "ray", "evaluate", "generate"} | nested <= paths
 
 
 @pytest.mark.parametrize(("path", "key", "entry"), EVERY_KEY)

@@ -9,7 +9,16 @@ from small_config import config_with
 
 from moray.config import plan
 from moray.config.load import load_experiment
-from moray.config.schema import Data, Evaluate, Experiment, Ray, Train, execution_keys
+from moray.config.schema import (
+    Adapter,
+    Data,
+    Evaluate,
+    Experiment,
+    Ray,
+    Train,
+    execution_keys,
+    result_keys,
+)
 from moray.errors import UserError
 
 
@@ -63,10 +72,15 @@ def test_the_keys_that_only_say_how_a_run_is_executed_are_known() -> None:
 
 
 # Another value for each of them.
-EXECUTED_OTHERWISE = {
+EXECUTED_OTHERWISE: dict[str, Any] = {
     "data.loader": "stream",
     "data.stream_from": "s3://bucket/folder",
+    "train.strategy": "fsdp2",
+    "train.fsdp2": {"cpu_offload": True, "reshard_after_forward": False},
+    "train.deepspeed": {"offload_optimizer": True, "offload_parameters": True, "zero_stage": 3},
     "train.micro_batch_size": 1,
+    "train.compile": True,
+    "train.gradient_checkpointing": True,
     "train.save_steps": 7,
     "train.save_total_limit": 5,
     "ray.address": "auto",
@@ -78,13 +92,16 @@ EXECUTED_OTHERWISE = {
     "ray.include_dashboard": True,
     "evaluate.batch_size": 3,
 }
+# It doesn't go with `data.loader: stream`.
+BY_TORCHRUN = {"train.launcher": "torchrun"}
 
 
+@pytest.mark.parametrize("executed", [EXECUTED_OTHERWISE, BY_TORCHRUN])
 @pytest.mark.parametrize(("config_of", "name"), CONFIGS)
 def test_changing_how_a_run_is_executed_changes_nothing_that_a_stage_depends_on(
-    config_of: Callable[[Experiment, str], dict[str, Any]], name: str
+    config_of: Callable[[Experiment, str], dict[str, Any]], name: str, executed: dict[str, Any]
 ) -> None:
-    otherwise = {f"defaults.{key}": value for key, value in EXECUTED_OTHERWISE.items()}
+    otherwise = {f"defaults.{key}": value for key, value in executed.items()}
     before, after = experiment_with({}), experiment_with(otherwise)
     assert before != after
     assert config_of(before, name) == config_of(after, name)
@@ -92,18 +109,35 @@ def test_changing_how_a_run_is_executed_changes_nothing_that_a_stage_depends_on(
 
 
 def test_another_value_stands_for_each_of_them() -> None:
-    assert set(EXECUTED_OTHERWISE) >= EXECUTION - {"train.strategy"}
+    assert EXECUTED_OTHERWISE.keys() | BY_TORCHRUN.keys() == EXECUTION
+    told = {section: execution_keys(model) for section, model in SECTIONS.items()}
+    for path, value in (EXECUTED_OTHERWISE | BY_TORCHRUN).items():
+        section, key = path.split(".")
+        assert told[section][key] != value
 
 
-def test_how_a_run_is_executed_is_told_to_its_stages() -> None:
-    otherwise = {f"runs.tuned.{key}": value for key, value in EXECUTED_OTHERWISE.items()}
+@pytest.mark.parametrize("executed", [EXECUTED_OTHERWISE, BY_TORCHRUN])
+def test_how_a_run_is_executed_is_told_to_its_stages(executed: dict[str, Any]) -> None:
+    otherwise = {f"runs.tuned.{key}": value for key, value in executed.items()}
     experiment = experiment_with(otherwise)
     told = plan.train_execution(experiment, "tuned") | {
         "evaluate": plan.evaluate_execution(experiment, "tuned")
     }
-    for path, value in EXECUTED_OTHERWISE.items():
+    for path, value in executed.items():
         section, key = path.split(".")
         assert told[section][key] == value
+
+
+def test_training_is_told_its_optimisation_and_the_adapter_if_there_is_one() -> None:
+    whole = plan.train_config(experiment_with({}), "tuned")
+    assert whole["adapter"] is None
+    assert whole["train"] == result_keys(Train(learning_rate=1e-3, max_steps=20))
+    adapted = experiment_with({"defaults.adapter.rank": 4, "runs.tuned.adapter.alpha": 2})
+    config = plan.train_config(adapted, "tuned")
+    assert Adapter(**config["adapter"]) == Adapter(rank=4, alpha=2)
+    assert plan.train_config(adapted, "base")["adapter"]["alpha"] == 16
+    without = experiment_with({"defaults.adapter.rank": 4, "runs.tuned.adapter": None})
+    assert plan.train_config(without, "tuned") == whole
 
 
 @pytest.mark.parametrize(
@@ -126,6 +160,11 @@ def test_how_a_run_is_executed_is_told_to_its_stages() -> None:
         ("datasets.functions.format", "text", plan.store_config, "tuned"),
         ("runs.tuned.train.learning_rate", 1, plan.train_config, "tuned"),
         ("defaults.train.global_batch_size", 8, plan.train_config, "tuned"),
+        ("runs.tuned.train.precision", "fp32", plan.train_config, "tuned"),
+        ("runs.tuned.train.early_stopping_patience", 2, plan.train_config, "tuned"),
+        ("runs.tuned.train.load_best_model_at_end", True, plan.train_config, "tuned"),
+        ("runs.tuned.train.decay_ratio", 0.5, plan.train_config, "tuned"),
+        ("runs.tuned.adapter", {}, plan.train_config, "tuned"),
         ("runs.tuned.model", "tiny", plan.export_config, "tuned"),
         ("defaults.evaluate.max_rows", 5, plan.evaluate_config, "tuned"),
         ("defaults.generate.seed", 5, plan.generate_config, "tuned"),

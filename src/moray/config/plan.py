@@ -152,7 +152,9 @@ def start_folder(experiment: Experiment, run: str) -> str:
 
 def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's weights depend on, besides tokens and start."""
-    return result_keys(experiment.runs[run].train)
+    section = experiment.runs[run]
+    adapter = section.adapter and result_keys(section.adapter)
+    return {"adapter": adapter, "train": result_keys(section.train)}
 
 
 def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def markdown() -> str:
     parts = _resolved(schema["properties"], schema["$defs"])
     meaning = {name: field.description for name, field in Experiment.model_fields.items()}
     fields = parts["defaults"]["model"]["properties"]
-    sections = {name: field["model"] for name, field in fields.items()}
+    sections = {name: _models_of(field)[0] for name, field in fields.items()}
     lines = [_INTRODUCTION.format(execution_only="; ".join(_execution_only(sections)))]
     for name in ("datasets", "models"):
         lines.append(f"## `{name}`\n\n{meaning[name]}\n")
@@ -153,10 +153,14 @@ def _section(heading: str, model: Mapping[str, Any]) -> Iterator[str]:
     if any(EXECUTION_ONLY in field for field in fields.values()):
         yield "† Changing it re-runs nothing.\n"
     for key, field in fields.items():
-        for branch in field.get("anyOf", [field]):
-            if "model" in branch:
-                form = " as a mapping" if "anyOf" in field else ""
-                yield from _section(f"{heading.split()[0]}# `{key}`{form}", branch["model"])
+        for inner in _models_of(field):
+            form = " as a mapping" if "anyOf" in field else ""
+            yield from _section(f"{heading.split()[0]}# `{key}`{form}", inner)
+
+
+def _models_of(field: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The models that a key takes."""
+    return [branch["model"] for branch in field.get("anyOf", [field]) if "model" in branch]
 
 
 def _value(field: Mapping[str, Any]) -> str:

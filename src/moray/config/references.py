@@ -50,12 +50,39 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
             f"({run.ray.num_workers})",
             "change either",
         )
+    yield from _engine(name, run)
     dataset = experiment.datasets.get(run.dataset)
+    chooses = run.train.early_stopping_patience or run.train.load_best_model_at_end
+    none = dataset and "validation" not in dataset.given_splits and dataset.validation_share == 0
+    if chooses and none:
+        yield UserError(
+            f"datasets.{run.dataset}.validation_share",
+            f"got 0, expected a share of validation rows for run {name} to find its best step by",
+            "set it to 0.05, say, or leave early_stopping_patience and load_best_model_at_end out",
+        )
     if dataset and "test" not in dataset.given_splits and dataset.test_share == 0:
         yield UserError(
             f"datasets.{run.dataset}.test_share",
             f"got 0, expected a share of test rows for run {name} to be judged on",
             "set it to 0.05, say",
+        )
+
+
+def _engine(name: str, run: Run) -> Iterator[UserError]:
+    """Keys of the engine that don't go together."""
+    if run.train.launcher == "torchrun" and run.data.loader == "stream":
+        yield UserError(
+            f"runs.{name}.train.launcher",
+            "got torchrun with data.loader: stream, expected loader: memory, because Ray Data "
+            "streams",
+            "change either",
+        )
+    if run.adapter and run.adapter.quantize_base and run.train.strategy != "ddp":
+        yield UserError(
+            f"runs.{name}.adapter.quantize_base",
+            f"got {run.adapter.quantize_base} with train.strategy: {run.train.strategy}, expected "
+            "strategy: ddp, because weights of 4 bits can't be spread",
+            "change either",
         )
 
 

@@ -1,5 +1,6 @@
 """The config's schema: the only place where a key, its default and its meaning stand."""
 
+from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Model, execution_keys, is_execution_only, result_keys
 from moray.config.schema.datasets import (
     CHAT_FORMATS,
@@ -15,13 +16,17 @@ from moray.config.schema.datasets import (
 )
 from moray.config.schema.experiment import Experiment, Run, RunRef, Sections
 from moray.config.schema.models import HubModel, PathModel, ScratchModel, TrainedTokenizer
-from moray.config.schema.sections import Data, Evaluate, Generate, Ray, Train
+from moray.config.schema.sections import Data, Evaluate, Generate, Ray
+from moray.config.schema.train import FSDP2, DeepSpeed, Train
 
 __all__ = [
     "CHAT_FORMATS",
     "FORMATS",
+    "FSDP2",
+    "Adapter",
     "Data",
     "Dataset",
+    "DeepSpeed",
     "Evaluate",
     "Experiment",
     "Generate",

@@ -2,10 +2,12 @@
 
 from pydantic import Field
 
+from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Model, Name
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.models import BaseModelSource
-from moray.config.schema.sections import Data, Evaluate, Generate, Ray, Train
+from moray.config.schema.sections import Data, Evaluate, Generate, Ray
+from moray.config.schema.train import Train
 
 
 class RunRef(Model):
@@ -19,6 +21,9 @@ class Sections(Model):
 
     data: Data = Field(Data(), description="How documents become rows of tokens.")
     train: Train = Field(Train(), description="The optimisation.")
+    adapter: Adapter | None = Field(
+        None, description="Low-rank adapters to train in place of the whole model; `null`: none."
+    )
     ray: Ray = Field(Ray(), description="Where the training runs.")
     evaluate: Evaluate = Field(Evaluate(), description="Scoring against the base.")
     generate: Generate = Field(Generate(), description="Continuing held-out prompts.")

@@ -1,10 +1,10 @@
-"""The sections that every run has: data, train, ray, evaluate, generate."""
+"""The sections that every run has, besides `train` and `adapter`: data, ray, evaluate, generate."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Model, PositiveInt, Share, execution_only
+from moray.config.schema.base import Model, PositiveInt, execution_only
 
 
 class Data(Model):
@@ -54,53 +54,6 @@ class Data(Model):
                 "which writes what can be streamed; change either"
             )
         return self
-
-
-class Train(Model):
-    """The optimisation: what a step is and how many there are."""
-
-    strategy: Literal["ddp"] = execution_only(
-        "ddp", description="How parameters and gradients are spread over the workers."
-    )
-    num_epochs: float = Field(1.0, gt=0, description="Passes over the train split.")
-    max_steps: PositiveInt | None = Field(
-        None, description="Optimizer steps; overrides `num_epochs` where given."
-    )
-    global_batch_size: PositiveInt = Field(
-        16, description="Rows in an optimizer step, over all workers."
-    )
-    micro_batch_size: PositiveInt = execution_only(
-        8, description="Rows that a worker holds in one forward pass, at most."
-    )
-    learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate.")
-    lr_scheduler_type: Literal["cosine", "constant"] = Field(
-        "cosine", description="Course of the learning rate after the warm-up."
-    )
-    warmup_ratio: Share = Field(0.03, description="Share of the steps with a rising learning rate.")
-    min_lr_ratio: float = Field(
-        0.1, ge=0, le=1, description="Where `cosine` ends, as a share of `learning_rate`."
-    )
-    weight_decay: float = Field(
-        0.1, ge=0, description="AdamW's decay of weight matrices; vectors are not decayed."
-    )
-    adam_beta1: Share = Field(0.9, description="AdamW's decay of the gradient's mean.")
-    adam_beta2: Share = Field(0.95, description="AdamW's decay of the squared gradient's mean.")
-    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled to this norm.")
-    precision: Literal["auto", "bf16", "fp32"] = Field(
-        "auto",
-        description="Arithmetic of the forward pass; weights are always fp32. `auto`: bf16 where "
-        "the processor computes in it.",
-    )
-    seed: int = Field(0, ge=0, description="Seed of the sample order and of dropout.")
-    logging_steps: PositiveInt = Field(10, description="Steps between lines of the history.")
-    eval_steps: PositiveInt = Field(
-        100, description="Steps between evaluations on the validation split."
-    )
-    eval_rows: PositiveInt = Field(64, description="Rows of the validation split that are used.")
-    save_steps: PositiveInt = execution_only(100, description="Steps between checkpoints.")
-    save_total_limit: PositiveInt = execution_only(
-        2, description="Newest checkpoints that are kept."
-    )
 
 
 class Ray(Model):

@@ -1,0 +1,148 @@
+"""Faults in how a run is trained: strategies, launchers, adapters, schedules."""
+
+from typing import Any
+
+import pytest
+from small_config import config_with, faults
+
+from moray.config.load import load_experiment
+from moray.config.schema import Adapter
+
+TRAIN, ADAPTER = "runs.tuned.train", "runs.tuned.adapter"
+
+FAULTS: list[tuple[str, object, str]] = [
+    # Misspelt keys.
+    (f"{TRAIN}.fsdp2.cpu_ofload", True, "unknown key; did you mean cpu_offload?"),
+    (f"{TRAIN}.deepspeed.zero_stge", 2, "unknown key; did you mean zero_stage?"),
+    (
+        f"{TRAIN}.fsdp2.zero_stage",
+        2,
+        "unknown key; expected one of reshard_after_forward, cpu_offload",
+    ),
+    (f"{TRAIN}.decay_ration", 0.5, "unknown key; did you mean decay_ratio?"),
+    (f"{ADAPTER}.rnk", 4, "unknown key; did you mean rank?"),
+    ("defaults.adapter.rnk", 4, "unknown key; did you mean rank?"),
+    # Wrong types, and values out of range.
+    (f"{TRAIN}.fsdp2", True, "got True, expected a mapping; "),
+    (f"{TRAIN}.deepspeed.zero_stage", 4, "got 4, expected 1, 2 or 3; "),
+    (f"{TRAIN}.strategy", "fsdp", "got 'fsdp', expected 'ddp', 'fsdp2' or 'deepspeed'; "),
+    (f"{TRAIN}.launcher", "slurm", "got 'slurm', expected 'ray' or 'torchrun'; "),
+    (f"{TRAIN}.compile", "maybe", "got 'maybe', expected 'auto' or true or false; "),
+    (f"{TRAIN}.lr_scheduler_type", "sqrt", "got 'sqrt', expected 'cosine', 'linear', "),
+    (f"{TRAIN}.decay_ratio", 0, "got 0, expected more than 0; "),
+    (f"{TRAIN}.early_stopping_patience", 0, "got 0, expected more than 0; "),
+    (ADAPTER, 8, "got 8, expected a mapping; "),
+    (f"{ADAPTER}.rank", 0, "got 0, expected more than 0; "),
+    (f"{ADAPTER}.dropout", 1, "got 1, expected less than 1; "),
+    (f"{ADAPTER}.quantize_base", "8bit", "got '8bit', expected '4bit'; "),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "problem"), FAULTS)
+def test_a_fault_costs_one_line_that_begins_with_its_path(
+    path: str, value: object, problem: str
+) -> None:
+    (told,) = faults({path: value})
+    assert told.startswith(f"{path}: {problem}")
+
+
+def test_the_names_of_layers_are_looked_at_one_by_one() -> None:
+    (told,) = faults({f"{ADAPTER}.target_modules": ["q_proj", 3]})
+    assert told.startswith(f"{ADAPTER}.target_modules.1: got 3, expected text; ")
+    (told,) = faults({f"{ADAPTER}.target_modules": []})
+    assert told.startswith(
+        f"{ADAPTER}.target_modules: got [], expected 'all-linear' or at least 1 entry; "
+    )
+
+
+# What is set, at the key whose fault it is, and how the line goes on from there.
+AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
+    *(
+        (
+            {
+                f"{section}.train.deepspeed.offload_parameters": True,
+                f"{section}.train.deepspeed.zero_stage": stage,
+            },
+            f"{section}.train.deepspeed.offload_parameters",
+            f"got true with zero_stage: {stage}, expected zero_stage: 3, which alone spreads "
+            "parameters; change either",
+        )
+        for section in ("defaults", "runs.tuned")
+        for stage in (1, 2)
+    ),
+    *(
+        (
+            {
+                f"{section}.train": {
+                    "lr_scheduler_type": "wsd",
+                    "decay_ratio": 0.8,
+                    "warmup_ratio": 0.3,
+                }
+            },
+            f"{section}.train.decay_ratio",
+            "got 0.8 beside warmup_ratio 0.3, expected at most 1 in all; lower either",
+        )
+        for section in ("defaults", "runs.tuned")
+    ),
+    (
+        {f"{TRAIN}.launcher": "torchrun", "runs.tuned.data.loader": "stream"},
+        f"{TRAIN}.launcher",
+        "got torchrun with data.loader: stream, expected loader: memory, because Ray Data "
+        "streams; change either",
+    ),
+    *(
+        (
+            {f"{ADAPTER}.quantize_base": "4bit", f"{TRAIN}.strategy": strategy},
+            f"{ADAPTER}.quantize_base",
+            f"got 4bit with train.strategy: {strategy}, expected strategy: ddp, because weights "
+            "of 4 bits can't be spread; change either",
+        )
+        for strategy in ("fsdp2", "deepspeed")
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "path", "problem"), AT_ODDS)
+def test_keys_at_odds_with_one_another_cost_one_line(
+    values: dict[str, Any], path: str, problem: str
+) -> None:
+    assert faults(values) == [f"{path}: {problem}"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {f"{TRAIN}.deepspeed": {"zero_stage": 3, "offload_parameters": True}},
+        {f"{TRAIN}.deepspeed": {"zero_stage": 1, "offload_optimizer": True}},
+        # The share of the decay concerns no other schedule.
+        {f"{TRAIN}.decay_ratio": 1.0},
+        {f"{TRAIN}": {"lr_scheduler_type": "wsd", "decay_ratio": 0.7, "warmup_ratio": 0.3}},
+        {f"{TRAIN}.launcher": "torchrun"},
+        {f"{ADAPTER}.quantize_base": "4bit"},
+        {f"{ADAPTER}": {}, f"{TRAIN}.strategy": "fsdp2"},
+        {f"{ADAPTER}.target_modules": "all-linear"},
+        {f"{ADAPTER}.target_modules": ["q_proj"]},
+    ],
+)
+def test_keys_that_go_together_are_no_fault(values: dict[str, Any]) -> None:
+    assert load_experiment(config_with(values)).runs["tuned"]
+
+
+def test_a_run_adds_to_the_adapter_of_the_defaults_or_does_without() -> None:
+    values = {"defaults.adapter": {"rank": 4, "alpha": 2}, f"{ADAPTER}.alpha": 3}
+    runs = load_experiment(config_with(values)).runs
+    assert runs["base"].adapter == Adapter(rank=4, alpha=2)
+    assert runs["tuned"].adapter == Adapter(rank=4, alpha=3)
+    runs = load_experiment(config_with({"defaults.adapter.rank": 4, ADAPTER: None})).runs
+    assert runs["base"].adapter == Adapter(rank=4)
+    assert runs["tuned"].adapter is None
+
+
+@pytest.mark.parametrize(
+    "key", [{"early_stopping_patience": 2}, {"load_best_model_at_end": True}], ids=str
+)
+def test_a_best_step_needs_a_validation_split(key: dict[str, Any]) -> None:
+    without = {"datasets.functions.validation_share": 0, "datasets.functions.test_share": 0.1}
+    keys = {f"runs.tuned.train.{name}": value for name, value in key.items()}
+    (told,) = faults(without | keys)
+    assert told.startswith("datasets.functions.validation_share: got 0, expected a share of ")
