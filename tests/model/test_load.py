@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from moray.errors import UserError
-from moray.model.load import check_isolation, load_model
+from moray.model.load import check_isolation, check_length, empty_model, load_model
 
 
 @pytest.fixture
@@ -178,4 +178,42 @@ def test_architectures_that_leak_are_refused_by_name(architecture: str) -> None:
         check_isolation(build(config))
     assert str(caught.value).startswith(
         f"{config.model_type}: got an architecture in which packed documents see each other"
+    )
+
+
+def described(model: PreTrainedModel) -> dict[str, tuple[torch.Size, torch.dtype, bool]]:
+    """Parameters and buffers by name; of a tied pair, both are one."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return {name: (value.shape, value.dtype, value.requires_grad) for name, value in tensors}
+
+
+@pytest.mark.parametrize("architecture", ["llama", "llama, tied", "gpt2", "gemma2"])
+def test_an_empty_model_has_all_that_a_loaded_one_has_but_for_the_numbers(
+    architecture: str, tmp_path: Path
+) -> None:
+    made = ISOLATED | {"llama, tied": lambda: hf.LlamaConfig(**ROTARY, tie_word_embeddings=True)}
+    build(made[architecture]()).bfloat16().save_pretrained(tmp_path)
+    loaded, empty = load_model(tmp_path), empty_model(tmp_path)
+    assert described(empty) == described(loaded)
+    assert type(empty) is type(loaded)
+    assert empty.training is loaded.training is False
+    tensors = [*empty.parameters(), *empty.buffers()]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert torch.zeros(()).device.type == "cpu"
+
+
+@pytest.mark.parametrize(("block_size", "fits"), [(63, True), (64, True), (65, False)])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_rows_longer_than_the_model_s_positions_are_refused(
+    architecture: str, block_size: int, fits: bool
+) -> None:
+    model = build(ISOLATED[architecture]())
+    if fits:
+        check_length(model, block_size)
+        return
+    with pytest.raises(UserError) as caught:
+        check_length(model, block_size)
+    assert str(caught.value) == (
+        "data.block_size: got 65, expected at most the 64 positions of the model; "
+        "lower it or choose another model"
     )

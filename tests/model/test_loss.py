@@ -13,8 +13,9 @@ from packed import pieces_of
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from moray.model.loss import TokenLoss, targets
-from moray.tokens.batch import IGNORED, Batch, make_batch
+from moray.model.cross_entropy import softmax_loss
+from moray.model.loss import TokenLoss, has_plain_head
+from moray.tokens.batch import Batch, make_batch
 from moray.tokens.store import Split
 
 Rows = NDArray[np.int64]
@@ -55,6 +56,10 @@ def build(config: hf.PretrainedConfig) -> PreTrainedModel:
     return model.eval()
 
 
+def loss_of(model: PreTrainedModel) -> TokenLoss:
+    return TokenLoss(model, has_plain_head(model))
+
+
 def documents(split: Split, rows: Rows) -> list[tuple[Tensor, Tensor]]:
     """Tokens and mask of each document in some rows, in reading order."""
     found = []
@@ -93,20 +98,31 @@ def test_packed_losses_are_those_of_each_document_alone(
 ) -> None:
     model = build((PLAIN | CHANGED)[architecture]())
     expected = alone(model, split, rows)
-    got = TokenLoss(model)(make_batch(split.rows[rows]))
     assert expected.std() > 0.3, "losses that are all alike would prove little"
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    module, batch = loss_of(model), make_batch(split.rows[rows])
+    each = F.cross_entropy(module.logits(batch), batch.targets, reduction="none")
+    torch.testing.assert_close(each, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(module(batch), expected.sum(), rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "llama, tied", "soft-capped"])
+@pytest.mark.parametrize("architecture", [*PLAIN, *CHANGED])
+def test_a_head_is_plain_unless_the_architecture_changes_what_it_gives(architecture: str) -> None:
+    model = build((PLAIN | CHANGED)[architecture]())
+    assert has_plain_head(model) is (architecture in PLAIN)
+
+
+@pytest.mark.parametrize(
+    "architecture", ["llama", "llama, tied", "head with a bias", "soft-capped"]
+)
 def test_gradients_are_those_of_each_document_alone(
     architecture: str, split: Split, rows: Rows
 ) -> None:
     model = build((PLAIN | CHANGED)[architecture]())
-    torch.autograd.backward(alone(model, split, rows).mean())
+    losses = alone(model, split, rows)
+    torch.autograd.backward(losses.mean())
     expected = {name: p.grad for name, p in model.named_parameters()}
     model.zero_grad()
-    torch.autograd.backward(TokenLoss(model)(make_batch(split.rows[rows])).mean())
+    torch.autograd.backward(loss_of(model)(make_batch(split.rows[rows])) / len(losses))
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
 
@@ -117,56 +133,58 @@ def test_a_changed_head_is_noticed_before_its_logits_are_large(
 ) -> None:
     config = CHANGED[architecture]()
     config.initializer_range = 1e-3
-    module = TokenLoss(build(config))
+    module = loss_of(build(config))
     with torch.no_grad():
         for weights in module.model.parameters():
             if weights.dim() == 2:
                 weights.mul_(300)
-        expected = alone(module.model, split, rows)
+        expected = alone(module.model, split, rows).sum()
         torch.testing.assert_close(
-            module(make_batch(split.rows[rows])), expected, rtol=1e-5, atol=1e-5
+            module(make_batch(split.rows[rows])), expected, rtol=1e-5, atol=1e-4
         )
 
 
-def test_logits_and_targets_are_of_the_trained_places_in_reading_order(
+def test_logits_are_of_the_trained_places_in_reading_order(
     model: PreTrainedModel, split: Split, rows: Rows
 ) -> None:
     batch = make_batch(split.rows[rows])
-    module = TokenLoss(model)
-    places = [
-        (row, place)
-        for row in range(len(rows))
-        for place in range(split.block_size)
-        if batch.labels[row, place] != IGNORED
-    ]
     whole = model(
         input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False
     ).logits
-    expected = torch.stack([whole[place] for place in places])
-    torch.testing.assert_close(module.logits(batch), expected, rtol=1e-5, atol=1e-5)
-    assert targets(batch).tolist() == [int(batch.labels[place]) for place in places]
+    expected = torch.stack([whole[divmod(at, split.block_size)] for at in batch.places.tolist()])
+    torch.testing.assert_close(loss_of(model).logits(batch), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_logits_are_made_for_few_more_than_the_trained_places(model: PreTrainedModel) -> None:
-    block_size, trained, made = 128, 10, []
-    module = TokenLoss(model)
-    model.get_output_embeddings().register_forward_hook(
-        lambda module, inputs, output: made.append(output.shape[:-1].numel())
-    )
+    block_size, trained = 128, 10
+    made: list[int] = []
+    module = loss_of(model)
+
+    def counted(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        made.append(len(logits))
+        return softmax_loss(logits, targets)
+
+    module.softmax = counted
     tokens = torch.arange(4 * block_size).view(4, block_size) % VOCABULARY
-    labels = torch.full_like(tokens, IGNORED)
-    labels[2, :trained] = 7
-    module(Batch(tokens, torch.arange(block_size).expand(4, -1), labels))
+    places = torch.arange(2 * block_size, 2 * block_size + trained)
+    positions = torch.arange(block_size).expand(4, -1)
+    module(Batch(tokens, positions, places, tokens.flatten()[places + 1]))
     assert len(made) == 1
     assert trained <= made[0] <= 256 < tokens.numel()
 
 
-def test_a_batch_with_nothing_to_train_has_no_losses(model: PreTrainedModel) -> None:
-    tokens = torch.zeros(2, 8, dtype=torch.long)
-    batch = Batch(tokens, torch.arange(8).expand(2, -1), torch.full_like(tokens, IGNORED))
-    loss = TokenLoss(model)(batch)
-    assert loss.shape == (0,)
-    torch.autograd.backward(loss.sum())
+@pytest.mark.parametrize("architecture", ["llama", "head with a bias", "soft-capped"])
+def test_a_batch_with_nothing_to_train_costs_nothing_and_teaches_nothing(
+    architecture: str,
+) -> None:
+    model = build((PLAIN | CHANGED)[architecture]())
+    tokens, nothing = torch.zeros(2, 8, dtype=torch.long), torch.zeros(0, dtype=torch.long)
+    loss = loss_of(model)(Batch(tokens, torch.arange(8).expand(2, -1), nothing, nothing))
+    assert (loss.shape, loss.item()) == ((), 0)
+    torch.autograd.backward(loss)
+    gradients = [weights.grad for weights in model.parameters() if weights.grad is not None]
+    assert gradients
+    assert not any(gradient.any() for gradient in gradients)
 
 
 def test_asking_for_the_head_leaves_the_model_as_it_was(
@@ -175,5 +193,5 @@ def test_asking_for_the_head_leaves_the_model_as_it_was(
     batch = make_batch(split.rows[rows])
     inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids}
     before = model(**inputs, use_cache=False).logits
-    TokenLoss(model)
+    has_plain_head(model)
     assert torch.equal(model(**inputs, use_cache=False).logits, before)

@@ -7,34 +7,37 @@ import pytest
 import torch
 from packed import pieces_of
 
-from moray.tokens.batch import IGNORED, make_batch, num_trained
+from moray.tokens.batch import make_batch, num_trained
 from moray.tokens.encode import Piece
 from moray.tokens.rows import Rows, pack_rows
 from moray.tokens.store import Split
 
 
-def brute_force(split: Split, row: int) -> tuple[list[int], list[int]]:
-    """Positions and labels of a row, piece by piece."""
+def brute_force(split: Split, row: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """Positions of a row, and its trained next tokens by where they follow, piece by piece."""
     positions: list[int] = []
-    labels: list[int] = []
+    trained: list[tuple[int, int]] = []
     for piece in pieces_of(split, row):
+        for place in range(1, len(piece.tokens)):
+            if piece.mask[place]:
+                trained.append((len(positions) + place - 1, int(piece.tokens[place])))
         positions += range(len(piece.tokens))
-        following = zip(piece.tokens[1:].tolist(), piece.mask[1:].tolist(), strict=True)
-        labels += [token if trained else IGNORED for token, trained in following]
-        labels.append(IGNORED)
-    padding = split.block_size - len(positions)
-    return [*positions, *range(padding)], labels + [IGNORED] * padding
+    return [*positions, *range(split.block_size - len(positions))], trained
 
 
 @pytest.mark.parametrize("name", ["train", "validation", "test"])
-def test_positions_and_labels_are_those_of_each_document_alone(store: Path, name: str) -> None:
+def test_positions_and_targets_are_those_of_each_document_alone(store: Path, name: str) -> None:
     split = Split(store, name)
     batch = make_batch(split.rows)
     assert batch.input_ids.tolist() == split.rows["tokens"].tolist()
+    expected: list[tuple[int, int]] = []
     for row in range(len(split)):
-        positions, labels = brute_force(split, row)
+        positions, trained = brute_force(split, row)
         assert batch.position_ids[row].tolist() == positions
-        assert batch.labels[row].tolist() == labels
+        expected += [(row * split.block_size + place, token) for place, token in trained]
+    assert expected
+    found = zip(batch.places.tolist(), batch.targets.tolist(), strict=True)
+    assert list(found) == expected
 
 
 @pytest.fixture
@@ -48,19 +51,19 @@ def rows() -> Rows:
 
 def test_a_row_spelt_out(rows: Rows) -> None:
     batch = make_batch(rows[[1, 0]])
-    x = IGNORED
     assert batch.input_ids.tolist() == [[10, 11, 12, 20, 21, 0, 0, 0], [*range(30, 38)]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2], [*range(8)]]
-    assert batch.labels.tolist() == [[11, 12, x, 21, x, x, x, x], [*range(31, 38), x]]
+    assert batch.places.tolist() == [0, 1, 3, *range(8, 15)]
+    assert batch.targets.tolist() == [11, 12, 21, *range(31, 38)]
 
 
-def test_trained_tokens_are_as_many_as_labels(store: Path) -> None:
+def test_trained_tokens_are_as_many_as_targets(store: Path) -> None:
     split = Split(store, "train")
     for chosen in (np.arange(len(split)), np.array([0]), np.array([1, 1, 0])):
-        labels = make_batch(split.rows[chosen]).labels
-        assert num_trained(split.rows[chosen]) == int((labels != IGNORED).sum())
+        batch = make_batch(split.rows[chosen])
+        assert num_trained(split.rows[chosen]) == len(batch.targets) == len(batch.places) > 0
 
 
 def test_a_batch_moves_as_a_whole(rows: Rows) -> None:
     moved = make_batch(rows).to(torch.device("meta"))
-    assert {t.device.type for t in (moved.input_ids, moved.position_ids, moved.labels)} == {"meta"}
+    assert {tensor.device.type for tensor in vars(moved).values()} == {"meta"}

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from moray.model.loss import TokenLoss, targets
-from moray.tokens.batch import IGNORED, Batch, make_batch
+from moray.model.loss import TokenLoss, has_plain_head
+from moray.tokens.batch import Batch, make_batch
 from moray.tokens.rows import Segment
 from moray.tokens.store import Split
 
@@ -55,7 +55,7 @@ def score(model: PreTrainedModel, split: Split, num_rows: int, batch_size: int) 
         num_rows: rows that are scored.
         batch_size: rows in a forward pass.
     """
-    module = TokenLoss(model)
+    module = TokenLoss(model, has_plain_head(model))
     pieces = split.segments[split.segments[:, Segment.START] < num_rows * split.block_size]
     nll, tokens = np.zeros(len(pieces)), np.zeros(len(pieces), np.int64)
     correct = np.zeros_like(tokens)
@@ -64,7 +64,7 @@ def score(model: PreTrainedModel, split: Split, num_rows: int, batch_size: int) 
         batch = make_batch(split.rows[rows])
         piece = _piece_of_token(split, rows, batch)
         batch = batch.to(model.device)
-        logits, wanted = module.logits(batch).float(), targets(batch)
+        logits, wanted = module.logits(batch).float(), batch.targets
         losses = F.cross_entropy(logits, wanted, reduction="none")
         np.add.at(nll, piece, losses.double().cpu().numpy())
         np.add.at(tokens, piece, 1)
@@ -75,7 +75,7 @@ def score(model: PreTrainedModel, split: Split, num_rows: int, batch_size: int) 
 
 def _piece_of_token(split: Split, rows: NDArray[np.int64], batch: Batch) -> NDArray[np.int64]:
     """The piece of each trained token of a batch in reading order, shape (trained tokens,)."""
-    row, column = np.nonzero(batch.labels.numpy() != IGNORED)
+    row, column = np.divmod(batch.places.numpy(), split.block_size)
     place = rows[row] * split.block_size + column
     starts = split.segments[:, Segment.START]
     return np.searchsorted(starts, place, side="right") - 1

@@ -4,15 +4,31 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+)
 
 from moray.errors import UserError
 
+_FOUR_BITS = BitsAndBytesConfig(
+    load_in_4bit=True,
+    bnb_4bit_quant_type="nf4",
+    bnb_4bit_use_double_quant=True,
+    bnb_4bit_compute_dtype=torch.bfloat16,
+)
 
-def load_model(folder: Path) -> PreTrainedModel:
+
+def load_model(folder: Path, in_4bit: bool = False) -> PreTrainedModel:
     """The model of a Hugging Face folder in fp32, in evaluation mode, on the CPU.
 
     Code and pickles in the folder are never run.
+
+    Args:
+        folder: where it lies.
+        in_4bit: whether its linear layers are held in 4-bit NormalFloat instead, on a GPU.
 
     Raises:
         UserError: if the folder holds no such model, or only a part of its weights.
@@ -27,11 +43,15 @@ def load_model(folder: Path) -> PreTrainedModel:
             # Without it, transformers asks on the terminal whether to run a folder's code.
             trust_remote_code=False,
             output_loading_info=True,
+            quantization_config=_FOUR_BITS if in_4bit else None,
         )
     except (OSError, ValueError, SafetensorError) as error:
-        first = str(error).partition("\n")[0]
+        raise _no_model(folder, error) from error
+    except ImportError as error:
         raise UserError(
-            str(folder), f"got no causal language model ({first})", "check the folder"
+            "adapter.quantize_base",
+            f"got 4bit, which needs a library ({str(error).splitlines()[0]})",
+            "pip install -e '.[qlora]', or set it to null",
         ) from error
     if missing := sorted(report["missing_keys"]):
         # transformers would go on with random numbers in their place.
@@ -41,6 +61,22 @@ def load_model(folder: Path) -> PreTrainedModel:
             "give the folder of a whole causal language model",
         )
     return model.eval()
+
+
+def empty_model(folder: Path) -> PreTrainedModel:
+    """The model of a Hugging Face folder without its weights, on PyTorch's `meta` device."""
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise _no_model(folder, error) from error
+    return model.eval()
+
+
+def _no_model(folder: Path, error: Exception) -> UserError:
+    first = str(error).partition("\n")[0]
+    return UserError(str(folder), f"got no causal language model ({first})", "check the folder")
 
 
 @torch.no_grad()
@@ -53,8 +89,9 @@ def check_isolation(model: PreTrainedModel) -> None:
     Raises:
         UserError: if the second of two documents comes out differently than alone.
     """
-    tokens = torch.arange(8).unsqueeze(0) % model.config.get_text_config().vocab_size
-    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]])
+    device = model.device
+    tokens = torch.arange(8, device=device).unsqueeze(0) % model.config.get_text_config().vocab_size
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]], device=device)
     packed = model(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, 4:]
     alone = model(input_ids=tokens[:, 4:], position_ids=positions[:, 4:], use_cache=False).logits
     if not torch.allclose(packed, alone, rtol=1e-3, atol=1e-4):

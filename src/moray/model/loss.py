@@ -7,54 +7,69 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from moray.tokens.batch import IGNORED, Batch
+from moray.model.cross_entropy import SoftmaxLoss, linear_cross_entropy, softmax_loss
+from moray.tokens.batch import Batch
 
 _PLACES_AT_ONCE = 256
 
 
 class TokenLoss(nn.Module):
-    """Negative log-likelihood of each trained token of a batch, in nats.
+    """Negative log-likelihood of the trained tokens of a batch, in nats.
 
-    Logits are made for trained places alone, unless the architecture changes what its output
-    embedding gives (a soft cap, a scale): then the model makes them all.
+    Logits are made for trained places alone, and never all at once, unless the architecture
+    changes what its output embedding gives (a soft cap, a scale): then the model makes them all.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, plain_head: bool) -> None:
+        """Take a model.
+
+        Args:
+            model: causal language model.
+            plain_head: what `has_plain_head` says of it.
+        """
         super().__init__()
         self.model = model
-        self._plain_head = _has_plain_head(model)
+        self._plain_head = plain_head
+        self.softmax: SoftmaxLoss = softmax_loss
 
     def forward(self, batch: Batch) -> Tensor:
-        """Losses of the trained tokens in reading order, fp32, shape (trained tokens,)."""
-        return F.cross_entropy(self.logits(batch), targets(batch), reduction="none").float()
+        """Sum of the losses of the trained tokens, fp32, shape ()."""
+        head: nn.Module = self.model.get_output_embeddings()
+        if self._plain_head and type(head) is nn.Linear and getattr(head, "bias", None) is None:
+            hidden, counted = self._hidden(batch), len(batch.targets)
+            targets = F.pad(batch.targets, (0, len(hidden) - counted))
+            return linear_cross_entropy(hidden, head.weight, targets, counted, self.softmax)
+        return F.cross_entropy(self.logits(batch).float(), batch.targets, reduction="sum")
 
     def logits(self, batch: Batch) -> Tensor:
         """Logits at the trained places, shape (trained tokens, vocabulary)."""
-        places = torch.nonzero(batch.labels.flatten() != IGNORED).squeeze(1)
-        inputs = {
-            "input_ids": batch.input_ids,
-            "position_ids": batch.position_ids,
-            # With a cache, transformers ignores that position_ids restart at each document.
-            "use_cache": False,
-        }
         if not self._plain_head:
-            whole: Tensor = self.model(**inputs).logits
-            return whole.flatten(0, 1)[places]
-        hidden = self.model.get_decoder()(**inputs).last_hidden_state
+            whole: Tensor = self.model(**_inputs(batch)).logits
+            return whole.flatten(0, 1)[batch.places]
+        logits: Tensor = self.model.get_output_embeddings()(self._hidden(batch))
+        return logits[: len(batch.targets)]
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        """The decoder's states at the trained places and some more, shape (places, width)."""
+        states = self.model.get_decoder()(**_inputs(batch)).last_hidden_state
         # Each size of a matrix product has compiled code of its own on a CPU, kept for good:
         # of a few sizes, memory stays flat and steps are some 7 % faster.
-        padded = F.pad(places, (0, -len(places) % _PLACES_AT_ONCE))
-        logits: Tensor = self.model.get_output_embeddings()(hidden.flatten(0, 1)[padded])
-        return logits[: len(places)]
+        padded = F.pad(batch.places, (0, -len(batch.places) % _PLACES_AT_ONCE))
+        hidden: Tensor = states.flatten(0, 1)[padded]
+        return hidden
 
 
-def targets(batch: Batch) -> Tensor:
-    """The trained tokens in reading order, shape (trained tokens,)."""
-    return batch.labels[batch.labels != IGNORED]
+def _inputs(batch: Batch) -> dict[str, Any]:
+    # With a cache, transformers ignores that position_ids restart at each document.
+    return {
+        "input_ids": batch.input_ids,
+        "position_ids": batch.position_ids,
+        "use_cache": False,
+    }
 
 
 @torch.no_grad()
-def _has_plain_head(model: PreTrainedModel) -> bool:
+def has_plain_head(model: PreTrainedModel) -> bool:
     """Whether logits are what the output embedding makes of the decoder's states, and no more.
 
     Tried on states of the probe's own, so large that a cap shows: those of a fresh model, or of

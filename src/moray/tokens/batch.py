@@ -10,8 +10,6 @@ from torch import Tensor
 
 from moray.tokens.rows import FIRST, Rows, is_trained
 
-IGNORED = -100
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -21,20 +19,22 @@ class Batch:
         input_ids: shape (rows, block_size).
         position_ids: shape (rows, block_size); restart at each document, which is what keeps
             attention inside documents.
-        labels: the token that follows each place, shape (rows, block_size); `IGNORED` where it
-            is not trained.
+        places: where the next token is trained, in reading order, as indices into the flattened
+            rows, shape (trained tokens,).
+        targets: those next tokens, shape (trained tokens,).
     """
 
     input_ids: Tensor
     position_ids: Tensor
-    labels: Tensor
+    places: Tensor
+    targets: Tensor
 
     def to(self, device: torch.device) -> Self:
         """The batch on a device."""
         return type(self)(
             *(
                 tensor.to(device, non_blocking=True)
-                for tensor in (self.input_ids, self.position_ids, self.labels)
+                for tensor in (self.input_ids, self.position_ids, self.places, self.targets)
             )
         )
 
@@ -42,10 +42,11 @@ class Batch:
 def make_batch(rows: Rows) -> Batch:
     """Some rows as a batch."""
     tokens = torch.from_numpy(rows["tokens"].astype(np.int64))
-    labels = torch.full_like(tokens, IGNORED)
-    following = torch.from_numpy(is_trained(rows)[:, 1:])
-    labels[:, :-1] = torch.where(following, tokens[:, 1:], IGNORED)
-    return Batch(tokens, torch.from_numpy(_positions(rows)), labels)
+    row, column = np.nonzero(is_trained(rows)[:, 1:])
+    # Known here, where the rows are: on a GPU, finding them would make the host wait for it.
+    places = torch.from_numpy(row * tokens.shape[1] + column)
+    targets = tokens.flatten()[places + 1]
+    return Batch(tokens, torch.from_numpy(_positions(rows)), places, targets)
 
 
 def num_trained(rows: Rows) -> int:

@@ -1,0 +1,90 @@
+"""Low-rank adapters beside a frozen base, by PEFT."""
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel
+from peft.utils import get_peft_model_state_dict
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+from moray.config.schema import Adapter
+from moray.errors import UserError
+
+
+def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
+    """Freeze a model and give it adapters that add nothing yet.
+
+    Raises:
+        UserError: if a name that is asked for is of none of the model's layers, or of an
+            embedding that is input and output in one.
+    """
+    if not isinstance(settings.target_modules, str):
+        _check_names(model, settings.target_modules)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model.add_adapter(_config(settings))
+        except ValueError as error:
+            raise UserError(
+                "adapter.target_modules",
+                f"got {settings.target_modules} ({str(error).splitlines()[0]})",
+                "name linear layers of the model, or choose all-linear",
+            ) from error
+
+
+def _check_names(model: PreTrainedModel, names: Iterable[str]) -> None:
+    modules = dict(model.named_modules())
+    both = model.get_input_embeddings(), model.get_output_embeddings()
+    tied = both if both[0].weight is both[1].weight else ()
+    for name in names:
+        found = [path for path in modules if path == name or path.endswith(f".{name}")]
+        if not found:
+            known = {path.rpartition(".")[2] for path in modules}
+            close = difflib.get_close_matches(name, known, n=1)
+            raise UserError(
+                "adapter.target_modules",
+                f"got {name}, expected the name of a layer",
+                f"did you mean {close[0]}?" if close else "choose all-linear",
+            )
+        if any(modules[path] is embedding for path in found for embedding in tied):
+            # Merging would change both of its uses.
+            raise UserError(
+                "adapter.target_modules",
+                f"got {name}, whose weights are input and output embedding in one",
+                "leave it out",
+            )
+
+
+def save_adapter(model: PreTrainedModel, settings: Adapter, folder: Path) -> None:
+    """Write a model's adapters as PEFT loads them onto their base."""
+    folder.mkdir()
+    _config(settings).save_pretrained(str(folder))
+    weights = {
+        f"base_model.model.{name}": value.contiguous()
+        for name, value in get_peft_model_state_dict(model, adapter_name="default").items()
+    }
+    save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """A base with what its adapters add, as a plain model."""
+    whole: Any = PeftModel.from_pretrained(base, str(folder))
+    model: PreTrainedModel = whole.merge_and_unload()
+    return model
+
+
+def _config(settings: Adapter) -> LoraConfig:
+    targets = settings.target_modules
+    return LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        use_rslora=settings.use_rslora,
+        use_dora=settings.use_dora,
+        task_type="CAUSAL_LM",
+    )
