@@ -14,7 +14,7 @@ FLOORS = [
     {"model"},
     {"tokens"},
     {"corpus"},
-    {"config", "provenance", "cluster", "errors", "console"},
+    {"config", "provenance", "cluster", "errors", "console", "processes"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 GROUND = len(FLOORS) - 1

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from checkpoints import tensors_of
 from conversations import CHATML, TALKS
-from safetensors.torch import load_file
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from moray.config.schema import Data, Train, result_keys
+from moray.config.schema import Adapter, Data, Train, result_keys
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.stages.export import export
@@ -35,18 +36,38 @@ def trained(tmp_path_factory: pytest.TempPathFactory, chat_folder: Path) -> Path
     data = Data(chat_template=CHATML, block_size=64)
     cfg = {"format": "messages", **result_keys(data)}
     tokenize(folder / "talks", start, folder / "tokens", cfg)
-    (folder / "run").mkdir()
-    settings = Train(max_steps=2, global_batch_size=2, learning_rate=1e-2, precision="fp32")
-    job = Job(start, folder / "tokens", folder / "run", settings, threads=1)
-    facts = train(job, Place(0, 1, torch.device("cpu"), committed=lambda step: None))
-    last = checkpoint.path_of(checkpoint.folder_of(job.work), 2)
-    record = {"checkpoint": str(last), "fingerprint": "0123", "train": {}, "software": {}, **facts}
-    (folder / "run/train.json").write_text(json.dumps(record))
+    train_run(folder, "run", None)
     return folder
 
 
-def run(trained: Path, output: Path, **changes: Any) -> Path:
-    files = trained / "run/train.json", trained / "run/history.jsonl"
+def train_run(folder: Path, name: str, adapter: Adapter | None) -> None:
+    """Train two steps, and record what the driver would."""
+    (folder / name).mkdir()
+    settings = Train(max_steps=2, global_batch_size=2, learning_rate=1e-2, precision="fp32")
+    job = Job(
+        folder / "start",
+        folder / "tokens",
+        folder / name,
+        settings,
+        adapter=adapter,
+        threads=1,
+        cache=folder / "compiled",
+    )
+    facts = train(job, Place(0, 1, torch.device("cpu")))
+    last = checkpoint.path_of(checkpoint.folder_of(job.work), facts["exported_step"])
+    record = {
+        "checkpoint": str(last),
+        "fingerprint": "0123",
+        "adapter": adapter and result_keys(adapter),
+        "train": {},
+        "software": {},
+        **facts,
+    }
+    (folder / name / "train.json").write_text(json.dumps(record))
+
+
+def run(trained: Path, output: Path, name: str = "run", **changes: Any) -> Path:
+    files = trained / name / "train.json", trained / name / "history.jsonl"
     export(trained / "start", *files, output, CFG | changes)
     return output
 
@@ -57,7 +78,7 @@ def test_the_folder_has_the_trained_weights_and_says_where_it_is_from(
     folder = run(trained, tmp_path / "model")
     assert damaged_files(folder) == []
     record = json.loads((trained / "run/train.json").read_text())
-    weights = load_file(Path(record["checkpoint"]) / "model.safetensors")
+    weights = tensors_of(Path(record["checkpoint"]))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     before = AutoModelForCausalLM.from_pretrained(trained / "start", dtype=torch.float32)
     assert any(
@@ -70,6 +91,27 @@ def test_the_folder_has_the_trained_weights_and_says_where_it_is_from(
     assert (manifest["run"], manifest["fingerprint"]) == ("tuned", "0123")
     card = (folder / "README.md").read_text()
     assert "`models/chat`, fine-tuned on the dataset `talks` for 2 steps" in card
+
+
+@pytest.mark.parametrize("settings", [{}, {"use_dora": True, "use_rslora": True}])
+def test_adapters_are_merged_into_the_model_and_lie_beside_it(
+    trained: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    shutil.copytree(trained, tmp_path / "trained", ignore=shutil.ignore_patterns("run"))
+    train_run(tmp_path / "trained", "adapted", Adapter(rank=4, **settings))
+    folder = run(tmp_path / "trained", tmp_path / "model", "adapted")
+    assert damaged_files(folder) == []
+    whole, base = (
+        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        for path in (folder, trained / "start")
+    )
+    assert whole.state_dict().keys() == base.state_dict().keys()
+    tokens = torch.arange(32).unsqueeze(0)
+    with torch.no_grad():
+        merged, before = whole(tokens).logits, base(tokens).logits
+        beside = PeftModel.from_pretrained(base, str(folder / "adapter"))(tokens).logits
+    assert (merged - before).abs().max() > 1e-2
+    torch.testing.assert_close(beside, merged, rtol=1e-5, atol=1e-5)
 
 
 def test_the_tokenizer_has_the_template_that_the_run_spoke_by(

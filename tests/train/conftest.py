@@ -1,22 +1,19 @@
 """A small experiment to train in this process."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from jobs import Make, job_maker
 from small_model import MODEL
 
-from moray.config.schema import Data, Train, result_keys
+from moray.config.schema import Data, result_keys
 from moray.corpus.dataset import write_dataset
 from moray.corpus.document import Document
 from moray.corpus.sources.python_stdlib import functions
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
-from moray.train.job import Job, Place
-
-Make = Callable[..., Job]
+from moray.train.job import Place
 
 
 @pytest.fixture(scope="session")
@@ -35,27 +32,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make_job(small: Path, tmp_path: Path) -> Make:
-    """A job of 8 steps in fp32 with settings of the test's own."""
-
-    def make(work: str = "work", **settings: Any) -> Job:
-        train = {
-            "max_steps": 8,
-            "global_batch_size": 8,
-            "learning_rate": 1e-2,
-            "precision": "fp32",
-            "logging_steps": 1,
-            "eval_steps": 4,
-            "save_steps": 2,
-            **settings,
-        }
-        folder = tmp_path / work
-        folder.mkdir(exist_ok=True)
-        return Job(small / "model", small / "tokens", folder, Train(**train), threads=1)
-
-    return make
+    """See `job_maker`; in the test's folder."""
+    return job_maker(small, tmp_path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def alone() -> Place:
     """The place of a single worker."""
-    return Place(rank=0, world_size=1, device=torch.device("cpu"), committed=lambda step: None)
+    return Place(rank=0, world_size=1, device=torch.device("cpu"))

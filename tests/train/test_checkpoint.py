@@ -84,10 +84,30 @@ def test_a_damaged_one_of_the_same_step_is_replaced_whole(tmp_path: Path) -> Non
     assert not (found / "stale").exists()
 
 
+def test_a_run_resumes_from_the_newest_sound_one_and_damaged_newer_ones_go(
+    tmp_path: Path,
+) -> None:
+    for step in (10, 20):
+        write(tmp_path, step)
+    for step in (30, 40):
+        flip(write(tmp_path, step) / "model.safetensors")
+    skipped: list[str] = []
+    assert checkpoint.resume_point(tmp_path, lambda path, _: skipped.append(path.name)) == 20
+    assert skipped == ["step-00000040", "step-00000030"]
+    assert {path.name for path in tmp_path.iterdir()} == {"step-00000010", "step-00000020"}
+
+
+def test_a_run_without_a_sound_one_starts_anew(tmp_path: Path) -> None:
+    assert checkpoint.resume_point(tmp_path / "nowhere", lambda path, names: None) == 0
+    flip(write(tmp_path, 10) / "model.safetensors")
+    assert checkpoint.resume_point(tmp_path, lambda path, names: None) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_damaged_one_does_not_count_among_those_kept(tmp_path: Path) -> None:
     write(tmp_path, 10)
     flip(write(tmp_path, 30) / "model.safetensors")
-    checkpoint.remove_newer(tmp_path, step=10)
+    assert checkpoint.resume_point(tmp_path, lambda path, names: None) == 10
     write(tmp_path, 20)
     checkpoint.remove_old(tmp_path, keep=1)
     found, skipped = newest(tmp_path)
@@ -102,3 +122,13 @@ def test_old_ones_and_leftovers_are_removed(tmp_path: Path) -> None:
     checkpoint.temporary_folder(tmp_path, 40)
     checkpoint.remove_old(tmp_path, keep=2)
     assert {path.name for path in tmp_path.iterdir()} == {"step-00000020", "step-00000030"}
+
+
+@pytest.mark.parametrize(
+    ("best", "kept"), [(10, [10, 30, 40]), (30, [30, 40]), (40, [30, 40]), (5, [30, 40])]
+)
+def test_the_best_is_kept_however_old_it_is(best: int, kept: list[int], tmp_path: Path) -> None:
+    for step in (10, 20, 30, 40):
+        write(tmp_path, step)
+    checkpoint.remove_old(tmp_path, keep=2, best=best)
+    assert sorted(map(checkpoint.step_of, tmp_path.iterdir())) == kept

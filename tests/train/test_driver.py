@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import tensors_of
 
 from moray.config.schema import Data, Ray, Train
 from moray.errors import UserError
@@ -23,6 +24,7 @@ def run(job: Job, small: Path, output: Path, settings: Train, **ray: Any) -> Non
         small / "tokens",
         output,
         settings,
+        adapter=None,
         data_settings=Data(block_size=64),
         ray_settings=ray_settings,
         code="",
@@ -37,8 +39,9 @@ def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(
     expected = list(read_history(job.work / "history.jsonl"))
     run(job, small, output, job.settings, num_workers=2)
     history = list(read_history(output / "history.jsonl"))
+    assert "not compiled: the run takes some" in history[0]["note"]
     assert [line["step"] for line in history] == [line["step"] for line in expected]
-    for ours, alone_line in zip(history, expected, strict=True):
+    for ours, alone_line in zip(history[1:], expected[1:], strict=True):
         key = "loss" if "loss" in ours else "eval_loss"
         assert ours[key] == pytest.approx(alone_line[key], rel=1e-4)
 
@@ -46,7 +49,7 @@ def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(
     assert (record["steps"], record["num_workers"], record["resumed_from"]) == (8, 2, 0)
     assert record["train"]["learning_rate"] == 1e-2
     assert "micro_batch_size" not in record["train"]
-    assert (Path(record["checkpoint"]) / "model.safetensors").is_file()
+    assert "model.embed_tokens.weight" in tensors_of(Path(record["checkpoint"]))
 
 
 def test_a_fault_in_a_worker_reaches_the_user_and_spends_no_retry(
@@ -56,7 +59,7 @@ def test_a_fault_in_a_worker_reaches_the_user_and_spends_no_retry(
     with pytest.raises(UserError, match="at step 2"):
         run(job, small, tmp_path / "output", job.settings, num_workers=1)
     lines = [line for path in job.work.glob("name/*/history.jsonl") for line in read_history(path)]
-    assert [line["step"] for line in lines] == [1]
+    assert [line["step"] for line in lines] == [0, 1]
 
 
 def test_a_changed_setting_has_a_work_folder_of_its_own(

@@ -5,30 +5,56 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from checkpoints import tensors_of
 
+from moray.config.schema import Adapter
 from moray.errors import UserError
+from moray.model.load import load_model
 from moray.train import checkpoint
 from moray.train.export import trained_model
 from moray.train.job import Place
 from moray.train.worker import train
 
 
+def trained(job: Any, place: Place) -> Path:
+    """The last checkpoint of a job of two steps."""
+    train(job, place)
+    return checkpoint.path_of(checkpoint.folder_of(job.work), 2)
+
+
 def test_the_model_has_the_weights_of_the_checkpoint(
     make_job: Any, alone: Place, small: Path
 ) -> None:
-    job = make_job(max_steps=2)
-    train(job, alone)
-    last = checkpoint.path_of(checkpoint.folder_of(job.work), 2)
-    exported = trained_model(small / "model", last).state_dict()
-    for name, value in load_file(last / "model.safetensors").items():
-        assert torch.equal(exported[name], value)
+    last = trained(make_job(max_steps=2), alone)
+    exported = trained_model(small / "model", last, None)
+    start = load_model(small / "model").state_dict()
+    held = tensors_of(last)
+    for name, weights in exported.named_parameters():
+        assert torch.equal(weights, held[name])
+        assert not torch.equal(weights, start[name])
 
 
-def test_a_damaged_checkpoint_is_refused(make_job: Any, alone: Place, small: Path) -> None:
-    job = make_job(max_steps=2)
-    train(job, alone)
-    last = checkpoint.path_of(checkpoint.folder_of(job.work), 2)
-    (last / "model.safetensors").write_bytes(b"")
+@pytest.mark.parametrize("settings", [{}, {"use_dora": True}])
+def test_a_model_with_adapters_has_theirs_and_the_base_it_started_from(
+    make_job: Any, alone: Place, small: Path, settings: dict[str, Any]
+) -> None:
+    adapter = Adapter(rank=2, **settings)
+    last = trained(make_job(max_steps=2, adapter=adapter), alone)
+    exported = trained_model(small / "model", last, adapter)
+    start = load_model(small / "model").state_dict()
+    held = tensors_of(last)
+    added = {name for name, weights in exported.named_parameters() if "lora" in name}
+    assert {name for name in held if "/" not in name} == added
+    for name, weights in exported.named_parameters():
+        expected = held[name] if name in added else start[name.replace(".base_layer", "")]
+        assert torch.equal(weights, expected)
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "manifest.json"])
+def test_a_damaged_checkpoint_is_refused(
+    make_job: Any, alone: Place, small: Path, name: str
+) -> None:
+    last = trained(make_job(max_steps=2), alone)
+    (last / name).write_bytes(b"")
     with pytest.raises(UserError, match="rerun with --forcerun finetune_run"):
-        trained_model(small / "model", last)
+        trained_model(small / "model", last, None)

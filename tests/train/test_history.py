@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from moray.train.history import HISTORY, History, read_history
+from moray.train.history import HISTORY, History, evaluations, read_history
 
 
 def test_a_resumed_run_forgets_the_steps_behind_its_checkpoint(tmp_path: Path) -> None:
@@ -21,3 +21,23 @@ def test_a_line_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
     assert list(read_history(path)) == [{"step": 1}]
     History(tmp_path, first_step=2).append(step=3)
     assert list(read_history(path)) == [{"step": 1}, {"step": 3}]
+
+
+def test_the_evaluations_before_the_checkpoint_are_remembered(tmp_path: Path) -> None:
+    first = History(tmp_path, first_step=0)
+    assert evaluations(tmp_path, until=6) == {}
+    first.append(step=0, num_steps=6, note="blocks are compiled")
+    for step in (2, 4, 6):
+        first.append(step=step, loss=9.0)
+        first.append(step=step, eval_loss=1 / step)
+    assert evaluations(tmp_path, until=6) == {2: 1 / 2, 4: 1 / 4, 6: 1 / 6}
+    assert evaluations(tmp_path, until=5) == {2: 1 / 2, 4: 1 / 4}
+    History(tmp_path, first_step=4)
+    assert evaluations(tmp_path, until=6) == {2: 1 / 2, 4: 1 / 4}
+    assert next(read_history(tmp_path / HISTORY))["note"] == "blocks are compiled"
+
+
+def test_a_run_that_begins_again_has_one_beginning(tmp_path: Path) -> None:
+    for _ in range(2):
+        History(tmp_path, first_step=0).append(step=0, num_steps=6, note="begun")
+    assert len(list(read_history(tmp_path / HISTORY))) == 1

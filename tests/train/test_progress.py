@@ -32,6 +32,26 @@ def test_without_a_terminal_there_are_plain_lines_and_not_too_many(
     assert 15 <= len(lines) <= 22
 
 
+def test_notes_are_told_as_they_are_and_cost_no_line_of_a_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with shown(tmp_path, "tuned"):
+        history = History(tmp_path, first_step=0)
+        history.append(step=0, num_steps=40, note="blocks are compiled")
+        history.append(step=1, loss=3.0, **LINE)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "tuned  blocks are compiled"
+    assert lines[1].startswith("tuned  step 1/40  loss 3.0000")
+
+
+def test_the_share_of_the_peak_is_shown_where_it_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with shown(tmp_path, "tuned"):
+        History(tmp_path, first_step=0).append(step=1, loss=3.0, mfu=0.4567, **LINE)
+    assert "tokens/s 1,234  mfu 46%  left" in capsys.readouterr().err
+
+
 ON_A_TERMINAL = """
 import json, sys
 from pathlib import Path
@@ -39,7 +59,9 @@ from moray.train.history import History
 from moray.train.progress import shown
 work, line = Path(sys.argv[1]), json.loads(sys.argv[2])
 with shown(work, "tuned"):
-    History(work, first_step=0).append(step=10, loss=3.0, **line)
+    history = History(work, first_step=0)
+    history.append(step=0, num_steps=40, note="blocks are compiled")
+    history.append(step=10, loss=3.0, **line)
 """
 
 
@@ -51,6 +73,7 @@ def test_on_a_terminal_there_is_a_bar(tmp_path: Path) -> None:
     os.close(theirs)
     shown_text = os.read(ours, 65536).decode()
     os.close(ours)
+    assert "tuned  blocks are compiled\r\n" in shown_text
     assert "tuned:  25%" in shown_text
     assert "10/40" in shown_text
     assert "loss=3.0000, lr=1.00e-03, tokens/s=1,234, left=1:00" in shown_text

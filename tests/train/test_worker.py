@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from checkpoints import tensors_of
 from packed import pieces_of
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from moray.errors import UserError
+from moray.provenance.manifest import damaged_files
 from moray.tokens.order import Order
 from moray.tokens.store import Split
 from moray.train import checkpoint
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job, Place
+from moray.train.saver import Saver
 from moray.train.schedule import learning_rate
 from moray.train.worker import train
 
@@ -31,7 +33,7 @@ def losses(job: Job) -> list[float]:
 def weights(job: Job) -> dict[str, torch.Tensor]:
     found = checkpoint.newest(checkpoint.folder_of(job.work), lambda path, names: None)
     assert found is not None
-    return load_file(found / "model.safetensors")
+    return tensors_of(found)
 
 
 def reference_losses(job: Job) -> list[float]:
@@ -96,15 +98,21 @@ class CrashError(Exception):
 
 
 @pytest.mark.parametrize("crash_at", [2, 6])
-def test_a_resumed_run_ends_with_the_same_bits(crash_at: int, make_job: Any, alone: Place) -> None:
-    def crash(step: int) -> None:
-        if step == crash_at:
+def test_a_resumed_run_ends_with_the_same_bits(
+    crash_at: int, make_job: Any, alone: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(self: Saver) -> None:
+        finish(self)
+        if checkpoint.path_of(checkpoint.folder_of(resumed.work), crash_at).exists():
             raise CrashError
 
+    finish = Saver.finish
     undisturbed, resumed = make_job("undisturbed"), make_job("resumed")
     train(undisturbed, alone)
+    monkeypatch.setattr(Saver, "finish", crash)
     with pytest.raises(CrashError):
-        train(resumed, replace(alone, committed=crash))
+        train(resumed, alone)
+    monkeypatch.setattr(Saver, "finish", finish)
     facts = train(resumed, alone)
     assert facts["resumed_from"] == crash_at
     assert losses(resumed) == losses(undisturbed)
@@ -120,10 +128,10 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
     train(job, alone)
     expected = losses(job)
     newest = checkpoint.path_of(checkpoint.folder_of(job.work), 8)
-    (newest / "optimizer.pt").write_bytes(b"")
+    (newest / "__0_0.distcp").write_bytes(b"")
     assert train(job, alone)["resumed_from"] == 6
     assert losses(job) == expected
-    assert f"skipped {newest}: damaged optimizer.pt" in capfd.readouterr().out
+    assert f"skipped {newest}: damaged __0_0.distcp" in capfd.readouterr().out
 
 
 def test_a_finished_run_is_not_trained_again(make_job: Any, alone: Place) -> None:
@@ -137,6 +145,61 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(make_job: Any, alone: P
     with pytest.raises(UserError, match="at step 2, expected a finite one"):
         train(job, alone)
     assert not list(checkpoint.folder_of(job.work).glob("*"))
+
+
+def overfitting(make_job: Any, name: str, **settings: Any) -> Job:
+    """A job whose validation loss soon rises."""
+    # A rate that rises until the model breaks.
+    keys = {"max_steps": 60, "learning_rate": 3.0, "warmup_ratio": 0.99}
+    job: Job = make_job(name, eval_steps=5, save_steps=20, **keys, **settings)
+    return job
+
+
+def evaluations(job: Job) -> dict[int, float]:
+    lines = read_history(job.work / HISTORY)
+    return {line["step"]: line["eval_loss"] for line in lines if "eval_loss" in line}
+
+
+def test_a_run_stops_early_and_exports_its_best_model(make_job: Any, alone: Place) -> None:
+    whole = overfitting(make_job, "whole")
+    train(whole, alone)
+    stopped = overfitting(
+        make_job, "stopped", early_stopping_patience=3, load_best_model_at_end=True
+    )
+    facts = train(stopped, alone)
+    found = evaluations(stopped)
+    best = min(found, key=lambda step: found[step])
+    assert facts["steps"] == best + 15 < 60
+    assert found == {step: loss for step, loss in evaluations(whole).items() if step <= best + 15}
+    assert facts["exported_step"] == best
+    assert checkpoint.path_of(checkpoint.folder_of(stopped.work), best).is_dir()
+    again = train(stopped, alone)
+    assert (again["steps"], again["exported_step"]) == (best + 15, best)
+
+
+def test_a_lost_best_checkpoint_is_trained_anew(make_job: Any, alone: Place) -> None:
+    job = overfitting(make_job, "job", load_best_model_at_end=True, save_total_limit=1)
+    best = train(job, alone)["exported_step"]
+    folder = checkpoint.folder_of(job.work)
+    (checkpoint.path_of(folder, best) / "manifest.json").unlink()
+    again = train(job, alone)
+    assert (again["resumed_from"], again["exported_step"]) == (0, best)
+    assert not damaged_files(checkpoint.path_of(folder, best))
+
+
+def test_a_run_that_ends_with_an_evaluation_has_a_loss_there(make_job: Any, alone: Place) -> None:
+    job = overfitting(make_job, "job", early_stopping_patience=1, logging_steps=1000)
+    done = train(job, alone)["steps"]
+    assert done < 60
+    assert [line["step"] for line in read_history(job.work / HISTORY) if "loss" in line][-1] == done
+
+
+def test_the_best_checkpoint_outlives_newer_ones(make_job: Any, alone: Place) -> None:
+    job = overfitting(make_job, "job", load_best_model_at_end=True, save_total_limit=1)
+    facts = train(job, alone)
+    kept = {checkpoint.step_of(path) for path in checkpoint.folder_of(job.work).iterdir()}
+    assert kept == {facts["exported_step"], 60}
+    assert facts["exported_step"] < 60
 
 
 def test_rows_longer_than_the_model_is_meant_for_are_refused(

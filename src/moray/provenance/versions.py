@@ -3,7 +3,16 @@
 import platform
 from importlib.metadata import version
 
-_LIBRARIES = ("ray", "torch", "transformers", "tokenizers", "datasets", "safetensors", "snakemake")
+_LIBRARIES = (
+    "ray",
+    "torch",
+    "transformers",
+    "peft",
+    "tokenizers",
+    "datasets",
+    "safetensors",
+    "snakemake",
+)
 
 
 def software() -> dict[str, str]:

@@ -1,8 +1,6 @@
 """The edge between a stage and whoever started it: the log, the one-line error, the end."""
 
-import ctypes
 import json
-import os
 import signal
 import sys
 import traceback
@@ -15,8 +13,7 @@ import typer
 
 from moray.console import say, streams_into
 from moray.errors import ConfigError, UserError
-
-_PR_SET_PDEATHSIG = 1
+from moray.processes import die_with_parent
 
 # What stages take, and how it is given on a command line: paths as options, sections as JSON.
 File = Annotated[Path, typer.Option()]
@@ -46,15 +43,6 @@ def stage(log: str | Path) -> Iterator[None]:
             first = str(error).strip().partition("\n")[0]
             say(f"error: {type(error).__name__}: {first}; the trace is in {log}")
             sys.exit(1)
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends, however that happens (Linux)."""
-    if sys.platform == "linux":
-        parent = os.getppid()
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def command_line(function: Callable[..., None]) -> None:

@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from moray.config.schema import Adapter
 from moray.console import say
+from moray.model.adapter import merged, save_adapter
+from moray.model.load import load_model
 from moray.provenance.manifest import MANIFEST, new_folder, write_manifest
 from moray.stages.boundary import File, Folder, Section, command_line
 from moray.tokens.tokenizer import load_tokenizer
@@ -24,7 +27,7 @@ tags: [moray]
 
 | | |
 |---|---|
-| loss at the last step | {loss:.4f} nats a token |
+| loss at the last of them that was logged | {loss:.4f} nats a token |
 | loss on the validation split | {eval_loss} |
 | arithmetic of the forward pass | {precision} |
 | fingerprint of settings, tokens, start and code | `{fingerprint}` |
@@ -46,6 +49,8 @@ tags: [moray]
 def export(start: Folder, train: File, history: File, output: Folder, cfg: Section) -> None:
     """Write model, tokenizer, generation config, model card, and the manifest last.
 
+    Of a run with adapters, these are merged into the model, and lie in `adapter/` by themselves.
+
     Args:
         start: Hugging Face folder that the run started from.
         train: the run's `train.json`.
@@ -54,8 +59,12 @@ def export(start: Folder, train: File, history: File, output: Folder, cfg: Secti
         cfg: names of the run, its start and its dataset; the chat template that it spoke by.
     """
     record = json.loads(train.read_text())
-    model = trained_model(start, Path(record["checkpoint"]))
+    adapter = Adapter(**record["adapter"]) if record["adapter"] else None
+    model = trained_model(start, Path(record["checkpoint"]), adapter)
     new_folder(output)
+    if adapter is not None:
+        save_adapter(model, adapter, output / "adapter")
+        model = merged(load_model(start), output / "adapter")
     model.save_pretrained(output)
     tokenizer = load_tokenizer(start)
     if cfg["chat_template"] is not None:
@@ -75,12 +84,13 @@ def export(start: Folder, train: File, history: File, output: Folder, cfg: Secti
 
 
 def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path) -> str:
-    lines = list(read_history(history))
+    exported = record["exported_step"]
+    lines = [line for line in read_history(history) if line["step"] <= exported]
     losses = [line["loss"] for line in lines if "loss" in line]
     held_out = [line["eval_loss"] for line in lines if "eval_loss" in line]
     return _CARD.format(
         **{key: cfg[key] for key in ("run", "start", "dataset")},
-        steps=record["steps"],
+        steps=exported,
         loss=losses[-1],
         eval_loss=f"{held_out[-1]:.4f} nats a token" if held_out else "none: the split is empty",
         precision=record["precision"],

@@ -1,6 +1,6 @@
 """Fine-tune a model on Ray Train."""
 
-from moray.config.schema import Data, Ray, Train
+from moray.config.schema import Adapter, Data, Ray, Train
 from moray.stages.boundary import Folder, Section, command_line
 from moray.train.driver import run_training
 
@@ -21,7 +21,7 @@ def finetune(
         start: Hugging Face folder to start from.
         tokens: token store.
         output: the run's folder.
-        cfg: keys of the `train` section that the result depends on.
+        cfg: the `adapter` section, and the keys of the `train` section that the result depends on.
         execution: `ray` section, and the other keys of the `train` and `data` sections.
         code: stands for the source code that the result depends on.
     """
@@ -30,7 +30,8 @@ def finetune(
         start=start,
         tokens=tokens,
         output=output,
-        settings=Train(**cfg, **execution["train"]),
+        settings=Train(**cfg["train"], **execution["train"]),
+        adapter=Adapter(**cfg["adapter"]) if cfg["adapter"] else None,
         data_settings=Data(**execution["data"]),
         ray_settings=Ray(**execution["ray"]),
         code=code,

@@ -62,10 +62,21 @@ def newest(folder: Path, skipped: Callable[[Path, list[str]], None]) -> Path | N
     return None
 
 
-def remove_newer(folder: Path, step: int) -> None:
-    """Remove the damaged ones behind a step, so that they never count among those kept."""
+def resume_point(folder: Path, skipped: Callable[[Path, list[str]], None]) -> int:
+    """The step of the newest sound checkpoint, 0 if there is none; damaged newer ones go.
+
+    They would count among those that are kept.
+    """
+    found = newest(folder, skipped)
+    step = step_of(found) if found else 0
+    remove_from(folder, step + 1)
+    return step
+
+
+def remove_from(folder: Path, step: int) -> None:
+    """Remove the checkpoints of a step and of later ones."""
     for path in _committed(folder):
-        if step_of(path) > step:
+        if step_of(path) >= step:
             shutil.rmtree(path)
 
 
@@ -74,10 +85,14 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix(_PREFIX))
 
 
-def remove_old(folder: Path, keep: int) -> None:
-    """Remove all but the newest checkpoints, and what dead attempts left half-written."""
-    for path in [*_committed(folder)[:-keep], *folder.glob(f"{_PREFIX}*.tmp-*")]:
-        shutil.rmtree(path)
+def remove_old(folder: Path, keep: int, best: int | None = None) -> None:
+    """Remove all but the newest and the best, and what dead attempts left half-written."""
+    for path in _committed(folder)[:-keep]:
+        if best is None or path != path_of(folder, best):
+            shutil.rmtree(path)
+    for path in folder.glob(f"{_PREFIX}*.tmp-*"):
+        # A dying worker elsewhere may still write there.
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _committed(folder: Path) -> list[Path]:

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Data, Ray, Train, result_keys
+from moray.config.schema import Adapter, Data, Ray, Train, result_keys
 from moray.console import say
 from moray.provenance.digest import fingerprint
 from moray.provenance.manifest import MANIFEST, write_json
@@ -14,9 +14,11 @@ from moray.tokens.remote import copy_to
 from moray.train import checkpoint
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
+from moray.train.launchers import ray_train, torchrun
 from moray.train.lock import sole_driver
 from moray.train.progress import shown
-from moray.train.ray_launcher import launch
+
+_LAUNCHERS = {"ray": ray_train.launch, "torchrun": torchrun.launch}
 
 
 def run_training(
@@ -25,6 +27,7 @@ def run_training(
     tokens: Path,
     output: Path,
     settings: Train,
+    adapter: Adapter | None,
     data_settings: Data,
     ray_settings: Ray,
     code: str,
@@ -36,9 +39,10 @@ def run_training(
     run never resumes from an old one.
     """
     versions = software()
-    libraries = {name: versions[name] for name in ("torch", "transformers")}
+    libraries = {name: versions[name] for name in ("torch", "transformers", "peft")}
     inputs = [start / MANIFEST, tokens / MANIFEST]
-    identity = fingerprint([result_keys(settings), code, libraries], inputs)
+    keys = {"adapter": adapter and result_keys(adapter), "train": result_keys(settings)}
+    identity = fingerprint([keys, code, libraries], inputs)
     work = Path(ray_settings.storage_path, run, identity)
     threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))
     job = Job(
@@ -46,14 +50,17 @@ def run_training(
         tokens=tokens.absolute(),
         work=work.absolute(),
         settings=settings,
+        adapter=adapter,
         threads=threads,
+        # Not the name of a run, which can't begin with a dot.
+        cache=Path(ray_settings.storage_path, ".compiled").absolute(),
         rows_url=_rows_url(tokens.absolute(), data_settings),
     )
     with sole_driver(work), shown(work, run):
         began = time.perf_counter()
-        facts = launch(job, ray_settings, run)
+        facts = _LAUNCHERS[settings.launcher](job, ray_settings, run)
         seconds = time.perf_counter() - began
-    last = checkpoint.path_of(checkpoint.folder_of(work), facts["steps"])
+    last = checkpoint.path_of(checkpoint.folder_of(work), facts["exported_step"])
     shutil.copyfile(work / HISTORY, output / HISTORY)
     record: dict[str, Any] = {
         "run": run,
@@ -61,7 +68,7 @@ def run_training(
         "checkpoint": str(last),
         **facts,
         "seconds": round(seconds, 1),
-        "train": result_keys(settings),
+        **keys,
         "inputs": {"start": str(start), "tokens": str(tokens)},
         "software": versions,
     }

@@ -4,14 +4,22 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
+from moray.config.schema import Adapter
 from moray.errors import UserError
+from moray.model.adapter import add_adapter
 from moray.model.load import load_model
 from moray.provenance.manifest import damaged_files
-from moray.train.strategies import DistributedDataParallelStrategy
+from moray.train.saver import read_state
+from moray.train.strategies.state import trained_parameters
 
 
-def trained_model(start: Path, checkpoint: Path) -> PreTrainedModel:
+def trained_model(start: Path, checkpoint: Path, adapter: Adapter | None) -> PreTrainedModel:
     """The model that a run started from, with the weights of a checkpoint.
+
+    Args:
+        start: Hugging Face folder that the run started from.
+        checkpoint: of any strategy, of any number of workers.
+        adapter: the run's `adapter` section; the model then has adapters beside its weights.
 
     Raises:
         UserError: if the checkpoint is not whole.
@@ -23,5 +31,8 @@ def trained_model(start: Path, checkpoint: Path) -> PreTrainedModel:
             "rerun with --forcerun finetune_run",
         )
     model = load_model(start)
-    DistributedDataParallelStrategy(rank=0, world_size=1).export(checkpoint, model)
+    if adapter is not None:
+        add_adapter(model, adapter, seed=0)
+    state = {name: value.detach() for name, value in trained_parameters(model).items()}
+    read_state(checkpoint, state, alone=True)
     return model

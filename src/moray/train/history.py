@@ -15,7 +15,8 @@ class History:
     def __init__(self, work: Path, first_step: int) -> None:
         """Open a history at a step: lines of later steps are of a lost future and are dropped."""
         self.path = work / HISTORY
-        kept = [line for line in read_history(self.path) if line["step"] <= first_step]
+        lines = read_history(self.path) if first_step else []
+        kept = [line for line in lines if line["step"] <= first_step]
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
         temporary.replace(self.path)
@@ -34,6 +35,16 @@ class History:
 def read_history(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a history, parsed."""
     return map(json.loads, whole_lines(path))
+
+
+def evaluations(work: Path, until: int) -> dict[int, float]:
+    """The validation losses of a run up to a step, by step."""
+    lines = read_history(work / HISTORY)
+    return {
+        line["step"]: line["eval_loss"]
+        for line in lines
+        if "eval_loss" in line and line["step"] <= until
+    }
 
 
 def whole_lines(path: Path) -> list[str]:

@@ -1,12 +1,11 @@
 """What a worker needs to know to train, whoever starts it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from moray.config.schema import Train
+from moray.config.schema import Adapter, Train
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,9 @@ class Job:
         tokens: token store, absolute.
         work: folder of the run's checkpoints and history, absolute, on all nodes.
         settings: the `train` section of the config.
+        adapter: the `adapter` section; None to train the whole model.
         threads: CPU threads of a worker.
+        cache: folder of compiled code, absolute; runs share it.
         rows_url: where rows are streamed from; None to map them into memory.
     """
 
@@ -26,7 +27,9 @@ class Job:
     tokens: Path
     work: Path
     settings: Train
+    adapter: Adapter | None
     threads: int
+    cache: Path
     rows_url: str | None = None
 
 
@@ -38,10 +41,8 @@ class Place:
         rank: from 0.
         world_size: number of workers.
         device: what it computes on.
-        committed: called by every worker with the steps done, after a checkpoint was committed.
     """
 
     rank: int
     world_size: int
     device: torch.device
-    committed: Callable[[int], None]

@@ -43,6 +43,9 @@ class _Bar:
         self._facts: dict[str, str] = {}
 
     def show(self, line: dict[str, Any]) -> None:
+        if "note" in line:
+            tqdm.write(f"{self._run}  {line['note']}", file=terminal())
+            return
         if self._bar is None:
             self._bar = tqdm(
                 desc=self._run,
@@ -68,6 +71,9 @@ class _Lines:
         self._next = 0.0
 
     def show(self, line: dict[str, Any]) -> None:
+        if "note" in line:
+            say(f"{self._run}  {line['note']}")
+            return
         share = line["step"] / line["num_steps"]
         if share < self._next and "eval_loss" not in line:
             return
@@ -84,10 +90,12 @@ def _facts(line: dict[str, Any]) -> dict[str, str]:
     if "eval_loss" in line:
         return {"held-out loss": f"{line['eval_loss']:.4f}"}
     left = (line["num_steps"] - line["step"]) * line["step_seconds"]
+    mfu = {"mfu": f"{line['mfu']:.0%}"} if "mfu" in line else {}
     return {
         "loss": f"{line['loss']:.4f}",
         "lr": f"{line['learning_rate']:.2e}",
         "tokens/s": f"{line['tokens_per_second']:,.0f}",
+        **mfu,
         "left": f"{int(left) // 60}:{int(left) % 60:02d}",
     }
 

@@ -8,7 +8,8 @@ from moray.config.schema import Train
 def learning_rate(settings: Train, step: int, num_steps: int) -> float:
     """The rate of a step: linear warm-up, then the course that `lr_scheduler_type` names.
 
-    Source of the cosine: Loshchilov and Hutter, "SGDR", 2017, without restarts.
+    Sources: of the cosine, Loshchilov and Hutter, "SGDR", 2017, without restarts; of `wsd`
+    (warm-up, stable, decay), Hu et al., "MiniCPM", 2024, with a linear decay.
 
     Args:
         settings: the `train` section.
@@ -18,9 +19,13 @@ def learning_rate(settings: Train, step: int, num_steps: int) -> float:
     warmup = round(settings.warmup_ratio * num_steps)
     if step < warmup:
         return settings.learning_rate * (step + 1) / (warmup + 1)
-    if settings.lr_scheduler_type == "constant":
-        return settings.learning_rate
     progress = (step - warmup) / max(1, num_steps - warmup)
-    cosine = 0.5 * (1 + math.cos(math.pi * progress))
-    lowest = settings.min_lr_ratio
-    return settings.learning_rate * (lowest + (1 - lowest) * cosine)
+    shares = {
+        "constant": 1.0,
+        "cosine": 0.5 * (1 + math.cos(math.pi * progress)),
+        "linear": 1 - progress,
+        "wsd": min(1.0, (num_steps - step) / (settings.decay_ratio * num_steps)),
+    }
+    lowest = 1.0 if settings.lr_scheduler_type == "constant" else settings.min_lr_ratio
+    share = shares[settings.lr_scheduler_type]
+    return settings.learning_rate * (lowest + (1 - lowest) * share)

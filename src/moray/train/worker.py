@@ -1,6 +1,5 @@
 """The training loop: what every worker does, whoever starts it."""
 
-import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,26 +7,30 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from moray.config.schema import Train
 from moray.errors import UserError
-from moray.model.load import check_isolation, check_length, load_model
-from moray.model.loss import TokenLoss
-from moray.provenance.manifest import read_manifest
-from moray.tokens.batch import make_batch, num_trained
+from moray.provenance.manifest import damaged_files, read_manifest
 from moray.tokens.loader import Share, from_memory, from_stream
 from moray.tokens.order import Order
 from moray.tokens.rows import Rows
 from moray.tokens.store import Split
 from moray.train import checkpoint
-from moray.train.history import History
+from moray.train.build import build
+from moray.train.collectives import from_first_worker, sum_over_workers
+from moray.train.early_stopping import Evaluations
+from moray.train.feed import feeds
+from moray.train.history import History, evaluations
 from moray.train.job import Job, Place
 from moray.train.lock import sole_writer
-from moray.train.optimizer import make_optimizer
-from moray.train.precision import autocast, resolve
+from moray.train.memory import collect, collected_when_asked, keep_freed_memory
+from moray.train.precision import resolve
+from moray.train.saver import Saver, read_state
 from moray.train.schedule import learning_rate
-from moray.train.strategies import DistributedDataParallelStrategy, Strategy
+from moray.train.step import gradients, held_out_loss
+from moray.train.strategies import Strategy, make_strategy
+from moray.train.throughput import Stopwatch
 
 
 def train(job: Job, place: Place) -> dict[str, Any]:
@@ -37,50 +40,54 @@ def train(job: Job, place: Place) -> dict[str, Any]:
         Facts of the training for `train.json`; the same on all workers but for the times.
 
     Raises:
-        UserError: if the loss or the gradient is not finite; the step was not taken.
+        UserError: if the loss or the gradient is not finite; nothing was saved since.
     """
-    with sole_writer(job.work) if place.rank == 0 else nullcontext():
+    torch.set_num_threads(job.threads)
+    keep_freed_memory()
+    with sole_writer(job.work) if place.rank == 0 else nullcontext(), collected_when_asked():
         return _train(job, place)
 
 
 def _train(job: Job, place: Place) -> dict[str, Any]:
-    torch.set_num_threads(job.threads)
     settings = job.settings
     manifest, held_out = read_manifest(job.tokens), Split(job.tokens, "validation")
     order = Order(manifest["splits"]["train"]["windows"], settings.global_batch_size, settings.seed)
     num_steps = settings.max_steps or order.num_steps(settings.num_epochs)
-
-    model = load_model(job.start)
-    check_isolation(model)
-    check_length(model, held_out.block_size)
-    strategy = DistributedDataParallelStrategy(place.rank, place.world_size)
-    module = strategy.wrap(TokenLoss(model.to(place.device)))
-    optimizer = make_optimizer(module, settings)
-    first_step = _resume(job, place, strategy, module, optimizer)
-    history = History(job.work, first_step) if place.rank == 0 else None
-
     step_tokens = settings.global_batch_size * held_out.block_size
-    seconds, timed = 0.0, 0
-    mine = _rows(job, order, Share(first_step, num_steps, place.rank, place.world_size))
-    for step in range(first_step, num_steps):
-        began = time.perf_counter()
-        _seed_dropout(settings.seed, step, place.rank)
-        loss = _gradients(module.train(), strategy, next(mine), settings, place)
-        norm = nn.utils.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
-        if not torch.isfinite(norm):
-            raise _not_finite(step, norm)
-        rate = learning_rate(settings, step, num_steps)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        optimizer.zero_grad()
-        seconds += time.perf_counter() - began
-        timed += 1
 
-        done = step + 1
-        last = done == num_steps
-        if done % settings.logging_steps == 0 or last:
-            mean = strategy.sum(loss).item()
+    strategy = make_strategy(settings, place)
+    built = build(job, place, strategy, held_out.block_size, num_steps * step_tokens)
+    first_step, history, judged = _resume(job, place, strategy)
+    if history and first_step == 0:
+        history.append(step=0, num_steps=num_steps, note=built.note)
+    saver = Saver(checkpoint.folder_of(job.work), settings.save_total_limit)
+    stopwatch, done = Stopwatch(place, step_tokens, built.flops_per_token, first_step), first_step
+    rows = _rows(job, order, Share(first_step, num_steps, place.rank, place.world_size))
+
+    largest_norm = torch.zeros((), device=place.device)
+    for feed in feeds(rows, settings.micro_batch_size):
+        if judged.stop:
+            break
+        _seed_dropout(settings.seed, done, place.rank)
+        loss = gradients(strategy, feed, settings, place)
+        rate = learning_rate(settings, done, num_steps)
+        norm = strategy.step(rate)
+        # NaN and infinity stay.
+        largest_norm = torch.maximum(largest_norm, norm.to(place.device))
+        done += 1
+
+        due = _due(settings, done, num_steps)
+        # Looking at it makes the host wait for a GPU, so not at each step there; nothing is saved
+        # before it was looked at.
+        if (due or place.device.type == "cpu") and not torch.isfinite(largest_norm):
+            saver.finish()
+            raise _not_finite(done, largest_norm)
+        if not due:
+            continue
+        largest_norm.zero_()
+        stopwatch.stop(done)
+        if "log" in due:
+            mean = sum_over_workers(loss).item()
             if history:
                 history.append(
                     step=done,
@@ -89,23 +96,42 @@ def _train(job: Job, place: Place) -> dict[str, Any]:
                     loss=mean,
                     learning_rate=rate,
                     grad_norm=norm.item(),
-                    tokens_per_second=timed * step_tokens / seconds,
-                    step_seconds=seconds / timed,
+                    **stopwatch.speed(),
                 )
-            seconds, timed = 0.0, 0
-        if len(held_out) and (done % settings.eval_steps == 0 or last):
-            eval_loss = _held_out_loss(module, strategy, held_out, settings, place)
+        if "evaluate" in due and len(held_out):
+            judged.losses[done] = held_out_loss(strategy, held_out, settings, place)
             if history:
-                history.append(step=done, num_steps=num_steps, eval_loss=eval_loss)
-        if done % settings.save_steps == 0 or last:
-            _save(job, place, strategy, module, optimizer, history, done)
+                history.append(step=done, num_steps=num_steps, eval_loss=judged.losses[done])
+        best = judged.best if settings.load_best_model_at_end else None
+        if "save" in due or best == done or judged.stop:
+            if history:
+                history.sync()
+            saver.save(done, strategy.state(), best)
+        collect()
+        stopwatch.start(done)
+    saver.finish()
+    best = judged.best if settings.load_best_model_at_end else None
     return {
-        "steps": num_steps,
+        "steps": done,
+        "exported_step": done if best is None else best,
         "resumed_from": first_step,
         "precision": resolve(settings.precision, place.device),
+        "compiled": built.compiled,
         "device": place.device.type,
         "num_workers": place.world_size,
     }
+
+
+def _due(settings: Train, done: int, num_steps: int) -> set[str]:
+    """What is done after a step; after the last one, all of it."""
+    intervals = {
+        "log": settings.logging_steps,
+        "evaluate": settings.eval_steps,
+        "save": settings.save_steps,
+    }
+    due = {name for name, steps in intervals.items() if done % steps == 0 or done == num_steps}
+    # A run may end with an evaluation, and its best step be one: each has its loss too.
+    return due | {"log"} if "evaluate" in due else due
 
 
 def _rows(job: Job, order: Order, share: Share) -> Iterator[Rows]:
@@ -114,86 +140,33 @@ def _rows(job: Job, order: Order, share: Share) -> Iterator[Rows]:
     return from_stream(job.tokens, job.rows_url, order, share)
 
 
-def _gradients(
-    module: nn.Module, strategy: Strategy, mine: Rows, settings: Train, place: Place
-) -> Tensor:
-    """Accumulate the gradient of the step's mean loss over all of its tokens, on all workers.
-
-    Returns:
-        This worker's share of that loss, shape ().
-    """
-    # Workers that see more trained tokens weigh more: the sum is divided by the tokens of the
-    # whole step, and the mean over workers that the strategy takes is undone.
-    step_tokens = strategy.sum(torch.tensor(num_trained(mine), device=place.device))
-    starts = range(0, len(mine), settings.micro_batch_size)
-    total = torch.zeros((), device=place.device)
-    for start in starts:
-        batch = make_batch(mine[start : start + settings.micro_batch_size])
-        last = start == starts[-1]
-        with nullcontext() if last else strategy.no_sync(module):
-            with autocast(settings.precision, place.device):
-                loss = module(batch.to(place.device)).sum() / step_tokens
-            (loss * place.world_size).backward()
-        total += loss.detach()
-    return total
-
-
-@torch.no_grad()
-def _held_out_loss(
-    module: nn.Module, strategy: Strategy, split: Split, settings: Train, place: Place
-) -> float:
-    """Mean loss over the tokens of the first `eval_rows` rows, in nats."""
-    rows = np.arange(min(settings.eval_rows, len(split)))
-    mine = np.array_split(rows, place.world_size)[place.rank]
-    module.eval()
-    total = torch.zeros((), device=place.device)
-    for start in range(0, len(mine), settings.micro_batch_size):
-        batch = make_batch(split.rows[mine[start : start + settings.micro_batch_size]])
-        with autocast(settings.precision, place.device):
-            total += module(batch.to(place.device)).sum()
-    return strategy.sum(total).item() / num_trained(split.rows[rows])
-
-
-def _resume(
-    job: Job, place: Place, strategy: Strategy, module: nn.Module, optimizer: torch.optim.Optimizer
-) -> int:
-    """Take up the newest sound checkpoint; returns the number of steps that are done."""
-    folder, name = checkpoint.folder_of(job.work), ""
+def _resume(job: Job, place: Place, strategy: Strategy) -> tuple[int, History | None, Evaluations]:
+    """Take up the newest sound checkpoint: the steps done, their history and evaluations."""
+    folder = checkpoint.folder_of(job.work)
     # The first worker decides: on a shared file system the others might not see all yet.
-    if place.rank == 0:
-        found = checkpoint.newest(folder, _tell_skipped)
-        name = found.name if found else ""
-        checkpoint.remove_newer(folder, checkpoint.step_of(found) if found else 0)
-    name = strategy.agree(name)
-    if not name:
-        return 0
-    strategy.load(module, optimizer, folder / name)
-    return checkpoint.step_of(folder / name)
+    step = from_first_worker(lambda: _resume_point(job, folder))
+    if step:
+        strategy.restore(lambda state: read_state(checkpoint.path_of(folder, step), state))
+    history = History(job.work, step) if place.rank == 0 else None
+    losses = from_first_worker(lambda: evaluations(job.work, until=step))
+    return step, history, Evaluations(job.settings.early_stopping_patience, losses)
+
+
+def _resume_point(job: Job, folder: Path) -> int:
+    """The step of the newest sound checkpoint whose best one, where that counts, is sound too."""
+    step = checkpoint.resume_point(folder, _tell_skipped)
+    while step and job.settings.load_best_model_at_end:
+        best = Evaluations(None, evaluations(job.work, until=step)).best
+        if best is None or not damaged_files(checkpoint.path_of(folder, best)):
+            break
+        # What was lost has to be trained anew.
+        checkpoint.remove_from(folder, best)
+        step = checkpoint.resume_point(folder, _tell_skipped)
+    return step
 
 
 def _tell_skipped(path: Path, damaged: list[str]) -> None:
     print(f"skipped {path}: damaged {', '.join(damaged)}", flush=True)
-
-
-def _save(
-    job: Job,
-    place: Place,
-    strategy: Strategy,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    history: History | None,
-    done: int,
-) -> None:
-    folder, name = checkpoint.folder_of(job.work), ""
-    if history:
-        history.sync()
-        name = checkpoint.temporary_folder(folder, done).name
-    temporary = folder / strategy.agree(name)
-    strategy.save(module, optimizer, temporary)
-    if history:
-        checkpoint.commit(folder, done, temporary)
-        checkpoint.remove_old(folder, job.settings.save_total_limit)
-    place.committed(done)
 
 
 def _seed_dropout(seed: int, step: int, rank: int) -> None:
@@ -204,6 +177,6 @@ def _seed_dropout(seed: int, step: int, rank: int) -> None:
 def _not_finite(step: int, norm: Tensor) -> UserError:
     return UserError(
         "train.learning_rate",
-        f"got a gradient norm of {norm.item()} at step {step + 1}, expected a finite one",
+        f"got a gradient norm of {norm.item()} at step {step}, expected a finite one",
         "lower it, or look at the data of that step; the last checkpoint is intact",
     )

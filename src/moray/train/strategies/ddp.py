@@ -1,76 +1,66 @@
 """Distributed data parallel: every worker holds all of the model."""
 
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
-import torch
-import torch.distributed as dist
-from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
-_WEIGHTS = "model.safetensors"
-_OPTIMIZER = "optimizer.pt"
+from moray.config.schema import Train
+from moray.model.loss import TokenLoss
+from moray.train.job import Place
+from moray.train.optimizer import make_optimizer, take_step
+from moray.train.strategies.interface import Read
+from moray.train.strategies.state import make_state, trained_parameters, training_state
 
 
 class DistributedDataParallelStrategy:
     """PyTorch's DDP; with one worker, the plain module."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.rank = rank
-        self.world_size = world_size
+    module: nn.Module
+    loads_weights = True
 
-    def wrap(self, module: nn.Module) -> nn.Module:
+    def __init__(self, settings: Train, place: Place) -> None:
+        self._settings = settings
+        self._place = place
+
+    def wrap(self, module: TokenLoss) -> None:
         """See `Strategy.wrap`."""
-        if self.world_size == 1:
-            return module
-        return DistributedDataParallel(
-            module,
-            gradient_as_bucket_view=True,
-            broadcast_buffers=False,
-            # Otherwise the buckets are laid out anew after the first step, and with three or
-            # more workers the order of summation, so the last bits, depends on that layout: a
-            # resumed run would end with other bits.
-            find_unused_parameters=True,
-        )
+        self._model = module.model
+        self.module = module.to(self._place.device)
+        if self._place.world_size > 1:
+            self.module = DistributedDataParallel(
+                self.module,
+                gradient_as_bucket_view=True,
+                broadcast_buffers=False,
+                # Otherwise the buckets are laid out anew after the first step, and with three or
+                # more workers the order of summation, so the last bits, depends on that layout: a
+                # resumed run would end with other bits.
+                find_unused_parameters=True,
+            )
+        self._optimizer = make_optimizer(self._model, self._settings)
+        make_state(self._optimizer, trained_parameters(self._model).values())
 
-    def save(self, module: nn.Module, optimizer: Optimizer, folder: Path) -> None:
-        """See `Strategy.save`; the first worker writes, the others hold the same."""
-        if self.rank == 0:
-            save_model(_model(module), str(folder / _WEIGHTS))
-            torch.save(optimizer.state_dict(), folder / _OPTIMIZER)
-
-    def load(self, module: nn.Module, optimizer: Optimizer, folder: Path) -> None:
-        """See `Strategy.load`."""
-        self.export(folder, _model(module))
-        state = torch.load(folder / _OPTIMIZER, map_location="cpu", weights_only=True)
-        optimizer.load_state_dict(state)
-
-    def export(self, folder: Path, model: nn.Module) -> None:
-        """See `Strategy.export`."""
-        load_model(model, folder / _WEIGHTS)
-
-    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
-        """See `Strategy.no_sync`."""
-        if isinstance(module, DistributedDataParallel):
-            return module.no_sync()
+    def micro_batch(self, last: bool) -> AbstractContextManager[object]:
+        """See `Strategy.micro_batch`."""
+        if isinstance(self.module, DistributedDataParallel) and not last:
+            return self.module.no_sync()
         return nullcontext()
 
-    def sum(self, value: Tensor) -> Tensor:
-        """See `Strategy.sum`."""
-        if self.world_size > 1:
-            dist.all_reduce(value)
-        return value
+    def backward(self, loss: Tensor) -> None:
+        """See `Strategy.backward`."""
+        loss.backward()  # type: ignore[no-untyped-call]
 
-    def agree(self, value: str) -> str:
-        """See `Strategy.agree`."""
-        values = [value]
-        if self.world_size > 1:
-            dist.broadcast_object_list(values)
-        return values[0]
+    def step(self, learning_rate: float) -> Tensor:
+        """See `Strategy.step`."""
+        return take_step(self._model, self._optimizer, learning_rate, self._settings.max_grad_norm)
 
+    def state(self) -> dict[str, Tensor]:
+        """See `Strategy.state`; all hold the same, so that each writes a part."""
+        state = training_state(self._model, self._optimizer)
+        by_size = sorted(state, key=lambda name: state[name].numel())
+        mine = by_size[self._place.rank :: self._place.world_size]
+        return {name: state[name] for name in mine}
 
-def _model(module: nn.Module) -> nn.Module:
-    plain = module.module if isinstance(module, DistributedDataParallel) else module
-    return plain.get_submodule("model")
+    def restore(self, read: Read) -> None:
+        """See `Strategy.restore`."""
+        read(training_state(self._model, self._optimizer))

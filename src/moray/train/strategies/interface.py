@@ -1,36 +1,58 @@
 """What the loop asks of a strategy."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
+
+from moray.config.schema import Train
+from moray.model.loss import TokenLoss
+from moray.train.job import Place
+
+# Fills tensors in place, by their names, from a checkpoint.
+Read = Callable[[dict[str, Tensor]], None]
 
 
 class Strategy(Protocol):
-    """Four verbs on files and modules, and the collectives that the loop needs.
+    """How parameters, gradients and optimizer state are spread over the workers.
 
-    All workers call each of them, in the same order.
+    All workers call each verb, in the same order.
+
+    Attributes:
+        module: what makes the loss of a batch; there after `wrap`.
+        loads_weights: whether this worker needs the weights of the start; one that doesn't gets
+            them from the first.
     """
 
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """The module whose backward pass leaves the mean of all workers' gradients."""
+    module: nn.Module
+    loads_weights: bool
 
-    def save(self, module: nn.Module, optimizer: Optimizer, folder: Path) -> None:
-        """Write weights and optimizer state into an empty folder."""
+    def __init__(self, settings: Train, place: Place) -> None: ...
 
-    def load(self, module: nn.Module, optimizer: Optimizer, folder: Path) -> None:
-        """Take up what `save` wrote, on this or another number of workers."""
+    def wrap(self, module: TokenLoss) -> None:
+        """Spread a module over the workers and make its optimizer."""
 
-    def export(self, folder: Path, model: nn.Module) -> None:
-        """Fill a plain model, in one process, with the weights that `save` wrote."""
+    def micro_batch(self, last: bool) -> AbstractContextManager[object]:
+        """Around the forward and backward pass of a micro-batch; gradients meet at the last."""
 
-    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Leave gradients of the backward passes inside unshared."""
+    def backward(self, loss: Tensor) -> None:
+        """Add a micro-batch's gradients; over workers, the mean is taken."""
 
-    def sum(self, value: Tensor) -> Tensor:
-        """The sum of all workers' values."""
+    def step(self, learning_rate: float) -> Tensor:
+        """Clip, take an optimizer step, forget the gradients.
 
-    def agree(self, value: str) -> str:
-        """The first worker's value."""
+        Returns:
+            The norm of the gradients before, shape (). Where a worker would have to wait for its
+            device to see that it isn't finite, the step was taken all the same.
+        """
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint holds, by name: this worker's part of it.
+
+        Trained weights under the names of the model, AdamW's state under `NAME/exp_avg` and so
+        on; in one form for all strategies, so that any goes on from any other's checkpoint.
+        """
+
+    def restore(self, read: Read) -> None:
+        """Take up what a checkpoint holds."""

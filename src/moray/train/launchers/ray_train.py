@@ -21,10 +21,12 @@ def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
     """
     with connected(ray_settings, f"runs.{run}.ray", job.rows_url is not None) as use_gpu:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchTrainer
+        from ray.train.torch import TorchConfig, TorchTrainer
 
         trainer = TorchTrainer(
-            partial(_work, job),
+            partial(work, job),
+            # Checkpoints go through main memory, and so through gloo, on GPUs too.
+            torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo"),
             scaling_config=ScalingConfig(
                 num_workers=ray_settings.num_workers,
                 use_gpu=use_gpu,
@@ -45,7 +47,7 @@ def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
     return outcome
 
 
-def _work(job: Job) -> dict[str, Any]:
+def work(job: Job) -> dict[str, Any]:
     """The loop in a Ray worker. What the user can mend is returned: raising spends retries."""
     import ray.train
     import ray.train.torch
@@ -57,16 +59,8 @@ def _work(job: Job) -> dict[str, Any]:
         rank=context.get_world_rank(),
         world_size=context.get_world_size(),
         device=ray.train.torch.get_device(),
-        committed=_report,
     )
     try:
         return train(job, place)
     except UserError as error:
         return {"fault": error.args}
-
-
-def _report(step: int) -> None:
-    """Let Ray know how far the run is; it isn't told of checkpoints, which are not its own."""
-    import ray.train
-
-    ray.train.report({"step": step})

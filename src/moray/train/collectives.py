@@ -1,0 +1,53 @@
+"""What workers tell each other, whatever the strategy; with one process, nothing."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch.distributed as dist
+from torch import Tensor
+
+from moray.errors import UserError
+
+Value = TypeVar("Value")
+
+
+def sum_over_workers(value: Tensor) -> Tensor:
+    """The sum of all workers' values, in place."""
+    if dist.is_initialized():
+        dist.all_reduce(value)
+    return value
+
+
+def together(make: Callable[[], Value]) -> Value:
+    """What `make` gives on each worker, once it has on all of them.
+
+    Raises:
+        UserError: on all workers, if it did on any: else the others would wait for ever.
+    """
+    value: list[Value] = []
+    fault: tuple[str, ...] | None = None
+    try:
+        value = [make()]
+    except UserError as error:
+        fault = error.args
+    if dist.is_initialized():
+        faults: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(faults, fault)
+        fault = next(filter(None, faults), None)
+    if fault:
+        raise UserError(*fault)
+    return value[0]
+
+
+def from_first_worker(make: Callable[[], Value]) -> Value:
+    """What `make` gives on the first worker, on all of them.
+
+    Raises:
+        UserError: on all workers, if it did on the first.
+    """
+    if not dist.is_initialized():
+        return make()
+    first = dist.get_rank() == 0
+    content = [together(lambda: make() if first else None)]
+    dist.broadcast_object_list(content)
+    return cast(Value, content[0])

@@ -1,0 +1,90 @@
+"""Compiled transformer blocks, where they earn what compiling costs."""
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+from torch._dynamo.exc import BackendCompilerFailed
+from transformers import PreTrainedModel
+
+from moray.config.schema import Train
+from moray.errors import UserError
+from moray.model.blocks import blocks_of
+from moray.model.cross_entropy import softmax_loss
+from moray.model.loss import TokenLoss
+
+# What an uncompiled run does in a second, roughly: on a core with bf16, on a data-centre GPU.
+_FLOPS_PER_CORE, _FLOPS_PER_GPU = 0.15e12, 100e12
+# Compiling takes some 20 s when nothing is cached, and saves about a third of the time.
+_SECONDS_THAT_EARN_IT = 60.0
+
+# Fused by the compiler, plain attention on a CPU beats PyTorch's own kernel, whose backward pass
+# is slow; but it holds all scores of a row's tokens, so rows have to be short.
+_PLAIN_ATTENTION_TOKENS = 512
+
+
+def reason_not_to_compile(
+    settings: Train, flops: float, device: torch.device, processors: float
+) -> str | None:
+    """Why a run isn't compiled; None if it is.
+
+    A function of the run and of what it runs on alone, never of the steps that are left: a resumed
+    run computes as before.
+
+    Args:
+        settings: the `train` section.
+        flops: of the whole run.
+        device: what it computes on.
+        processors: GPUs, or cores, of all workers.
+
+    Raises:
+        UserError: if the config asks for what this machine can't do.
+    """
+    if settings.compile is False:
+        return "compile: false"
+    each = _FLOPS_PER_CORE if device.type == "cpu" else _FLOPS_PER_GPU
+    seconds = flops / (each * processors)
+    if settings.compile == "auto" and seconds < _SECONDS_THAT_EARN_IT:
+        return f"the run takes some {seconds:.0f} s, too few to earn what compiling costs"
+    fault = compiler_fault(device)
+    if fault and settings.compile is True:
+        raise UserError("train.compile", f"got true where {fault}", "set it to auto or to false")
+    return fault
+
+
+def compiler_fault(device: torch.device) -> str | None:
+    """What keeps this machine from compiling: a compiler or headers that are missing, say."""
+    try:
+        torch.compile(torch.exp)(torch.ones(8, device=device))
+    except BackendCompilerFailed as error:
+        return f"the compiler fails ({str(error).strip().splitlines()[0]})"
+    return None
+
+
+def use_cache(folder: Path) -> None:
+    """Keep compiled code in a folder, for later runs; before anything is compiled."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+
+
+def use_plain_attention(model: PreTrainedModel, device: torch.device, block_size: int) -> None:
+    """Choose the attention that is fastest when compiled."""
+    if device.type == "cpu" and block_size <= _PLAIN_ATTENTION_TOKENS:
+        model.set_attn_implementation("eager")
+
+
+def compile_blocks(module: TokenLoss) -> None:
+    """Have blocks and softmax compiled when they are first called.
+
+    Block by block: the same code serves all of them, and is there in a fifth of the time that the
+    whole model takes.
+    """
+    for block in blocks_of(module.model):
+        block.compile(dynamic=False)
+    module.softmax = torch.compile(softmax_loss)
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """For the body, compiled modules run as they were written."""
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance

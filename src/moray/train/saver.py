@@ -1,0 +1,88 @@
+"""Writing checkpoints beside the training, and reading them back.
+
+Tensors are written by PyTorch's distributed checkpointing: each worker writes what it holds, and
+any number of workers can read it. Its `.metadata` is a pickle, so it is only ever read from a
+checkpoint whose manifest holds, in the run's own folder.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from moray.train import checkpoint
+from moray.train.collectives import from_first_worker
+
+
+class Saver:
+    """Saves checkpoints of a run, one at a time, in the background.
+
+    All workers call the same methods in the same order.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        """Prepare to save.
+
+        Args:
+            folder: where checkpoints lie.
+            keep: newest checkpoints that are kept.
+        """
+        self._folder = folder
+        self._keep = keep
+        self._pending: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1)
+        # Of its own: the workers' other messages must not meet those of the background.
+        self._group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+
+    def save(self, step: int, state: dict[str, Tensor], best: int | None) -> None:
+        """Copy a state, and have it written while the training goes on.
+
+        Args:
+            step: how many steps are done.
+            state: this worker's part of it.
+            best: a step whose checkpoint is kept however old it is.
+        """
+        self.finish()
+        copy = BlockingAsyncStager().stage(state)
+        name = from_first_worker(lambda: checkpoint.temporary_folder(self._folder, step).name)
+        self._pending = self._thread.submit(self._write, step, copy, self._folder / name, best)
+
+    def finish(self) -> None:
+        """Wait until what was saved last is there for good."""
+        if self._pending:
+            self._pending.result()
+            self._pending = None
+
+    def _write(
+        self, step: int, state: dict[str, Tensor], temporary: Path, best: int | None
+    ) -> None:
+        save(
+            state,
+            # The manifest brings the files to the disk.
+            storage_writer=FileSystemWriter(temporary, sync_files=False),
+            process_group=self._group,
+            no_dist=self._group is None,
+        )
+        if self._group is None or dist.get_rank() == 0:
+            checkpoint.commit(self._folder, step, temporary)
+            checkpoint.remove_old(self._folder, self._keep, best)
+
+
+def read_state(folder: Path, state: dict[str, Tensor], alone: bool = False) -> None:
+    """Fill tensors, by their names, from a checkpoint whose manifest holds.
+
+    Args:
+        folder: the checkpoint.
+        state: tensors of the right shapes, or shares of such.
+        alone: whether this worker reads without the others, or there are none.
+    """
+    load(
+        state,
+        storage_reader=FileSystemReader(folder),
+        no_dist=alone or not dist.is_initialized(),
+    )

@@ -1,0 +1,53 @@
+"""The two passes of the loop: gradients of a step, and the held-out loss."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from moray.config.schema import Train
+from moray.tokens.batch import num_trained
+from moray.tokens.store import Split
+from moray.train.collectives import sum_over_workers
+from moray.train.compilation import uncompiled
+from moray.train.feed import Feed, micro_batches
+from moray.train.job import Place
+from moray.train.precision import autocast
+from moray.train.strategies import Strategy
+
+
+def gradients(strategy: Strategy, feed: Feed, settings: Train, place: Place) -> Tensor:
+    """Accumulate the gradient of the step's mean loss over all of its tokens, on all workers.
+
+    Returns:
+        This worker's share of that loss, shape ().
+    """
+    # Workers that see more trained tokens weigh more: the sum is divided by the tokens of the
+    # whole step, and the mean over workers that the strategy takes is undone.
+    tokens = sum_over_workers(torch.tensor(feed.trained, device=place.device))
+    total = torch.zeros((), device=place.device)
+    for number, batch in enumerate(feed.batches, 1):
+        with strategy.micro_batch(last=number == len(feed.batches)):
+            with autocast(settings.precision, place.device):
+                loss = strategy.module(batch.to(place.device)) / tokens
+            strategy.backward(loss * place.world_size)
+        total += loss.detach()
+    return total
+
+
+@torch.no_grad()
+def held_out_loss(strategy: Strategy, split: Split, settings: Train, place: Place) -> float:
+    """Mean loss over the tokens of the first `eval_rows` rows, in nats."""
+    rows = split.rows[: min(settings.eval_rows, len(split))]
+    mine = np.array_split(rows, place.world_size)[place.rank]
+    most = -(-len(rows) // place.world_size)
+    total = torch.zeros((), device=place.device)
+    strategy.module.eval()
+    # Once in many steps: compiling for it too would take longer than it saves.
+    with uncompiled():
+        for batch in micro_batches(
+            mine, settings.micro_batch_size, count=-(-most // settings.micro_batch_size)
+        ):
+            with autocast(settings.precision, place.device):
+                total += strategy.module(batch.to(place.device))
+    strategy.module.train()
+    return sum_over_workers(total).item() / num_trained(rows)

@@ -1,0 +1,43 @@
+"""Jobs of a few steps for tests."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from moray.config.schema import Adapter, Train
+from moray.train.job import Job
+
+Make = Callable[..., Job]
+
+
+def job_maker(small: Path, folder: Path) -> Make:
+    """A function that makes jobs in a folder: 8 steps in fp32, and settings of the test's own.
+
+    Args:
+        small: folder with `model` and `tokens`.
+        folder: for their work.
+    """
+
+    def make(work: str = "work", adapter: Adapter | None = None, **settings: Any) -> Job:
+        train = {
+            "max_steps": 8,
+            "global_batch_size": 8,
+            "learning_rate": 1e-2,
+            "precision": "fp32",
+            "logging_steps": 1,
+            "eval_steps": 4,
+            "save_steps": 2,
+            **settings,
+        }
+        (folder / work).mkdir(exist_ok=True)
+        return Job(
+            start=small / "model",
+            tokens=small / "tokens",
+            work=folder / work,
+            settings=Train(**train),
+            adapter=adapter,
+            threads=1,
+            cache=folder / "compiled",
+        )
+
+    return make

@@ -1,0 +1,118 @@
+"""PyTorch's elastic agent as the launcher, from the driver on."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet import losses, until
+from pydantic import TypeAdapter
+
+from moray.config.schema import Data, Ray, Train, result_keys
+from moray.errors import UserError
+from moray.train import checkpoint
+from moray.train.driver import run_training
+from moray.train.history import HISTORY, read_history
+from moray.train.job import Job, Place
+from moray.train.launchers.torchrun import launch
+from moray.train.worker import train
+
+
+def run(job: Job, small: Path, output: Path, settings: Train, **ray: Any) -> None:
+    output.mkdir()
+    run_training(
+        "name",
+        small / "model",
+        small / "tokens",
+        output,
+        settings,
+        adapter=None,
+        data_settings=Data(block_size=64),
+        ray_settings=Ray(storage_path=str(job.work), **ray),
+        code="",
+    )
+
+
+def test_a_run_is_recorded_with_the_losses_of_one_process(
+    make_job: Any, alone: Place, small: Path, tmp_path: Path
+) -> None:
+    job, output = make_job(), tmp_path / "output"
+    train(job, alone)
+    settings = job.settings.model_copy(update={"launcher": "torchrun"})
+    run(job, small, output, settings, num_workers=2)
+    history = [line["loss"] for line in read_history(output / HISTORY) if "loss" in line]
+    assert history == pytest.approx(losses(job), rel=1e-5)
+    record = json.loads((output / "train.json").read_text())
+    assert (record["steps"], record["num_workers"]) == (8, 2)
+    assert record["train"] == result_keys(job.settings)
+
+
+def test_a_fault_reaches_the_user_and_spends_no_restart(make_job: Any, tmp_path: Path) -> None:
+    job = make_job(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0)
+    with pytest.raises(UserError, match="at step 2"):
+        launch(job, Ray(num_workers=1), "name")
+    assert len(losses(job)) == 1
+
+
+def test_more_workers_than_cores_are_refused(make_job: Any) -> None:
+    with pytest.raises(UserError, match=r"runs\.name\.ray\.num_workers: got 10000 workers"):
+        launch(make_job(), Ray(num_workers=10_000), "name")
+
+
+def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(
+    make_job: Any, alone: Place
+) -> None:
+    undisturbed, killed = make_job("undisturbed", max_steps=60), make_job("killed", max_steps=60)
+    train(undisturbed, alone)
+    killing = threading.Thread(target=kill_once, args=(killed,))
+    killing.start()
+    facts = launch(killed, Ray(num_workers=1, max_failures=1), "name")
+    killing.join()
+    assert facts["resumed_from"] >= 4
+    assert losses(killed) == losses(undisturbed)
+
+
+def kill_once(job: Job) -> None:
+    """SIGKILL the worker once it has saved two checkpoints."""
+    folder = checkpoint.folder_of(job.work)
+    until(lambda: list(folder.glob("step-0000000[4-9]")))
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"moray.train.launchers.torchrun" in command and is_mine(int(process.name)):
+            os.kill(int(process.name), signal.SIGKILL)
+            return
+    raise AssertionError("no worker was found")
+
+
+def is_mine(process: int) -> bool:
+    status = Path(f"/proc/{process}/status").read_text()
+    return f"PPid:\t{os.getpid()}\n" in status
+
+
+def test_workers_end_with_the_process_that_started_them(make_job: Any, tmp_path: Path) -> None:
+    job = make_job(max_steps=10**6, compile=False)
+    script = (
+        "import sys; from pathlib import Path; from pydantic import TypeAdapter\n"
+        "from moray.config.schema import Ray; from moray.train.job import Job\n"
+        "from moray.train.launchers.torchrun import launch\n"
+        "job = TypeAdapter(Job).validate_json(Path(sys.argv[1]).read_bytes())\n"
+        "launch(job, Ray(num_workers=1), 'name')\n"
+    )
+    (tmp_path / "job.json").write_bytes(TypeAdapter(Job).dump_json(job))
+    driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "job.json")])
+    until(lambda: list(checkpoint.folder_of(job.work).glob("step-*[0-9]")) or driver.poll())
+    assert driver.poll() is None
+    driver.kill()
+    driver.wait()
+    # Held by the worker for as long as it lives.
+    with (job.work / "writer.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,0 +1,182 @@
+"""One run, whoever computes it: launchers, strategies and layouts give the same losses."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fleet
+import numpy as np
+import pytest
+import torch
+from fleet import by_ray, by_torchrun, losses
+from jobs import Make, job_maker
+
+from moray.config.schema import Adapter
+from moray.model.adapter import merged, save_adapter
+from moray.model.load import load_model
+from moray.model.loss import TokenLoss, has_plain_head
+from moray.tokens.batch import make_batch
+from moray.tokens.store import Split
+from moray.train import checkpoint
+from moray.train.export import trained_model
+from moray.train.job import Job, Place
+from moray.train.worker import train
+
+Jobs = dict[tuple[str, str], Job]
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "ddp": {"strategy": "ddp"},
+    "fsdp2": {"strategy": "fsdp2"},
+    "zero-1": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 1}},
+    "zero-2": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 2}},
+    "zero-3": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 3}},
+}
+# Workers, and rows of a micro-batch.
+LAYOUTS = {"1 x 16": (1, 16), "2 x 8": (2, 8), "2 x 4 x 2": (2, 4), "4 x 4": (4, 4)}
+RUN = {
+    "max_steps": 30,
+    "global_batch_size": 16,
+    "learning_rate": 3e-3,
+    "eval_steps": 15,
+    "save_steps": 10,
+    "save_total_limit": 10,
+}
+ADAPTER = Adapter(rank=4, alpha=8)
+
+
+@pytest.fixture(scope="module")
+def make_job(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """See `job_maker`."""
+    return job_maker(small, tmp_path_factory.mktemp("jobs"))
+
+
+@pytest.fixture(scope="module")
+def alone_losses(make_job: Make, alone: Place) -> dict[str, list[float]]:
+    """What a single process without a process group gives: the reference."""
+    whole, adapted = make_job("alone", **RUN), make_job("alone lora", adapter=ADAPTER, **RUN)
+    for job in (whole, adapted):
+        train(job, alone)
+    return {"whole": losses(whole), "lora": losses(adapted), "held out": losses(whole, "eval_loss")}
+
+
+def jobs_of(make_job: Make, launcher: str, **changes: Any) -> Jobs:
+    """A job for each engine and layout, and for each engine with adapters on two workers."""
+    jobs: Jobs = {}
+    for engine, settings in ENGINES.items():
+        for layout, (_, micro_batch_size) in LAYOUTS.items():
+            keys = RUN | settings | changes | {"micro_batch_size": micro_batch_size}
+            jobs[engine, layout] = make_job(f"{launcher} {engine} {layout}", **keys)
+        keys = RUN | settings | changes | {"micro_batch_size": 4}
+        jobs[engine, "lora"] = make_job(f"{launcher} {engine} lora", adapter=ADAPTER, **keys)
+    return jobs
+
+
+def on(workers: int, jobs: Jobs) -> list[Job]:
+    return [job for (_, layout), job in jobs.items() if LAYOUTS.get(layout, (2,))[0] == workers]
+
+
+@pytest.fixture(scope="module")
+def torchrun_jobs(make_job: Make, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+    jobs, folder = jobs_of(make_job, "torchrun"), tmp_path_factory.mktemp("torchrun")
+    for workers in (1, 2, 4):
+        by_torchrun(workers, on(workers, jobs), folder)
+    return jobs
+
+
+@pytest.fixture(scope="module")
+def ray_jobs(make_job: Make, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    import ray
+
+    # Checkpoints don't depend on the launcher.
+    jobs = jobs_of(make_job, "ray", save_steps=30, save_total_limit=1)
+    folder = tmp_path_factory.mktemp("ray")
+    ray.init(
+        address="local",
+        num_cpus=4,
+        log_to_driver=False,
+        include_dashboard=False,
+        runtime_env={"env_vars": {"PYTHONPATH": str(Path(fleet.__file__).parent)}},
+    )
+    for workers in (1, 2, 4):
+        by_ray(workers, on(workers, jobs), folder)
+    yield jobs
+    ray.shutdown()
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "ray"])
+def test_losses_are_those_of_a_single_process_at_each_step(
+    launcher: str, alone_losses: dict[str, list[float]], request: pytest.FixtureRequest
+) -> None:
+    jobs: Jobs = request.getfixturevalue(f"{launcher}_jobs")
+    assert len(jobs) == len(ENGINES) * (len(LAYOUTS) + 1)
+    for (engine, layout), job in jobs.items():
+        expected = alone_losses["lora" if layout == "lora" else "whole"]
+        assert len(expected) == 30
+        assert losses(job) == pytest.approx(expected, rel=1e-5), f"{engine} {layout}"
+        if layout != "lora":
+            held_out = alone_losses["held out"]
+            assert losses(job, "eval_loss") == pytest.approx(held_out, rel=1e-5), engine
+
+
+@pytest.fixture(scope="module")
+def saved(torchrun_jobs: Jobs) -> Jobs:
+    """Jobs on two workers, those with adapters among them, with their checkpoints."""
+    return {key: job for key, job in torchrun_jobs.items() if key[1] in ("2 x 8", "lora")}
+
+
+def held_out_loss(model: Any, tokens: Path) -> float:
+    split = Split(tokens, "test")
+    batch = make_batch(np.asarray(split.rows))
+    with torch.no_grad():
+        total = TokenLoss(model, has_plain_head(model))(batch)
+    return float(total) / len(batch.targets)
+
+
+def test_exports_have_the_same_held_out_loss(saved: Jobs, small: Path) -> None:
+    for kind, tolerance in (("2 x 8", 1e-5), ("lora", 1e-5)):
+        found = []
+        for (_, layout), job in saved.items():
+            if layout == kind:
+                last = checkpoint.path_of(checkpoint.folder_of(job.work), 30)
+                model = trained_model(small / "model", last, job.adapter)
+                found.append(held_out_loss(model.eval(), job.tokens))
+        assert found == pytest.approx([found[0]] * len(found), rel=tolerance)
+        before = held_out_loss(load_model(small / "model"), job.tokens)
+        assert found[0] < 0.99 * before
+
+
+def test_merged_adapters_are_base_and_adapters_side_by_side(
+    saved: Jobs, small: Path, tmp_path: Path
+) -> None:
+    for (engine, layout), job in saved.items():
+        if layout == "lora":
+            last = checkpoint.path_of(checkpoint.folder_of(job.work), 30)
+            beside = trained_model(small / "model", last, ADAPTER).eval()
+            save_adapter(beside, ADAPTER, tmp_path / engine)
+            whole = merged(load_model(small / "model"), tmp_path / engine)
+            assert held_out_loss(whole, job.tokens) == pytest.approx(
+                held_out_loss(beside, job.tokens), rel=1e-5
+            )
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_checkpoint_goes_on_under_any_strategy_on_any_number_of_workers(
+    workers: int, saved: Jobs, make_job: Make, tmp_path: Path
+) -> None:
+    """Each strategy takes up its own checkpoint, and DDP's is taken up by all, theirs by DDP."""
+    moved: list[tuple[str, Job, Job]] = []
+    for (engine, layout), job in saved.items():
+        others = {engine, "ddp", *(ENGINES if engine == "ddp" else ())}
+        for other in sorted(others if workers == 1 else {engine}):
+            keys = RUN | ENGINES[other] | {"micro_batch_size": 4}
+            name = f"{engine} {layout} by {other} on {workers}"
+            new = make_job(name, adapter=job.adapter, **keys)
+            shutil.copytree(checkpoint.folder_of(job.work), checkpoint.folder_of(new.work))
+            for step in (20, 30):
+                shutil.rmtree(checkpoint.path_of(checkpoint.folder_of(new.work), step))
+            moved.append((name, job, new))
+    by_torchrun(workers, [new for *_, new in moved], tmp_path)
+    for name, job, new in moved:
+        assert len(losses(new)) == 20, name
+        assert losses(new) == pytest.approx(losses(job)[10:], rel=1e-5), name

@@ -1,0 +1,128 @@
+"""Batches of one size, made a step ahead."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from moray.model.load import load_model
+from moray.model.loss import TokenLoss
+from moray.tokens.batch import make_batch, num_trained
+from moray.tokens.rows import Rows
+from moray.tokens.store import Split
+from moray.train.feed import feeds, micro_batches
+
+
+@pytest.fixture
+def split(small: Path) -> Split:
+    return Split(small / "tokens", "train")
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "count", "sizes"),
+    [
+        (8, 4, None, [4, 4]),
+        (8, 8, None, [8]),
+        (8, 100, None, [8]),
+        (1, 4, None, [1]),
+        # As even as can be, rather than a small one at the end.
+        (9, 8, None, [5, 5]),
+        (7, 3, None, [3, 3, 3]),
+        (8, 3, None, [3, 3, 3]),
+        # Workers with fewer rows make as many batches as the others.
+        (1, 4, 3, [1, 1, 1]),
+        (5, 4, 3, [2, 2, 2]),
+        (8, 2, 3, [2, 2, 2, 2]),
+    ],
+)
+def test_batches_are_of_one_size_and_hold_every_row_once(
+    split: Split, rows: int, size: int, count: int | None, sizes: list[int]
+) -> None:
+    mine = split.rows[:rows]
+    batches = micro_batches(mine, size, count)
+    assert [len(batch.input_ids) for batch in batches] == sizes
+    tokens = torch.cat([batch.input_ids for batch in batches])
+    assert tokens[:rows].tolist() == mine["tokens"].tolist()
+    positions = torch.cat([batch.position_ids for batch in batches])
+    assert torch.equal(positions[:rows], make_batch(mine).position_ids)
+    trained = torch.cat([batch.targets for batch in batches])
+    assert trained.tolist() == make_batch(mine).targets.tolist()
+
+
+def test_rows_that_fill_up_change_neither_the_loss_nor_its_gradient(
+    small: Path, split: Split
+) -> None:
+    module = TokenLoss(load_model(small / "model"), plain_head=True)
+    gradients, losses = [], []
+    for size, count in ((5, 1), (3, 1), (2, 4)):
+        batches = micro_batches(split.rows[:5], size, count)
+        loss = torch.stack([module(batch) for batch in batches]).sum()
+        torch.autograd.backward(loss)
+        losses.append(loss)
+        gradients.append([weights.grad for weights in module.parameters()])
+        module.zero_grad()
+    for loss, gradient in zip(losses[1:], gradients[1:], strict=True):
+        torch.testing.assert_close(loss, losses[0], rtol=1e-5, atol=0)
+        torch.testing.assert_close(gradient, gradients[0], rtol=1e-4, atol=1e-3)
+
+
+def test_each_step_is_fed_its_rows_and_counts_what_they_train(split: Split) -> None:
+    steps = [split.rows[start : start + 3] for start in range(0, 12, 3)]
+    fed = list(feeds(iter(steps), micro_batch_size=2))
+    assert len(fed) == len(steps)
+    for feed, mine in zip(fed, steps, strict=True):
+        assert [len(batch.input_ids) for batch in feed.batches] == [2, 2]
+        tokens = torch.cat([batch.input_ids for batch in feed.batches])
+        assert tokens[:3].tolist() == mine["tokens"].tolist()
+        assert feed.trained == num_trained(mine)
+        assert feed.trained == sum(len(batch.targets) for batch in feed.batches) > 0
+
+
+def test_without_steps_nothing_is_fed() -> None:
+    assert list(feeds(iter([]), micro_batch_size=2)) == []
+
+
+def test_what_the_rows_raise_is_raised_after_what_came_before(split: Split) -> None:
+    def rows() -> Iterator[Rows]:
+        yield split.rows[:2]
+        yield split.rows[2:4]
+        raise RuntimeError("the stream broke")
+
+    coming = feeds(rows(), micro_batch_size=2)
+    for start in (0, 2):
+        (batch,) = next(coming).batches
+        assert batch.input_ids.tolist() == split.rows[start : start + 2]["tokens"].tolist()
+    with pytest.raises(RuntimeError, match="the stream broke"):
+        next(coming)
+
+
+def test_the_next_step_is_made_while_one_is_used(split: Split) -> None:
+    second = threading.Event()
+
+    def rows() -> Iterator[Rows]:
+        yield split.rows[:2]
+        second.set()
+        yield split.rows[2:4]
+
+    coming = feeds(rows(), micro_batch_size=2)
+    next(coming)
+    assert second.wait(30)
+    assert len(list(coming)) == 1
+
+
+def test_a_run_that_ends_early_leaves_the_rest(split: Split) -> None:
+    drawn: list[int] = []
+
+    def rows() -> Iterator[Rows]:
+        for number in range(100):
+            drawn.append(number)
+            yield split.rows[np.array([number % len(split)])]
+
+    coming = feeds(rows(), micro_batch_size=1)
+    for _ in range(3):
+        next(coming)
+    del coming
+    assert len(drawn) <= 5

@@ -1,0 +1,84 @@
+"""Speeds, by a clock of the test's own."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from moray.train.job import Place
+from moray.train.throughput import Stopwatch, peak_flops
+
+Pass = Callable[[float], None]
+
+
+@pytest.fixture
+def wait(monkeypatch: pytest.MonkeyPatch) -> Pass:
+    """Lets seconds pass."""
+    now = [1000.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    return wait
+
+
+def test_speed_is_of_the_steps_and_not_of_what_lies_between(wait: Pass, alone: Place) -> None:
+    stopwatch = Stopwatch(alone, step_tokens=600, flops_per_token=2e9, first_step=5)
+    wait(6)
+    stopwatch.stop(8)
+    wait(1000)
+    stopwatch.start(8)
+    wait(4)
+    stopwatch.stop(10)
+    assert stopwatch.speed() == {
+        "tokens_per_second": pytest.approx(5 * 600 / 10),
+        "step_seconds": pytest.approx(2.0),
+        "tflops": pytest.approx(300 * 2e9 / 1e12),
+    }
+
+
+def test_each_answer_is_of_the_steps_since_the_last_one(wait: Pass, alone: Place) -> None:
+    stopwatch = Stopwatch(alone, step_tokens=100, flops_per_token=1.0, first_step=0)
+    wait(10)
+    stopwatch.stop(10)
+    assert stopwatch.speed()["step_seconds"] == pytest.approx(1.0)
+    stopwatch.start(10)
+    wait(1)
+    stopwatch.stop(12)
+    assert stopwatch.speed()["step_seconds"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA GeForce RTX 2080", None),
+    ],
+)
+def test_the_peak_of_a_gpu_is_known_by_its_name(
+    name: str, peak: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: name)
+    assert peak_flops(torch.device("cuda", 0)) == peak
+
+
+def test_a_cpu_has_no_peak_that_is_known() -> None:
+    assert peak_flops(torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_share_of_the_peak_is_of_all_devices(
+    workers: int, wait: Pass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moray.train.throughput.peak_flops", lambda device: 50e12)
+    place = Place(0, workers, torch.device("cpu"))
+    stopwatch = Stopwatch(place, step_tokens=1000, flops_per_token=1e10, first_step=0)
+    wait(2)
+    stopwatch.stop(2)
+    assert stopwatch.speed()["mfu"] == pytest.approx(1000 * 1e10 / (workers * 50e12))
