@@ -1,0 +1,1 @@
+"""What checkpoints cost a run: wall time with one every 20 steps, and with none."""

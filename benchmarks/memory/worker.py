@@ -1,0 +1,65 @@
+"""What a worker holds between its backward pass and its step, for each strategy."""
+
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from benchmarks.train.setting import BLOCK_SIZE, job
+from moray.tokens.store import Split
+from moray.train.build import build
+from moray.train.feed import feeds
+from moray.train.footprint import footprint
+from moray.train.job import Place
+from moray.train.launchers.torchrun import process_group
+from moray.train.step import gradients
+from moray.train.strategies import make_strategy
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "ddp": {"strategy": "ddp"},
+    "fsdp2": {"strategy": "fsdp2"},
+    "ZeRO 1": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 1}},
+    "ZeRO 2": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 2}},
+    "ZeRO 3": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 3}},
+}
+
+
+def live_bytes() -> dict[int, int]:
+    """Bytes of each block of memory that a tensor lies in, by its address."""
+    gc.collect()
+    tensors = [thing for thing in gc.get_objects() if isinstance(thing, Tensor)]
+    tensors = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
+    blocks = [t.untyped_storage() for t in tensors if t.device.type == "cpu"]
+    return {block.data_ptr(): block.nbytes() for block in blocks}
+
+
+def held_by(folder: Path, settings: dict[str, Any]) -> tuple[int, int]:
+    """Bytes that a worker holds of a strategy's run, and those that the formula says."""
+    place = Place(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
+    rows = 4 // place.world_size
+    run = job(folder, folder, 1, global_batch_size=4, micro_batch_size=rows, **settings)
+    before = live_bytes()
+    strategy = make_strategy(run.settings, place)
+    build(run, place, strategy, BLOCK_SIZE, 1)
+    mine = Split(folder / "tokens", "train").rows[:rows]
+    (feed,) = feeds(iter([mine]), rows)
+    gradients(strategy, feed, run.settings, place)
+    # The buckets that gradients travel in are DeepSpeed's own, of a size that is a setting.
+    after = live_bytes()
+    bucket = 4 * 5 * 10**8
+    held = sum(size for at, size in after.items() if at not in before and size != bucket)
+    trained = 6_843_648
+    return held, footprint(run.settings, trained, 0, place.world_size).total
+
+
+if __name__ == "__main__":
+    folder, engine, output = sys.argv[1:]
+    with process_group("cpu"):
+        found = held_by(Path(folder), ENGINES[engine] | {"compile": False})
+        if dist.get_rank() == 0:
+            Path(output).write_text(json.dumps(found))

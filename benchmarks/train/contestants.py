@@ -1,0 +1,232 @@
+"""Ways to train the same model on the same rows, each in a process of its own.
+
+`python -m benchmarks.train.contestants NAME FOLDER` prints one figure, tokens per second.
+"""
+
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import (
+    AutoModelForCausalLM,
+    DataCollatorForSeq2Seq,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, STEPS, WARM_UP, job
+from moray.config.schema import Ray
+from moray.corpus.dataset import read_documents
+from moray.model import loss
+from moray.provenance.manifest import read_manifest
+from moray.tokens.store import Split
+from moray.tokens.tokenizer import load_tokenizer
+from moray.train import compilation, worker
+from moray.train.history import HISTORY, read_history
+from moray.train.job import Place
+from moray.train.launchers import ray_train, torchrun
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def measure(name: str, folder: Path) -> float:
+    """A contestant's tokens per second, measured in a new process."""
+    command = [sys.executable, "-m", __spec__.name, name, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
+    return float(done.stdout.split()[-1])
+
+
+class _Rows(Dataset[dict[str, Tensor]]):
+    """The store's rows as the Trainer takes them; all tokens of text are trained."""
+
+    def __init__(self, folder: Path) -> None:
+        self._rows = Split(folder / "tokens", "train").rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        tokens = torch.from_numpy(self._rows[index]["tokens"].astype("int64"))
+        return {"input_ids": tokens, "labels": tokens}
+
+
+class _Clock(TrainerCallback):
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        self.times.append(time.perf_counter())
+
+
+def _arguments(work: Path, **arguments: Any) -> TrainingArguments:
+    return TrainingArguments(
+        str(work),
+        per_device_train_batch_size=BATCH_SIZE,
+        max_steps=WARM_UP + STEPS,
+        report_to=[],
+        save_strategy="no",
+        **arguments,
+    )
+
+
+def _trainer(folder: Path, work: Path, **arguments: Any) -> float:
+    """The `Trainer` of transformers with its defaults, but for batch and steps."""
+    clock = _Clock()
+    Trainer(
+        AutoModelForCausalLM.from_pretrained(folder / "model"),
+        _arguments(work, **arguments),
+        train_dataset=_Rows(folder),
+        callbacks=[clock],
+    ).train()
+    return BATCH_SIZE * BLOCK_SIZE * STEPS / (clock.times[-1] - clock.times[WARM_UP - 1])
+
+
+def _plain_loop(folder: Path, work: Path) -> float:
+    """Twenty lines of PyTorch in fp32."""
+    model = AutoModelForCausalLM.from_pretrained(folder / "model").train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    rows, times = _Rows(folder), []
+    for step in range(WARM_UP + STEPS):
+        first = step * BATCH_SIZE
+        tokens = torch.stack([rows[i]["input_ids"] for i in range(first, first + BATCH_SIZE)])
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(time.perf_counter())
+    return BATCH_SIZE * BLOCK_SIZE * STEPS / (times[-1] - times[WARM_UP - 1])
+
+
+def _in_this_process(folder: Path, work: Path, without: str = "", **settings: Any) -> float:
+    """moray's loop without a launcher, on all cores."""
+    if "kept memory" in without:
+        worker.keep_freed_memory = lambda: None
+    if "chunked loss" in without:
+        loss.linear_cross_entropy = _all_logits
+    if "plain attention" in without:
+        compilation._PLAIN_ATTENTION_TOKENS = 0
+    place = Place(0, 1, torch.device("cpu"))
+    work.mkdir()
+    worker.train(job(folder, work, CORES, **settings), place)
+    return _steady(work)
+
+
+def _all_logits(
+    hidden: Tensor, weight: Tensor, targets: Tensor, counted: int, softmax: Any
+) -> Tensor:
+    logits = (hidden @ weight.T)[:counted].float()
+    return torch.nn.functional.cross_entropy(logits, targets[:counted], reduction="sum")
+
+
+def _launched(
+    folder: Path, work: Path, launch: Callable[..., Any], workers: int, **settings: Any
+) -> float:
+    threads = CORES // workers
+    work.mkdir()
+    ray = Ray(num_workers=workers, resources_per_worker={"CPU": threads})
+    rows = BATCH_SIZE // workers
+    launch(job(folder, work, threads, **{"micro_batch_size": rows, **settings}), ray, "benchmark")
+    return _steady(work)
+
+
+def _steady(work: Path) -> float:
+    lines = [line for line in read_history(work / HISTORY) if "loss" in line]
+    return statistics.median(line["tokens_per_second"] for line in lines[1:])
+
+
+class _Functions(Dataset[dict[str, list[int]]]):
+    """Functions as documents, in a shuffled order: signature and docstring aren't trained."""
+
+    def __init__(self, folder: Path) -> None:
+        tokenizer = load_tokenizer(folder / "model")
+        self._examples = []
+        for documents in read_documents(folder / "functions/train.parquet"):
+            for row in documents:
+                prompt, completion = tokenizer([row["prompt"], row["completion"]])["input_ids"]
+                tokens = [*prompt, *completion, tokenizer.eos_token_id][:BLOCK_SIZE]
+                labels = [*[-100] * len(prompt), *tokens[len(prompt) :]][:BLOCK_SIZE]
+                self._examples.append({"input_ids": tokens, "labels": labels})
+        random.Random(0).shuffle(self._examples)
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return self._examples[index]
+
+
+def _trainer_on_functions(folder: Path, work: Path) -> float:
+    """Batches padded to their longest document, as TRL and the examples of transformers do.
+
+    Counts the tokens of documents, not the padding.
+    """
+    clock, rows = _Clock(), _Functions(folder)
+    tokenizer = load_tokenizer(folder / "model")
+    counted: list[int] = []
+
+    def collate(examples: list[dict[str, list[int]]]) -> Any:
+        counted.append(sum(len(example["input_ids"]) for example in examples))
+        return DataCollatorForSeq2Seq(tokenizer)(examples)
+
+    arguments = _arguments(work, dataloader_pin_memory=False)
+    Trainer(
+        AutoModelForCausalLM.from_pretrained(folder / "model"),
+        arguments,
+        train_dataset=rows,
+        data_collator=collate,
+        callbacks=[clock],
+    ).train()
+    tokens = sum(counted[WARM_UP : WARM_UP + STEPS])
+    return tokens / (clock.times[-1] - clock.times[WARM_UP - 1])
+
+
+def _moray_on_functions(folder: Path, work: Path) -> float:
+    """Packed rows; counts the tokens of documents, not the padding."""
+    split = read_manifest(folder / "functions-tokens")["splits"]["train"]
+    share = split["tokens"] / (split["rows"] * BLOCK_SIZE)
+    return share * _in_this_process(folder, work, tokens="functions-tokens")
+
+
+EAGER: dict[str, Any] = {"compile": False}
+CONTESTANTS: dict[str, Callable[[Path, Path], float]] = {
+    "Trainer, its defaults": _trainer,
+    "plain PyTorch loop": _plain_loop,
+    "fp32": partial(
+        _in_this_process, without="kept memory, chunked loss", precision="fp32", **EAGER
+    ),
+    "+ bf16": partial(_in_this_process, without="kept memory, chunked loss", **EAGER),
+    "+ kept memory": partial(_in_this_process, without="chunked loss", **EAGER),
+    "+ chunked loss": partial(_in_this_process, **EAGER),
+    "+ compiled blocks": partial(_in_this_process, without="plain attention"),
+    "+ plain attention: moray": _in_this_process,
+}
+LAUNCHED: dict[str, Callable[[Path, Path], float]] = {
+    "torchrun": partial(_launched, launch=torchrun.launch, workers=1),
+    "Ray": partial(_launched, launch=ray_train.launch, workers=1),
+    "Ray, a worker a core": partial(_launched, launch=ray_train.launch, workers=CORES),
+    "torchrun, a worker a core": partial(_launched, launch=torchrun.launch, workers=CORES),
+}
+ON_FUNCTIONS: dict[str, Callable[[Path, Path], float]] = {
+    "functions: Trainer, its defaults": _trainer_on_functions,
+    "functions: moray": _moray_on_functions,
+}
+
+
+if __name__ == "__main__":
+    name, folder = sys.argv[1:]
+    with TemporaryDirectory(prefix="moray-benchmark-") as work:
+        print((CONTESTANTS | LAUNCHED | ON_FUNCTIONS)[name](Path(folder), Path(work, "work")))
