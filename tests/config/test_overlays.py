@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from moray.config import plan
 from moray.config.load import load_experiment
 
 FOLDER = Path(__file__).parents[2] / "config"
@@ -31,7 +32,26 @@ def test_the_default_is_offline_and_chains_two_runs() -> None:
     assert list(experiment.runs) == ["base", "tuned"]
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
+ENGINES = {"deepspeed.yaml", "fsdp2.yaml", "torchrun.yaml"}
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_another_engine_changes_no_result(name: str) -> None:
+    default = load_experiment(read("config.yaml"))
+    experiment = load_experiment(merged(read("config.yaml"), read(name)))
+    for run in default.runs:
+        assert plan.train_config(experiment, run) == plan.train_config(default, run)
+        assert plan.train_execution(experiment, run) != plan.train_execution(default, run)
+
+
+def test_adapters_change_tuned_alone() -> None:
+    default = load_experiment(read("config.yaml"))
+    experiment = load_experiment(merged(read("config.yaml"), read("lora.yaml")))
+    assert plan.train_config(experiment, "base") == plan.train_config(default, "base")
+    assert plan.train_config(experiment, "tuned")["adapter"]["rank"] == 16
+
+
+@pytest.mark.parametrize("name", sorted({*OVERLAYS} - ENGINES - {"lora.yaml"}))
 def test_an_overlay_has_runs_of_its_own(name: str) -> None:
     experiment = load_experiment(merged(read("config.yaml"), read(name)))
     assert experiment.runs

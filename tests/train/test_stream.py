@@ -62,7 +62,7 @@ def started(
         "start": inputs / "model",
         "tokens": inputs / tokens,
         "output": output,
-        "cfg": json.dumps(result_keys(TRAIN)),
+        "cfg": json.dumps({"adapter": None, "train": result_keys(TRAIN)}),
         "execution": json.dumps(execution),
     }
     command = [sys.executable, "-m", "moray.stages.finetune", "name"]
@@ -78,7 +78,11 @@ def finished(
         told = process.communicate()[1]
     assert process.returncode == 0, told
     lines = read_history(output / "history.jsonl")
-    return [(line["step"], line["loss" if "loss" in line else "eval_loss"]) for line in lines]
+    return [
+        (line["step"], line["loss" if "loss" in line else "eval_loss"])
+        for line in lines
+        if "note" not in line
+    ]
 
 
 def killed_at(step: int, inputs: Path, output: Path) -> None:
