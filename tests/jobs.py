@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Adapter, Train
+from moray.config.schema import Adapter, Data, Ray, Train
+from moray.train.driver import run_training
 from moray.train.job import Job
 
 Make = Callable[..., Job]
@@ -41,3 +42,27 @@ def job_maker(small: Path, folder: Path) -> Make:
         )
 
     return make
+
+
+def train_run(job: Job, small: Path, output: Path, settings: Train, **ray: Any) -> None:
+    """Train a run named `name` as its stage does, with the start and tokens of `small`.
+
+    Args:
+        job: its work folder is where the run's state lies.
+        small: folder with `model` and `tokens`.
+        output: folder for the results, which isn't there yet.
+        settings: the `train` section.
+        ray: keys of the `ray` section.
+    """
+    output.mkdir()
+    run_training(
+        "name",
+        small / "model",
+        small / "tokens",
+        output,
+        settings,
+        adapter=None,
+        data_settings=Data(block_size=64),
+        ray_settings=Ray(storage_path=str(job.work), **ray),
+        code="",
+    )

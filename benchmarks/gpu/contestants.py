@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,17 +15,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.utils.data import Dataset
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
 )
 
+from benchmarks.trainer import Clock, Rows
 from moray.config.schema import Adapter, Data, Train, result_keys
 from moray.corpus.dataset import write_dataset
 from moray.corpus.document import Document
@@ -34,7 +31,6 @@ from moray.corpus.sources.python_stdlib import modules
 from moray.model.scratch import train_tokenizer
 from moray.provenance.manifest import read_manifest, write_manifest
 from moray.stages.tokenize import tokenize
-from moray.tokens.store import Split
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job, Place
 from moray.train.worker import train
@@ -69,31 +65,9 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
     return figures
 
 
-class _Rows(Dataset[dict[str, Tensor]]):
-    def __init__(self, folder: Path) -> None:
-        self._rows = Split(folder / "tokens", "train").rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        tokens = torch.from_numpy(self._rows[index]["tokens"].astype("int64"))
-        return {"input_ids": tokens, "labels": tokens}
-
-
-class _Clock(TrainerCallback):
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.times.append(time.perf_counter())
-
-
 def _trainer(folder: Path, work: Path, device: torch.device) -> dict[str, Any]:
     """The `Trainer` of transformers with its defaults, but for batch, steps and bf16."""
-    clock, manifest = _Clock(), read_manifest(folder / "model")
+    clock, manifest = Clock(), read_manifest(folder / "model")
     Trainer(
         AutoModelForCausalLM.from_pretrained(folder / "model"),
         TrainingArguments(
@@ -105,7 +79,7 @@ def _trainer(folder: Path, work: Path, device: torch.device) -> dict[str, Any]:
             bf16=device.type == "cuda",
             use_cpu=device.type == "cpu",
         ),
-        train_dataset=_Rows(folder),
+        train_dataset=Rows(folder),
         callbacks=[clock],
     ).train()
     tokens = manifest["batch_size"] * manifest["block_size"] * STEPS

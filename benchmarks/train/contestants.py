@@ -22,16 +22,15 @@ from transformers import (
     AutoModelForCausalLM,
     DataCollatorForSeq2Seq,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
 )
 
 from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, STEPS, WARM_UP, job
+from benchmarks.trainer import Clock, Rows
 from moray.config.schema import Ray
 from moray.corpus.dataset import read_documents
 from moray.model import loss
 from moray.provenance.manifest import read_manifest
-from moray.tokens.store import Split
 from moray.tokens.tokenizer import load_tokenizer
 from moray.train import compilation, worker
 from moray.train.history import HISTORY, read_history
@@ -50,28 +49,6 @@ def measure(name: str, folder: Path) -> float:
     return float(done.stdout.split()[-1])
 
 
-class _Rows(Dataset[dict[str, Tensor]]):
-    """The store's rows as the Trainer takes them; all tokens of text are trained."""
-
-    def __init__(self, folder: Path) -> None:
-        self._rows = Split(folder / "tokens", "train").rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        tokens = torch.from_numpy(self._rows[index]["tokens"].astype("int64"))
-        return {"input_ids": tokens, "labels": tokens}
-
-
-class _Clock(TrainerCallback):
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        self.times.append(time.perf_counter())
-
-
 def _arguments(work: Path, **arguments: Any) -> TrainingArguments:
     return TrainingArguments(
         str(work),
@@ -85,11 +62,11 @@ def _arguments(work: Path, **arguments: Any) -> TrainingArguments:
 
 def _trainer(folder: Path, work: Path, **arguments: Any) -> float:
     """The `Trainer` of transformers with its defaults, but for batch and steps."""
-    clock = _Clock()
+    clock = Clock()
     Trainer(
         AutoModelForCausalLM.from_pretrained(folder / "model"),
         _arguments(work, **arguments),
-        train_dataset=_Rows(folder),
+        train_dataset=Rows(folder),
         callbacks=[clock],
     ).train()
     return BATCH_SIZE * BLOCK_SIZE * STEPS / (clock.times[-1] - clock.times[WARM_UP - 1])
@@ -99,7 +76,7 @@ def _plain_loop(folder: Path, work: Path) -> float:
     """Twenty lines of PyTorch in fp32."""
     model = AutoModelForCausalLM.from_pretrained(folder / "model").train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    rows, times = _Rows(folder), []
+    rows, times = Rows(folder), []
     for step in range(WARM_UP + STEPS):
         first = step * BATCH_SIZE
         tokens = torch.stack([rows[i]["input_ids"] for i in range(first, first + BATCH_SIZE)])
@@ -174,7 +151,7 @@ def _trainer_on_functions(folder: Path, work: Path) -> float:
 
     Counts the tokens of documents, not the padding.
     """
-    clock, rows = _Clock(), _Functions(folder)
+    clock, rows = Clock(), _Functions(folder)
     tokenizer = load_tokenizer(folder / "model")
     counted: list[int] = []
 

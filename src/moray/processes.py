@@ -1,4 +1,4 @@
-"""How processes end, and how many can run at once."""
+"""How processes end."""
 
 import ctypes
 import os

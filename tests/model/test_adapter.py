@@ -78,6 +78,15 @@ def test_all_linear_layers_but_the_output_get_a_pair(model_folder: Path) -> None
     assert {shape[0] for shape in shapes.values()} == {3}
 
 
+OUTPUT = "model.layers.{}.self_attn.o_proj"
+
+
+def product(state: dict[str, Tensor], layer: int) -> Tensor:
+    """What a layer's adapter of rank r adds to its output projection, unscaled."""
+    up, down = (state[f"{OUTPUT.format(layer)}.lora_{name}.default.weight"] for name in "BA")
+    return up @ down
+
+
 @pytest.mark.parametrize(
     ("rslora", "scale"), [(False, 12 / 4), (True, 12 / 2)], ids=["lora", "rslora"]
 )
@@ -90,12 +99,7 @@ def test_what_is_added_is_scaled_by_alpha_over_rank_or_its_root(
     by_hand = load_model(model_folder)
     with torch.no_grad():
         for number, layer in enumerate(by_hand.get_decoder().layers):
-            stem = f"model.layers.{number}.self_attn.o_proj"
-            up, down = (
-                state[f"{stem}.lora_B.default.weight"],
-                state[f"{stem}.lora_A.default.weight"],
-            )
-            layer.self_attn.o_proj.weight += scale * up @ down
+            layer.self_attn.o_proj.weight += scale * product(state, number)
     torch.testing.assert_close(logits_of(model), logits_of(by_hand), rtol=1e-5, atol=1e-5)
 
 
@@ -106,13 +110,8 @@ def test_with_dora_magnitudes_are_trained_too(model_folder: Path) -> None:
     by_hand = load_model(model_folder)
     with torch.no_grad():
         for number, layer in enumerate(by_hand.get_decoder().layers):
-            stem = f"model.layers.{number}.self_attn.o_proj"
-            up, down = (
-                state[f"{stem}.lora_B.default.weight"],
-                state[f"{stem}.lora_A.default.weight"],
-            )
-            magnitude = state[f"{stem}.lora_magnitude_vector.default.weight"]
-            direction = layer.self_attn.o_proj.weight + up @ down
+            magnitude = state[f"{OUTPUT.format(number)}.lora_magnitude_vector.default.weight"]
+            direction = layer.self_attn.o_proj.weight + product(state, number)
             norm = direction.norm(dim=1, keepdim=True)
             layer.self_attn.o_proj.weight.copy_(magnitude.unsqueeze(1) * direction / norm)
     torch.testing.assert_close(logits_of(model), logits_of(by_hand), rtol=1e-5, atol=1e-5)

@@ -6,29 +6,12 @@ from typing import Any
 
 import pytest
 from checkpoints import tensors_of
+from jobs import train_run
 
-from moray.config.schema import Data, Ray, Train
 from moray.errors import UserError
-from moray.train.driver import run_training
 from moray.train.history import read_history
-from moray.train.job import Job, Place
+from moray.train.job import Place
 from moray.train.worker import train
-
-
-def run(job: Job, small: Path, output: Path, settings: Train, **ray: Any) -> None:
-    output.mkdir()
-    ray_settings = Ray(storage_path=str(job.work), **ray)
-    run_training(
-        "name",
-        small / "model",
-        small / "tokens",
-        output,
-        settings,
-        adapter=None,
-        data_settings=Data(block_size=64),
-        ray_settings=ray_settings,
-        code="",
-    )
 
 
 def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(
@@ -37,7 +20,7 @@ def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(
     job, output = make_job(), tmp_path / "output"
     train(job, alone)
     expected = list(read_history(job.work / "history.jsonl"))
-    run(job, small, output, job.settings, num_workers=2)
+    train_run(job, small, output, job.settings, num_workers=2)
     history = list(read_history(output / "history.jsonl"))
     assert "not compiled: the run takes some" in history[0]["note"]
     assert [line["step"] for line in history] == [line["step"] for line in expected]
@@ -57,7 +40,7 @@ def test_a_fault_in_a_worker_reaches_the_user_and_spends_no_retry(
 ) -> None:
     job = make_job(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0)
     with pytest.raises(UserError, match="at step 2"):
-        run(job, small, tmp_path / "output", job.settings, num_workers=1)
+        train_run(job, small, tmp_path / "output", job.settings, num_workers=1)
     lines = [line for path in job.work.glob("name/*/history.jsonl") for line in read_history(path)]
     assert [line["step"] for line in lines] == [0, 1]
 
@@ -71,6 +54,6 @@ def test_a_changed_setting_has_a_work_folder_of_its_own(
     for number, update in enumerate(({}, {"micro_batch_size": 1}, {"learning_rate": 0.5})):
         settings = job.settings.model_copy(update=update)
         with pytest.raises(UserError, match="num_workers"):
-            run(job, small, tmp_path / f"output-{number}", settings, **too_many)
+            train_run(job, small, tmp_path / f"output-{number}", settings, **too_many)
         folders = len(list((job.work / "name").iterdir()))
         assert folders == (1, 1, 2)[number]

@@ -12,31 +12,16 @@ from typing import Any
 
 import pytest
 from fleet import losses, until
+from jobs import train_run
 from pydantic import TypeAdapter
 
-from moray.config.schema import Data, Ray, Train, result_keys
+from moray.config.schema import Ray, result_keys
 from moray.errors import UserError
 from moray.train import checkpoint
-from moray.train.driver import run_training
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job, Place
 from moray.train.launchers.torchrun import launch
 from moray.train.worker import train
-
-
-def run(job: Job, small: Path, output: Path, settings: Train, **ray: Any) -> None:
-    output.mkdir()
-    run_training(
-        "name",
-        small / "model",
-        small / "tokens",
-        output,
-        settings,
-        adapter=None,
-        data_settings=Data(block_size=64),
-        ray_settings=Ray(storage_path=str(job.work), **ray),
-        code="",
-    )
 
 
 def test_a_run_is_recorded_with_the_losses_of_one_process(
@@ -45,7 +30,7 @@ def test_a_run_is_recorded_with_the_losses_of_one_process(
     job, output = make_job(), tmp_path / "output"
     train(job, alone)
     settings = job.settings.model_copy(update={"launcher": "torchrun"})
-    run(job, small, output, settings, num_workers=2)
+    train_run(job, small, output, settings, num_workers=2)
     history = [line["loss"] for line in read_history(output / HISTORY) if "loss" in line]
     assert history == pytest.approx(losses(job), rel=1e-5)
     record = json.loads((output / "train.json").read_text())
