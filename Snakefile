@@ -54,4 +54,4 @@ include: "workflow/rules/generate.smk"
 
 
 onstart:
-    check_resources(job for job in workflow.dag.needrun_jobs())
+    stop_on_sigterm(check_runs(workflow.dag.needrun_jobs()))

@@ -9,16 +9,21 @@ from typing import Any
 import pytest
 import torch
 from conversations import chat_tokenizer
+from jobs import Make, job_maker
+from small_model import MODEL
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema import Data, result_keys
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.corpus.document import Document
+from moray.corpus.sources.python_stdlib import functions
 from moray.model.load import load_model
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import write_manifest
+from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tokens.tokenizer import load_tokenizer
+from moray.train.job import Place
 
 _WORDS = """
 def return self value for in if not None import class lambda yield with as from naïve café Straße
@@ -164,3 +169,29 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[s
 
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(folder))
     return fill
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `model`, a Hugging Face folder, and `tokens`, a store of functions."""
+    folder = tmp_path_factory.mktemp("small")
+    rows = [row for row, _ in zip(functions(), range(80), strict=False)]
+    splits = ["test", "validation", *["train"] * 6]
+    pairs = ((splits[number % 8], Document(**row)) for number, row in enumerate(rows))
+    write_dataset(folder / "dataset", pairs, "prompt-completion", {"source": "test"})
+    base_model(folder / "model", MODEL, folder / "dataset")
+    cfg = {"format": "prompt-completion", **result_keys(Data(block_size=64))}
+    tokenize(folder / "dataset", folder / "model", folder / "tokens", cfg)
+    return folder
+
+
+@pytest.fixture
+def make_job(small: Path, tmp_path: Path) -> Make:
+    """See `job_maker`; in the test's folder."""
+    return job_maker(small, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def alone() -> Place:
+    """The place of a single worker."""
+    return Place(rank=0, world_size=1, device=torch.device("cpu"))

@@ -49,8 +49,8 @@ def losses(job: Job, key: str = "loss") -> list[float]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for what another process does; at most a minute."""
-    for _ in range(1200):
+    """Wait for what another process does; at most five minutes."""
+    for _ in range(6000):
         if condition():
             return
         time.sleep(0.05)

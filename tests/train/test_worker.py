@@ -122,7 +122,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
 
 
 def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
-    make_job: Any, alone: Place, capfd: pytest.CaptureFixture[str]
+    make_job: Any, alone: Place
 ) -> None:
     job = make_job()
     train(job, alone)
@@ -131,7 +131,8 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
     (newest / "__0_0.distcp").write_bytes(b"")
     assert train(job, alone)["resumed_from"] == 6
     assert losses(job) == expected
-    assert f"skipped {newest}: damaged __0_0.distcp" in capfd.readouterr().out
+    notes = [line["note"] for line in read_history(job.work / HISTORY) if "note" in line]
+    assert notes[-1] == "skipped checkpoint step-00000008: damaged __0_0.distcp"
 
 
 def test_a_finished_run_is_not_trained_again(make_job: Any, alone: Place) -> None:
@@ -142,9 +143,47 @@ def test_a_finished_run_is_not_trained_again(make_job: Any, alone: Place) -> Non
 
 def test_a_loss_that_is_not_finite_stops_before_the_step(make_job: Any, alone: Place) -> None:
     job = make_job(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0)
-    with pytest.raises(UserError, match="at step 2, expected a finite one"):
+    with pytest.raises(UserError, match=r"at step 2, expected a finite one; .* no checkpoint was"):
         train(job, alone)
     assert not list(checkpoint.folder_of(job.work).glob("*"))
+
+
+def test_the_line_of_a_loss_that_is_not_finite_names_the_last_good_checkpoint(
+    make_job: Any, alone: Place
+) -> None:
+    job = make_job(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0.6, save_steps=1)
+    with pytest.raises(UserError, match=r"at step 2, .* the checkpoint of step 1 is intact"):
+        train(job, alone)
+    assert damaged_files(checkpoint.path_of(checkpoint.folder_of(job.work), 1)) == []
+
+
+def test_a_checkpoint_is_saved_when_it_is_asked_for_and_the_request_goes(
+    make_job: Any, alone: Place
+) -> None:
+    undisturbed, job = make_job("undisturbed"), make_job(save_steps=100, save_total_limit=9)
+    train(undisturbed, alone)
+    (job.work.parent / "save").touch()
+    facts = train(job, alone)
+    assert facts["ended"]
+    steps = [checkpoint.step_of(path) for path in checkpoint.folder_of(job.work).iterdir()]
+    assert sorted(steps) == [1, 8]
+    assert not (job.work.parent / "save").exists()
+    assert losses(job) == losses(undisturbed)
+
+
+def test_a_training_that_is_asked_to_stop_saves_first_and_goes_on_with_the_same_bits(
+    make_job: Any, alone: Place
+) -> None:
+    undisturbed, job = make_job("undisturbed"), make_job(save_steps=100)
+    train(undisturbed, alone)
+    (job.work.parent / "stop").touch()
+    facts = train(job, alone)
+    assert (facts["ended"], facts["steps"]) == (False, 1)
+    assert not (job.work.parent / "stop").exists()
+    assert train(job, alone)["resumed_from"] == 1
+    assert losses(job) == losses(undisturbed)
+    ours, theirs = weights(job), weights(undisturbed)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def overfitting(make_job: Any, name: str, **settings: Any) -> Job:

@@ -1,6 +1,7 @@
 """What all rules share: the checked config, the code that a stage depends on, the lock."""
 
 import fcntl
+import signal
 import sys
 from pathlib import Path
 
@@ -63,16 +64,33 @@ def tokenize_input(wildcards):
     }
 
 
-def check_resources(jobs):
-    """Refuse workers that this machine can't hold before the first job, not before the last."""
-    from moray.cluster import check_cores
+def check_runs(jobs):
+    """Refuse runs that can't be trained here before the first job, not before the last."""
+    from moray.stages.preflight import preflight
 
     runs = {job.wildcards.run for job in jobs if job.rule.name == "finetune_run"}
     try:
-        for run in sorted(runs):
-            check_cores(EXPERIMENT.runs[run].ray, f"runs.{run}.ray")
-    except UserError as error:
+        preflight(EXPERIMENT, sorted(runs))
+    except ConfigError as error:
         sys.exit(str(error))
+    return runs
+
+
+def stop_on_sigterm(runs):
+    """Have runs save a checkpoint and end at SIGTERM, which Snakemake takes as: no more jobs."""
+    from moray.train.requests import Request, Requests
+
+    before = signal.getsignal(signal.SIGTERM)
+
+    def stop(number, frame):
+        for run in runs:
+            folder = Path(EXPERIMENT.runs[run].ray.storage_path, run)
+            if folder.is_dir():
+                Requests(folder).ask(Request.STOP)
+        before(number, frame)
+
+    if runs:
+        signal.signal(signal.SIGTERM, stop)
 
 
 def drop_stale_locks():

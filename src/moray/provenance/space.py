@@ -43,9 +43,14 @@ def telling_of_full_disk(folder: Path) -> Iterator[None]:
     except OSError as error:
         if not of_full_disk(error):
             raise
-        written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        raise UserError(
-            str(folder),
-            f"got a full disk after {written:,} bytes, expected room for more",
-            "free some and run the same command again",
-        ) from error
+        raise full_disk(folder) from error
+
+
+def full_disk(folder: Path) -> UserError:
+    """What the user is told when a folder takes no more."""
+    written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return UserError(
+        str(folder),
+        f"got a full disk after {written:,} bytes, expected room for more",
+        "free some and run the same command again",
+    )

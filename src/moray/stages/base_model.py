@@ -11,6 +11,7 @@ from moray.model.obtain import copy_folder, download_snapshot
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import new_folder, write_manifest
 from moray.stages.boundary import Folder, Section, command_line
+from moray.tokens.tokenizer import load_tokenizer
 
 # Of 4 MB each. A tokenizer hardly changes with more, and learns from them in a minute.
 _GROUPS_TO_LEARN_FROM = 64
@@ -37,6 +38,8 @@ def base_model(output: Folder, cfg: Section, dataset: Folder | None = None) -> N
         else:
             source = Path(cfg["path"])
         copy_folder(source, output)
+        # Its faults are told here rather than after the dataset's download.
+        load_tokenizer(output)
         parameters = load_model(output).num_parameters()
     write_manifest(output, model=cfg, parameters=parameters)
     say(f"model {output.name}: {parameters / 1e6:.1f} M parameters")

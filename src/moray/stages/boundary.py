@@ -34,7 +34,8 @@ def stage(log: str | Path) -> Iterator[None]:
             yield
         except (UserError, ConfigError) as error:
             traceback.print_exc()
-            say(f"error: {error}")
+            for line in str(error).splitlines():
+                say(f"error: {line}")
             sys.exit(1)
         except KeyboardInterrupt:
             sys.exit(128 + signal.SIGINT)

@@ -62,11 +62,17 @@ def newest(folder: Path, skipped: Callable[[Path, list[str]], None]) -> Path | N
     return None
 
 
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint, sound or not; 0 if there is none."""
+    return max(map(step_of, _committed(folder)), default=0)
+
+
 def resume_point(folder: Path, skipped: Callable[[Path, list[str]], None]) -> int:
     """The step of the newest sound checkpoint, 0 if there is none; damaged newer ones go.
 
-    They would count among those that are kept.
+    They would count among those that are kept. What dead attempts left half-written goes too.
     """
+    _remove_half_written(folder)
     found = newest(folder, skipped)
     step = step_of(found) if found else 0
     remove_from(folder, step + 1)
@@ -90,6 +96,10 @@ def remove_old(folder: Path, keep: int, best: int | None = None) -> None:
     for path in _committed(folder)[:-keep]:
         if best is None or path != path_of(folder, best):
             shutil.rmtree(path)
+    _remove_half_written(folder)
+
+
+def _remove_half_written(folder: Path) -> None:
     for path in folder.glob(f"{_PREFIX}*.tmp-*"):
         # A dying worker elsewhere may still write there.
         shutil.rmtree(path, ignore_errors=True)

@@ -18,8 +18,12 @@ def sum_over_workers(value: Tensor) -> Tensor:
     return value
 
 
-def together(make: Callable[[], Value]) -> Value:
+def together(make: Callable[[], Value], group: dist.ProcessGroup | None = None) -> Value:
     """What `make` gives on each worker, once it has on all of them.
+
+    Args:
+        make: called on each worker.
+        group: by which they tell each other; the default one unless given.
 
     Raises:
         UserError: on all workers, if it did on any: else the others would wait for ever.
@@ -32,7 +36,7 @@ def together(make: Callable[[], Value]) -> Value:
         fault = error.args
     if dist.is_initialized():
         faults: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(faults, fault)
+        dist.all_gather_object(faults, fault, group)
         fault = next(filter(None, faults), None)
     if fault:
         raise UserError(*fault)

@@ -7,16 +7,21 @@ from typing import Any
 
 from moray.config.schema import Adapter, Data, Ray, Train, result_keys
 from moray.console import say
+from moray.errors import ConfigError, UserError
+from moray.model.shapes import shapes_in
 from moray.provenance.digest import fingerprint
 from moray.provenance.manifest import MANIFEST, write_json
 from moray.provenance.versions import software
 from moray.tokens.remote import copy_to
 from moray.train import checkpoint
+from moray.train.failures import WorkersFailedError, forget, meaning_of
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.launchers import ray_train, torchrun
 from moray.train.lock import sole_driver
+from moray.train.preflight import faults
 from moray.train.progress import shown
+from moray.train.requests import Request, Requests, beside_signals, stopped_by_signals
 
 _LAUNCHERS = {"ray": ray_train.launch, "torchrun": torchrun.launch}
 
@@ -56,10 +61,17 @@ def run_training(
         cache=Path(ray_settings.storage_path, ".compiled").absolute(),
         rows_url=_rows_url(tokens.absolute(), data_settings),
     )
-    with sole_driver(work), shown(work, run):
-        began = time.perf_counter()
-        facts = _LAUNCHERS[settings.launcher](job, ray_settings, run)
-        seconds = time.perf_counter() - began
+    if found := faults(run, settings, adapter, ray_settings, shapes_in(start), output):
+        raise ConfigError(found)
+    began = time.perf_counter()
+    facts = _launched(job, ray_settings, run)
+    seconds = time.perf_counter() - began
+    if not facts.pop("ended"):
+        raise UserError(
+            f"runs.{run}",
+            f"got a request to stop, and did at step {facts['steps']}, with a checkpoint",
+            "run the same command again to go on from there",
+        )
     last = checkpoint.path_of(checkpoint.folder_of(work), facts["exported_step"])
     shutil.copyfile(work / HISTORY, output / HISTORY)
     record: dict[str, Any] = {
@@ -77,6 +89,20 @@ def run_training(
     loss = next(line["loss"] for line in reversed(lines) if "loss" in line)
     resumed = f", resumed from step {facts['resumed_from']}" if facts["resumed_from"] else ""
     say(f"run {run}: {facts['steps']} steps{resumed}, loss {loss:.4f}, {seconds:.0f} s")
+
+
+def _launched(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
+    """Facts of a training that came to its end, or to one that was asked for."""
+    requests = Requests(job.work.parent)
+    with sole_driver(job.work), shown(job.work, run), stopped_by_signals(requests, run):
+        forget(job.work)
+        for request in (Request.SAVE, Request.STOP):
+            requests.done(request)
+        launch = _LAUNCHERS[job.settings.launcher]
+        try:
+            return beside_signals(lambda: launch(job, ray_settings, run))
+        except WorkersFailedError as error:
+            raise meaning_of(error, job, run, ray_settings.max_failures) from error
 
 
 def _rows_url(tokens: Path, settings: Data) -> str | None:

@@ -1,22 +1,26 @@
 """Writing checkpoints beside the training, and reading them back.
 
 Tensors are written by PyTorch's distributed checkpointing: each worker writes what it holds, and
-any number of workers can read it. Its `.metadata` is a pickle, so it is only ever read from a
-checkpoint whose manifest holds, in the run's own folder.
+any number of workers can read it. Its `.metadata` is a pickle, of which `MetadataReader` takes
+descriptions of tensors and nothing else; tensors are read by `torch.load(weights_only=True)`.
 """
 
+import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from moray.provenance.space import telling_of_full_disk
 from moray.train import checkpoint
-from moray.train.collectives import from_first_worker
+from moray.train.collectives import from_first_worker, together
+from moray.train.metadata import MetadataReader
 
 
 class Saver:
@@ -53,7 +57,11 @@ class Saver:
         self._pending = self._thread.submit(self._write, step, copy, self._folder / name, best)
 
     def finish(self) -> None:
-        """Wait until what was saved last is there for good."""
+        """Wait until what was saved last is there for good.
+
+        Raises:
+            UserError: if the disk is full; checkpoints before that one are as they were.
+        """
         if self._pending:
             self._pending.result()
             self._pending = None
@@ -61,14 +69,33 @@ class Saver:
     def _write(
         self, step: int, state: dict[str, Tensor], temporary: Path, best: int | None
     ) -> None:
-        save(
-            state,
-            # The manifest brings the files to the disk.
-            storage_writer=FileSystemWriter(temporary, sync_files=False),
-            process_group=self._group,
-            no_dist=self._group is None,
-        )
-        if self._group is None or dist.get_rank() == 0:
+        try:
+            self._write_tensors(state, temporary)
+            # The others must not go on as if it were there.
+            together(lambda: self._commit(step, temporary, best), self._group)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+    def _write_tensors(self, state: dict[str, Tensor], temporary: Path) -> None:
+        with telling_of_full_disk(self._folder):
+            try:
+                save(
+                    state,
+                    # The manifest brings the files to the disk.
+                    storage_writer=FileSystemWriter(temporary, sync_files=False),
+                    process_group=self._group,
+                    no_dist=self._group is None,
+                )
+            except CheckpointException as failed:
+                # Raised on all workers if it was on one.
+                error, _ = next(iter(failed.failures.values()))
+                raise error from failed
+
+    def _commit(self, step: int, temporary: Path, best: int | None) -> None:
+        if self._group is not None and dist.get_rank() > 0:
+            return
+        with telling_of_full_disk(self._folder):
             checkpoint.commit(self._folder, step, temporary)
             checkpoint.remove_old(self._folder, self._keep, best)
 
@@ -83,6 +110,6 @@ def read_state(folder: Path, state: dict[str, Tensor], alone: bool = False) -> N
     """
     load(
         state,
-        storage_reader=FileSystemReader(folder),
+        storage_reader=MetadataReader(folder),
         no_dist=alone or not dist.is_initialized(),
     )

@@ -5,28 +5,36 @@ import torch
 from torch import Tensor
 
 from moray.config.schema import Train
-from moray.tokens.batch import num_trained
+from moray.tokens.batch import Batch, num_trained
 from moray.tokens.store import Split
 from moray.train.collectives import sum_over_workers
 from moray.train.compilation import uncompiled
-from moray.train.feed import Feed, micro_batches
+from moray.train.feed import micro_batches
 from moray.train.job import Place
 from moray.train.precision import autocast
 from moray.train.strategies import Strategy
 
 
-def gradients(strategy: Strategy, feed: Feed, settings: Train, place: Place) -> Tensor:
+def gradients(
+    strategy: Strategy, batches: list[Batch], tokens: int, settings: Train, place: Place
+) -> Tensor:
     """Accumulate the gradient of the step's mean loss over all of its tokens, on all workers.
+
+    Args:
+        strategy: holds the module and its gradients.
+        batches: this worker's micro-batches.
+        tokens: that are trained in the step, on all workers.
+        settings: the `train` section.
+        place: this worker.
 
     Returns:
         This worker's share of that loss, shape ().
     """
     # Workers that see more trained tokens weigh more: the sum is divided by the tokens of the
     # whole step, and the mean over workers that the strategy takes is undone.
-    tokens = sum_over_workers(torch.tensor(feed.trained, device=place.device))
     total = torch.zeros((), device=place.device)
-    for number, batch in enumerate(feed.batches, 1):
-        with strategy.micro_batch(last=number == len(feed.batches)):
+    for number, batch in enumerate(batches, 1):
+        with strategy.micro_batch(last=number == len(batches)):
             with autocast(settings.precision, place.device):
                 loss = strategy.module(batch.to(place.device)) / tokens
             strategy.backward(loss * place.world_size)

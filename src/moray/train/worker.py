@@ -1,8 +1,7 @@
 """The training loop: what every worker does, whoever starts it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,25 +10,27 @@ from torch import Tensor
 
 from moray.config.schema import Train
 from moray.errors import UserError
-from moray.provenance.manifest import damaged_files, read_manifest
+from moray.provenance.manifest import read_manifest
 from moray.tokens.loader import Share, from_memory, from_stream
 from moray.tokens.order import Order
 from moray.tokens.rows import Rows
 from moray.tokens.store import Split
-from moray.train import checkpoint
 from moray.train.build import build
-from moray.train.collectives import from_first_worker, sum_over_workers
-from moray.train.early_stopping import Evaluations
+from moray.train.checkpoint import folder_of, newest_step
+from moray.train.collectives import sum_over_workers
+from moray.train.failures import explained
 from moray.train.feed import feeds
-from moray.train.history import History, evaluations
 from moray.train.job import Job, Place
 from moray.train.lock import sole_writer
 from moray.train.memory import collect, collected_when_asked, keep_freed_memory
 from moray.train.precision import resolve
-from moray.train.saver import Saver, read_state
+from moray.train.requests import Request, Requests
+from moray.train.resume import resume
+from moray.train.saver import Saver
 from moray.train.schedule import learning_rate
+from moray.train.stall import ended_by_stall
 from moray.train.step import gradients, held_out_loss
-from moray.train.strategies import Strategy, make_strategy
+from moray.train.strategies import make_strategy
 from moray.train.throughput import Stopwatch
 
 
@@ -40,15 +41,21 @@ def train(job: Job, place: Place) -> dict[str, Any]:
         Facts of the training for `train.json`; the same on all workers but for the times.
 
     Raises:
-        UserError: if the loss or the gradient is not finite; nothing was saved since.
+        UserError: on all workers: the gradient is not finite, and nothing was saved since; or the
+            disk is full.
     """
     torch.set_num_threads(job.threads)
     keep_freed_memory()
-    with sole_writer(job.work) if place.rank == 0 else nullcontext(), collected_when_asked():
-        return _train(job, place)
+    with (
+        explained(job, place),
+        sole_writer(job.work) if place.rank == 0 else nullcontext(),
+        collected_when_asked(),
+        ended_by_stall(job.work, place.rank, job.settings.stall_timeout) as alive,
+    ):
+        return _train(job, place, alive)
 
 
-def _train(job: Job, place: Place) -> dict[str, Any]:
+def _train(job: Job, place: Place, alive: Callable[[], None]) -> dict[str, Any]:
     settings = job.settings
     manifest, held_out = read_manifest(job.tokens), Split(job.tokens, "validation")
     order = Order(manifest["splits"]["train"]["windows"], settings.global_batch_size, settings.seed)
@@ -57,10 +64,11 @@ def _train(job: Job, place: Place) -> dict[str, Any]:
 
     strategy = make_strategy(settings, place)
     built = build(job, place, strategy, held_out.block_size, num_steps * step_tokens)
-    first_step, history, judged = _resume(job, place, strategy)
+    first_step, history, judged = resume(job, place, strategy, num_steps)
     if history and first_step == 0:
         history.append(step=0, num_steps=num_steps, note=built.note)
-    saver = Saver(checkpoint.folder_of(job.work), settings.save_total_limit)
+    requests = Requests(job.work.parent)
+    saver = Saver(folder_of(job.work), settings.save_total_limit)
     stopwatch, done = Stopwatch(place, step_tokens, built.flops_per_token, first_step), first_step
     rows = _rows(job, order, Share(first_step, num_steps, place.rank, place.world_size))
 
@@ -68,8 +76,12 @@ def _train(job: Job, place: Place) -> dict[str, Any]:
     for feed in feeds(rows, settings.micro_batch_size):
         if judged.stop:
             break
+        alive()
         _seed_dropout(settings.seed, done, place.rank)
-        loss = gradients(strategy, feed, settings, place)
+        # One message for both: what the mean is taken over, and what only the first worker sees.
+        told = (feed.trained, requests.pending() if place.rank == 0 else Request.NONE)
+        tokens, request = sum_over_workers(torch.tensor(told)).tolist()
+        loss = gradients(strategy, feed.batches, tokens, settings, place)
         rate = learning_rate(settings, done, num_steps)
         norm = strategy.step(rate)
         # NaN and infinity stay.
@@ -77,11 +89,13 @@ def _train(job: Job, place: Place) -> dict[str, Any]:
         done += 1
 
         due = _due(settings, done, num_steps)
+        if request:
+            due.add("save")
         # Looking at it makes the host wait for a GPU, so not at each step there; nothing is saved
         # before it was looked at.
         if (due or place.device.type == "cpu") and not torch.isfinite(largest_norm):
             saver.finish()
-            raise _not_finite(done, largest_norm)
+            raise _not_finite(done, largest_norm, newest_step(folder_of(job.work)))
         if not due:
             continue
         largest_norm.zero_()
@@ -107,6 +121,12 @@ def _train(job: Job, place: Place) -> dict[str, Any]:
             if history:
                 history.sync()
             saver.save(done, strategy.state(), best)
+        if request:
+            saver.finish()
+            if place.rank == 0:
+                requests.done(Request(request))
+        if request == Request.STOP:
+            break
         collect()
         stopwatch.start(done)
     saver.finish()
@@ -114,6 +134,7 @@ def _train(job: Job, place: Place) -> dict[str, Any]:
     return {
         "steps": done,
         "exported_step": done if best is None else best,
+        "ended": judged.stop or done == num_steps,
         "resumed_from": first_step,
         "precision": resolve(settings.precision, place.device),
         "compiled": built.compiled,
@@ -140,43 +161,15 @@ def _rows(job: Job, order: Order, share: Share) -> Iterator[Rows]:
     return from_stream(job.tokens, job.rows_url, order, share)
 
 
-def _resume(job: Job, place: Place, strategy: Strategy) -> tuple[int, History | None, Evaluations]:
-    """Take up the newest sound checkpoint: the steps done, their history and evaluations."""
-    folder = checkpoint.folder_of(job.work)
-    # The first worker decides: on a shared file system the others might not see all yet.
-    step = from_first_worker(lambda: _resume_point(job, folder))
-    if step:
-        strategy.restore(lambda state: read_state(checkpoint.path_of(folder, step), state))
-    history = History(job.work, step) if place.rank == 0 else None
-    losses = from_first_worker(lambda: evaluations(job.work, until=step))
-    return step, history, Evaluations(job.settings.early_stopping_patience, losses)
-
-
-def _resume_point(job: Job, folder: Path) -> int:
-    """The step of the newest sound checkpoint whose best one, where that counts, is sound too."""
-    step = checkpoint.resume_point(folder, _tell_skipped)
-    while step and job.settings.load_best_model_at_end:
-        best = Evaluations(None, evaluations(job.work, until=step)).best
-        if best is None or not damaged_files(checkpoint.path_of(folder, best)):
-            break
-        # What was lost has to be trained anew.
-        checkpoint.remove_from(folder, best)
-        step = checkpoint.resume_point(folder, _tell_skipped)
-    return step
-
-
-def _tell_skipped(path: Path, damaged: list[str]) -> None:
-    print(f"skipped {path}: damaged {', '.join(damaged)}", flush=True)
-
-
 def _seed_dropout(seed: int, step: int, rank: int) -> None:
     """Make dropout a function of the step, so that a resumed run draws what it would have."""
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0]))
 
 
-def _not_finite(step: int, norm: Tensor) -> UserError:
+def _not_finite(step: int, norm: Tensor, saved: int) -> UserError:
     return UserError(
         "train.learning_rate",
         f"got a gradient norm of {norm.item()} at step {step}, expected a finite one",
-        "lower it, or look at the data of that step; the last checkpoint is intact",
+        "lower it, or look at the data of that step; "
+        + (f"the checkpoint of step {saved} is intact" if saved else "no checkpoint was there yet"),
     )

@@ -122,6 +122,12 @@ class Train(Model):
         False,
         description="Whether the model of the lowest validation loss is exported, not the last.",
     )
+    stall_timeout: float = execution_only(
+        1800.0,
+        gt=0,
+        description="Seconds without a step after which a worker counts as hung; its stacks are "
+        "in the log then. Starting and compiling count as a step.",
+    )
     save_steps: PositiveInt = execution_only(100, description="Steps between checkpoints.")
     save_total_limit: PositiveInt = execution_only(
         2, description="Newest checkpoints that are kept, besides the best."

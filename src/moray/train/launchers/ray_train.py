@@ -7,6 +7,7 @@ from typing import Any
 from moray.cluster import connected
 from moray.config.schema import Ray
 from moray.errors import UserError
+from moray.train.failures import WorkersFailedError
 from moray.train.job import Job, Place
 
 
@@ -18,9 +19,10 @@ def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
 
     Raises:
         UserError: what a worker raised, or if the workers ask for more than there is.
+        WorkersFailedError: if workers were lost or failed more often than the config allows.
     """
     with connected(ray_settings, f"runs.{run}.ray", job.rows_url is not None) as use_gpu:
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
         from ray.train.torch import TorchConfig, TorchTrainer
 
         trainer = TorchTrainer(
@@ -41,7 +43,10 @@ def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
                 ),
             ),
         )
-        outcome: dict[str, Any] = trainer.fit().return_value
+        try:
+            outcome: dict[str, Any] = trainer.fit().return_value
+        except TrainingFailedError as error:
+            raise WorkersFailedError(str(error).strip().splitlines()[-1]) from error
     if "fault" in outcome:
         raise UserError(*outcome["fault"])
     return outcome

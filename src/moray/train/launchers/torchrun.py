@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -22,6 +22,7 @@ from moray.config.schema import Ray
 from moray.errors import UserError
 from moray.processes import die_with_parent
 from moray.provenance.manifest import write_json
+from moray.train.failures import WorkersFailedError
 from moray.train.job import Job, Place
 
 _JOB = TypeAdapter(Job)
@@ -35,6 +36,7 @@ def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
 
     Raises:
         UserError: what a worker raised, or if the workers ask for more than there is.
+        WorkersFailedError: if workers were lost or failed more often than the config allows.
     """
     path, workers = f"runs.{run}.ray", ray_settings.num_workers
     check_cores(ray_settings, path)
@@ -61,7 +63,7 @@ def run_workers(workers: int, command: list[str], max_restarts: int) -> None:
     """Run Python with these arguments in so many processes that find each other.
 
     Raises:
-        RuntimeError: if processes failed more often than `max_restarts`.
+        WorkersFailedError: if processes failed more often than `max_restarts`.
     """
     with TemporaryDirectory(prefix="moray-") as logs:
         config = LaunchConfig(
@@ -78,11 +80,9 @@ def run_workers(workers: int, command: list[str], max_restarts: int) -> None:
         )
         try:
             elastic_launch(config, sys.executable)(*command)
-        except SignalException as error:
-            raise KeyboardInterrupt from error
         except ChildFailedError as error:
             _, failure = error.get_first_failure()
-            raise RuntimeError(f"worker {failure.local_rank}: {failure.message}") from error
+            raise WorkersFailedError(f"worker {failure.local_rank}: {failure.message}") from error
 
 
 @contextmanager

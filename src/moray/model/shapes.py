@@ -1,0 +1,64 @@
+"""The shapes of a model's weights, before anything is loaded."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import safe_open
+
+from moray.config.schema import ScratchModel
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def shapes_in(folder: Path) -> Shapes:
+    """The shapes of the weights in a Hugging Face folder, by name."""
+    shapes: Shapes = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="numpy") as weights:
+            for name in weights.keys():  # noqa: SIM118 - it is no mapping
+                shapes[name] = tuple(weights.get_slice(name).get_shape())
+    return shapes
+
+
+def llama_shapes(section: ScratchModel) -> Shapes:
+    """The shapes that a Llama from scratch will have."""
+    width, inner, vocabulary = (
+        section.hidden_size,
+        section.intermediate_size,
+        section.tokenizer.vocab_size,
+    )
+    heads = section.num_attention_heads
+    keys = width // heads * (section.num_key_value_heads or heads)
+    block = {
+        "q_proj": (width, width),
+        "k_proj": (keys, width),
+        "v_proj": (keys, width),
+        "o_proj": (width, width),
+        "gate_proj": (inner, width),
+        "up_proj": (inner, width),
+        "down_proj": (width, inner),
+        "input_layernorm": (width,),
+        "post_attention_layernorm": (width,),
+    }
+    shapes: Shapes = {"embed_tokens": (vocabulary, width), "norm": (width,)}
+    for number in range(section.num_hidden_layers):
+        shapes |= {f"layers.{number}.{name}": shape for name, shape in block.items()}
+    return shapes if section.tie_word_embeddings else shapes | {"lm_head": (vocabulary, width)}
+
+
+def num_parameters(shapes: Shapes) -> int:
+    """How many numbers the weights have."""
+    return sum(map(math.prod, shapes.values()))
+
+
+def num_adapter_parameters(shapes: Shapes, rank: int) -> int:
+    """How many numbers adapters of a rank have, at most: on each matrix but the embeddings."""
+    return sum(rank * sum(shape) for shape in _matrices(shapes))
+
+
+def _matrices(shapes: Shapes) -> Iterator[tuple[int, ...]]:
+    outside = ("embed", "lm_head", "wte", "wpe")
+    for name, shape in shapes.items():
+        if len(shape) == 2 and not any(part in name for part in outside):
+            yield shape

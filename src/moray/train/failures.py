@@ -1,0 +1,97 @@
+"""From what ended the workers to a line that says what to do.
+
+A failure of a worker is tried again, as often as `ray.max_failures` allows, since it may be the
+machine's. So the worker raises it as it is, and leaves its meaning in a file for the driver, which
+tells it when no try is left.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from moray.errors import UserError
+from moray.provenance.manifest import write_json
+from moray.provenance.space import full_disk, of_full_disk
+from moray.train import stall
+from moray.train.checkpoint import folder_of, newest_step
+from moray.train.history import HISTORY, read_history
+from moray.train.job import Job, Place
+
+_MEANING = "failure.json"
+
+# How PyTorch's allocators on a CPU say it; on a GPU they have an exception.
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc")
+
+
+class WorkersFailedError(Exception):
+    """Workers failed more often than the config allows; the text is of the last failure."""
+
+
+@contextmanager
+def explained(job: Job, place: Place) -> Iterator[None]:
+    """Leave the meaning of a failure in the body for the driver."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if meaning := _meaning(error, job, place):
+            write_json(job.work / _MEANING, meaning.args)
+        raise
+
+
+def _meaning(error: Exception, job: Job, place: Place) -> UserError | None:
+    if of_full_disk(error):
+        return full_disk(job.work)
+    if not _of_memory(error):
+        return None
+    rows = job.settings.micro_batch_size
+    other = "set train.gradient_checkpointing: true or train.strategy: fsdp2"
+    return UserError(
+        "train.micro_batch_size",
+        f"got {rows}, for which the memory of worker {place.rank} on a {place.device.type} is too "
+        f"small ({str(error).strip().splitlines()[0]}), expected what fits",
+        f"lower it, or {other}" if rows > 1 else other,
+    )
+
+
+def _of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
+
+
+def forget(work: Path) -> None:
+    """Remove what earlier starts of a run have left."""
+    (work / _MEANING).unlink(missing_ok=True)
+    stall.forget(work)
+
+
+def meaning_of(failed: WorkersFailedError, job: Job, run: str, max_failures: int) -> UserError:
+    """What the user is told of a run whose workers failed for good; stacks go to the log."""
+    file = job.work / _MEANING
+    if file.exists():
+        return UserError(*json.loads(file.read_text()))
+    if hung := stall.stacks(job.work):
+        for rank, text in hung.items():
+            print(f"worker {rank} hung here:\n{text}", file=sys.stderr)
+        workers = ", ".join(map(str, hung))
+        lines = read_history(job.work / HISTORY)
+        last = max((line["step"] for line in lines), default=0)
+        return UserError(
+            f"runs.{run}.train.stall_timeout",
+            f"got no step within {job.settings.stall_timeout:g} s on workers {workers}, the last "
+            f"known one is {last}",
+            "see where they hung in the log; raise it if steps take that long",
+        )
+    saved = newest_step(folder_of(job.work))
+    return UserError(
+        f"runs.{run}.ray.max_failures",
+        f"got more than {max_failures} failures of workers, the last: {failed}",
+        "see the log; a worker that was killed may have run out of memory: lower "
+        f"train.micro_batch_size then; the same command goes on from step {saved}",
+    )

@@ -1,0 +1,47 @@
+"""Going on from the newest sound checkpoint."""
+
+from pathlib import Path
+
+from moray.provenance.manifest import damaged_files
+from moray.train import checkpoint
+from moray.train.checkpoint import folder_of
+from moray.train.collectives import from_first_worker
+from moray.train.early_stopping import Evaluations
+from moray.train.history import History, evaluations
+from moray.train.job import Job, Place
+from moray.train.saver import read_state
+from moray.train.strategies import Strategy
+
+
+def resume(
+    job: Job, place: Place, strategy: Strategy, num_steps: int
+) -> tuple[int, History | None, Evaluations]:
+    """Take up the newest sound checkpoint: the steps done, their history and evaluations."""
+    folder, skipped = folder_of(job.work), list[str]()
+    # The first worker decides: on a shared file system the others might not see all yet.
+    step = from_first_worker(lambda: _resume_point(job, folder, skipped))
+    if step:
+        strategy.restore(lambda state: read_state(checkpoint.path_of(folder, step), state))
+    history = History(job.work, step) if place.rank == 0 else None
+    if history:
+        for note in skipped:
+            history.append(step=step, num_steps=num_steps, note=note)
+    losses = from_first_worker(lambda: evaluations(job.work, until=step))
+    return step, history, Evaluations(job.settings.early_stopping_patience, losses)
+
+
+def _resume_point(job: Job, folder: Path, skipped: list[str]) -> int:
+    """The step of the newest sound checkpoint whose best one, where that counts, is sound too."""
+
+    def skip(path: Path, damaged: list[str]) -> None:
+        skipped.append(f"skipped checkpoint {path.name}: damaged {', '.join(damaged)}")
+
+    step = checkpoint.resume_point(folder, skip)
+    while step and job.settings.load_best_model_at_end:
+        best = Evaluations(None, evaluations(job.work, until=step)).best
+        if best is None or not damaged_files(checkpoint.path_of(folder, best)):
+            break
+        # What was lost has to be trained anew.
+        checkpoint.remove_from(folder, best)
+        step = checkpoint.resume_point(folder, skip)
+    return step

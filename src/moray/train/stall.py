@@ -1,0 +1,44 @@
+"""A training that hangs becomes one that fails, with word of where each worker was."""
+
+import faulthandler
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_PREFIX = "stalled-"
+
+
+@contextmanager
+def ended_by_stall(work: Path, rank: int, seconds: float) -> Iterator[Callable[[], None]]:
+    """During the body, end this process if the function that is given isn't called in time.
+
+    The stacks of its threads are written before, by a thread that doesn't need the interpreter,
+    which may be what hangs.
+
+    Args:
+        work: folder for the stacks.
+        rank: of this worker.
+        seconds: between two calls, at most.
+    """
+    with (work / f"{_PREFIX}{rank}.txt").open("a") as file:
+
+        def alive() -> None:
+            faulthandler.dump_traceback_later(seconds, file=file, exit=True)
+
+        alive()
+        try:
+            yield alive
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def stacks(work: Path) -> dict[int, str]:
+    """The stacks of workers that hung, by rank."""
+    files = {path: path.read_text() for path in sorted(work.glob(f"{_PREFIX}*.txt"))}
+    return {int(path.stem.removeprefix(_PREFIX)): text for path, text in files.items() if text}
+
+
+def forget(work: Path) -> None:
+    """Remove what an earlier start of the run has left."""
+    for path in work.glob(f"{_PREFIX}*.txt"):
+        path.unlink()

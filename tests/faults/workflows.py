@@ -1,0 +1,121 @@
+"""Workflows that lose a process while they train, and what is left of them."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from fleet import until
+from project import ROOT, Project
+
+STEPS, SAVE_STEPS = 400, 20
+COMMAND = ("snakemake", "finetune", "--cores", "8")
+
+Changes = dict[str, Any]
+
+
+def prepare(folder: Path, changes: Changes) -> Project:
+    """A project with one run, whose data, base and tokens are there.
+
+    Args:
+        folder: where it is made.
+        changes: values by dotted path in `defaults`.
+    """
+    project = Project.create(folder)
+    project.configure(["runs"], {"only": {"model": "tiny", "dataset": "functions"}})
+    for key, value in {"train.max_steps": STEPS, "train.save_steps": SAVE_STEPS}.items():
+        project.configure(["defaults", *key.split(".")], value)
+    for key, value in changes.items():
+        project.configure(["defaults", *key.split(".")], value)
+    done = project.snakemake("data")
+    assert done.returncode == 0, done.stderr
+    return project
+
+
+def environment(project: Project, **injected: Any) -> dict[str, str]:
+    """That of a workflow whose rows are recorded, and with more injected."""
+    whole = project.environment()
+    injected = {"ledger": str(project.folder / "ledger.jsonl"), **injected}
+    return whole | {
+        "PYTHONPATH": f"{whole['PYTHONPATH']}:{ROOT / 'tests/injected'}",
+        "INJECTED": json.dumps(injected),
+    }
+
+
+def run(project: Project, **injected: Any) -> subprocess.CompletedProcess[str]:
+    """Run the workflow to its end."""
+    return subprocess.run(
+        COMMAND,
+        cwd=project.folder,
+        env=environment(project, **injected),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def run_and_kill(project: Project, victim: str, step: int) -> int:
+    """Run the workflow, SIGKILL one of its processes once a step is done; its exit status."""
+    with (project.folder / "killed.log").open("w") as log:
+        workflow = subprocess.Popen(
+            COMMAND, cwd=project.folder, env=environment(project), stdout=log, stderr=log
+        )
+    until(lambda: last_step(project) >= step or workflow.poll() is not None)
+    os.kill(_VICTIMS[victim](psutil.Process(workflow.pid)).pid, signal.SIGKILL)
+    return workflow.wait()
+
+
+def _named(text: str) -> Callable[[psutil.Process], psutil.Process]:
+    def find(workflow: psutil.Process) -> psutil.Process:
+        family = workflow.children(recursive=True)
+        found = [process for process in family if text in " ".join(process.cmdline())]
+        # The one that was started last: a shell around a script comes before it.
+        return max(found, key=lambda process: process.pid)
+
+    return find
+
+
+_VICTIMS: dict[str, Callable[[psutil.Process], psutil.Process]] = {
+    "worker": _named("ray::RayTrainWorker"),
+    "driver": _named(".snakemake/scripts/"),
+    "raylet": _named("/raylet/raylet"),
+    "snakemake": lambda workflow: workflow,
+}
+
+
+def last_step(project: Project) -> int:
+    """The last step that the history has; -1 before any."""
+    found = list(project.folder.glob("results/state/only/*/history.jsonl"))
+    lines = found[0].read_text().splitlines(keepends=True) if found else []
+    steps = [json.loads(line)["step"] for line in lines if line.endswith("\n") and "loss" in line]
+    return max(steps, default=-1)
+
+
+def weights(project: Project) -> str:
+    """The SHA-256 of the model that came out."""
+    path = project.folder / "results/runs/only/model/model.safetensors"
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def rows_by_step(project: Project) -> dict[int, list[str]]:
+    """Digests of the rows of each step, over all workers, as of the attempt that did it last."""
+    last: dict[int, int] = {}
+    rows: dict[tuple[int, int], list[str]] = {}
+    for line in (project.folder / "ledger.jsonl").read_text().splitlines():
+        process, rank, step, digests = json.loads(line)
+        known = process in last
+        assert step == last[process] + 1 if known else (rank, step - 1) in {*rows, (rank, -1)}, (
+            "no worker skips a step, and none goes on where none was"
+        )
+        last[process] = step
+        rows[rank, step] = digests
+    whole: dict[int, list[str]] = defaultdict(list)
+    for (_, step), digests in sorted(rows.items()):
+        whole[step] += digests
+    return dict(whole)
