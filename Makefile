@@ -4,13 +4,17 @@ PYTHON ?= python3
 READY := .venv/.ready
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: finetune eval generate test lint format docs lock
+.PHONY: finetune eval generate test test-faults lint format docs lock
 
 finetune eval generate: $(READY)
 	snakemake --cores all $@
 
 test: $(READY)
 	python -m pytest
+
+# Kills whole workflows, again and again: three quarters of an hour on two cores.
+test-faults: $(READY)
+	python -m pytest -m faults
 
 lint: $(READY)
 	ruff check .

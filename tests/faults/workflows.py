@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,32 +62,44 @@ def run(project: Project, **injected: Any) -> subprocess.CompletedProcess[str]:
 
 
 def run_and_kill(project: Project, victim: str, step: int) -> int:
-    """Run the workflow, SIGKILL one of its processes once a step is done; its exit status."""
+    """Run the workflow, SIGKILL one of its processes once a step is done; its exit status.
+
+    Args:
+        project: has no model yet.
+        victim: a worker, the driver, the raylet or snakemake.
+        step: -1 for the moment at which the victim is there.
+    """
     with (project.folder / "killed.log").open("w") as log:
-        workflow = subprocess.Popen(
+        started = subprocess.Popen(
             COMMAND, cwd=project.folder, env=environment(project), stdout=log, stderr=log
         )
-    until(lambda: last_step(project) >= step or workflow.poll() is not None)
-    os.kill(_VICTIMS[victim](psutil.Process(workflow.pid)).pid, signal.SIGKILL)
-    return workflow.wait()
+    workflow = psutil.Process(started.pid)
+    until(lambda: last_step(project) >= step and _VICTIMS[victim](workflow))
+    os.kill(_VICTIMS[victim](workflow)[-1], signal.SIGKILL)
+    return started.wait()
 
 
-def _named(text: str) -> Callable[[psutil.Process], psutil.Process]:
-    def find(workflow: psutil.Process) -> psutil.Process:
-        family = workflow.children(recursive=True)
-        found = [process for process in family if text in " ".join(process.cmdline())]
-        # The one that was started last: a shell around a script comes before it.
-        return max(found, key=lambda process: process.pid)
+def _in_family(is_it: Callable[[list[str]], bool]) -> Callable[[psutil.Process], list[int]]:
+    def find(workflow: psutil.Process) -> list[int]:
+        found = []
+        for process in workflow.children(recursive=True):
+            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if is_it(process.cmdline() or [""]):
+                    found.append(process.pid)
+        # The one that was started last is the last: a shell around a script comes before it.
+        return sorted(found)
 
     return find
 
 
-_VICTIMS: dict[str, Callable[[psutil.Process], psutil.Process]] = {
-    "worker": _named("ray::RayTrainWorker"),
-    "driver": _named(".snakemake/scripts/"),
-    "raylet": _named("/raylet/raylet"),
-    "snakemake": lambda workflow: workflow,
+# Processes by their command.
+_VICTIMS: dict[str, Callable[[psutil.Process], list[int]]] = {
+    "worker": _in_family(lambda command: command[0].startswith("ray::RayTrainWorker")),
+    "driver": _in_family(lambda command: ".snakemake/scripts/" in command[-1]),
+    "raylet": _in_family(lambda command: command[0].endswith("/raylet/raylet")),
+    "snakemake": lambda workflow: [workflow.pid],
 }
+VICTIMS = tuple(_VICTIMS)
 
 
 def last_step(project: Project) -> int:
@@ -95,6 +108,12 @@ def last_step(project: Project) -> int:
     lines = found[0].read_text().splitlines(keepends=True) if found else []
     steps = [json.loads(line)["step"] for line in lines if line.endswith("\n") and "loss" in line]
     return max(steps, default=-1)
+
+
+def losses(project: Project) -> dict[int, float]:
+    """The training loss of each step in the history that came out."""
+    lines = (project.folder / "results/runs/only/history.jsonl").read_text().splitlines()
+    return {line["step"]: line["loss"] for line in map(json.loads, lines) if "loss" in line}
 
 
 def weights(project: Project) -> str:

@@ -1,0 +1,89 @@
+"""The matrix: whatever is killed, whenever, under any engine, the model has the same bytes."""
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults.workflows import (
+    STEPS,
+    VICTIMS,
+    Changes,
+    losses,
+    prepare,
+    rows_by_step,
+    run,
+    run_and_kill,
+    weights,
+)
+from project import Project
+
+pytestmark = pytest.mark.faults
+
+ENGINES: dict[str, Changes] = {
+    "ddp": {},
+    "fsdp2": {"train.strategy": "fsdp2"},
+    "zero-2": {"train.strategy": "deepspeed", "train.deepspeed": {"zero_stage": 2}},
+    "lora": {"adapter": {"rank": 4}},
+    "stream": {"data.loader": "stream", "ray.resources_per_worker": {"CPU": 0.5}},
+}
+
+
+def moments(engine: str, victim: str) -> list[int]:
+    """Steps by a seed; and under DDP, the first moment at which the victim is there."""
+    draw = random.Random(f"{engine} {victim}")
+    steps = draw.sample(range(STEPS - 50), 4 if engine == "ddp" else 1)
+    return [-1, *sorted(steps)] if engine == "ddp" else steps
+
+
+MATRIX = [
+    (engine, victim, step)
+    for engine in ENGINES
+    for victim in VICTIMS
+    for step in moments(engine, victim)
+]
+
+
+@pytest.fixture(scope="module")
+def prepared() -> dict[str, tuple[Project, Project]]:
+    """By engine, a project that is ready to train and one that was trained; made when asked for."""
+    return {}
+
+
+@pytest.fixture
+def copy_and_undisturbed(
+    prepared: dict[str, tuple[Project, Project]],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[tuple[Project, Project]]:
+    engine = request.param
+    if engine not in prepared:
+        ready = prepare(tmp_path_factory.mktemp(engine) / "ready", ENGINES[engine])
+        undisturbed = ready.copy(ready.folder.parent / "undisturbed")
+        done = run(undisturbed)
+        assert done.returncode == 0, done.stderr
+        prepared[engine] = ready, undisturbed
+    ready, undisturbed = prepared[engine]
+    copy = ready.copy(Path(tmp_path_factory.mktemp("copy"), "killed"))
+    yield copy, undisturbed
+    shutil.rmtree(copy.folder)
+
+
+@pytest.mark.parametrize(
+    ("copy_and_undisturbed", "victim", "step"), MATRIX, indirect=["copy_and_undisturbed"]
+)
+def test_what_is_killed_ends_with_the_bytes_and_rows_of_an_undisturbed_run(
+    copy_and_undisturbed: tuple[Project, Project], victim: str, step: int
+) -> None:
+    killed, undisturbed = copy_and_undisturbed
+    failed = run_and_kill(killed, victim, step)
+    # Ray replaces a worker by itself; all else takes the same command again.
+    assert bool(failed) == (victim != "worker")
+    if failed:
+        again = run(killed)
+        assert again.returncode == 0, again.stderr
+    assert weights(killed) == weights(undisturbed)
+    assert losses(killed) == losses(undisturbed)
+    assert rows_by_step(killed) == rows_by_step(undisturbed)
+    assert sorted(rows_by_step(undisturbed)) == list(range(STEPS))
