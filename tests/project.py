@@ -45,6 +45,14 @@ runs:
 """
 
 
+# What a user's environment holds besides, and what no file may.
+SECRETS = {
+    "AWS_SECRET_ACCESS_KEY": "a-canary-for-the-object-store",
+    "HF_TOKEN": "a-canary-for-the-hub",
+    "WANDB_API_KEY": "a-canary-for-a-tracker",
+}
+
+
 class Project:
     """A working copy of the project in a folder of its own."""
 
@@ -72,9 +80,10 @@ class Project:
         return project
 
     def environment(self) -> dict[str, str]:
-        """With this copy's package in front of the installed one."""
+        """With this copy's package in front of the installed one, and secrets."""
         paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
-        return os.environ | {"PYTHONPATH": str(self.folder / "src"), "PATH": ":".join(paths)}
+        own = {"PYTHONPATH": str(self.folder / "src"), "PATH": ":".join(paths)}
+        return os.environ | SECRETS | own
 
     def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Snakemake in the project's folder."""

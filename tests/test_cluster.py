@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,7 +58,6 @@ def test_an_open_cluster_beyond_this_machine_is_refused(monkeypatch: pytest.Monk
 
 
 def test_the_check_needs_no_ray() -> None:
-
     code = (
         "import sys; from moray.cluster import check_cores; from moray.config.schema import Ray; "
         "check_cores(Ray(num_workers=1), 'x'); sys.exit('ray' in sys.modules)"
@@ -103,3 +103,61 @@ finally:
         "expected one CPU beside them for reading, of the 2 that the cluster has; "
         "lower num_workers or resources_per_worker.CPU",
     ]
+
+
+IN_A_LOCAL_RAY = """
+import os, sys
+from moray.cluster import connected
+from moray.config.schema import Ray
+
+def watch(event, arguments):
+    if event == "open" and str(arguments[0]).endswith("auth_token") and "w" in (arguments[1] or ""):
+        print("written again")
+
+sys.addaudithook(watch)
+os.umask(0)
+with connected(Ray(num_workers=1, resources_per_worker={"CPU": 0.1}), "runs.tuned.ray"):
+    import ray
+    print(ray.get(ray.remote(lambda: "works").remote()))
+"""
+
+
+def in_a_local_ray(home: Path) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    return subprocess.run(
+        [sys.executable, "-c", IN_A_LOCAL_RAY],
+        env=kept | {"HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("existing", [None, 0o644])
+def test_nobody_else_can_read_the_token_of_a_local_ray(
+    tmp_path: Path, existing: int | None
+) -> None:
+    """Not for a moment: it is there for its user alone before Ray looks for one."""
+    token = tmp_path / ".ray/auth_token"
+    if existing is not None:
+        token.parent.mkdir()
+        token.write_text("0123456789abcdef" * 4)
+        token.chmod(existing)
+    done = in_a_local_ray(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["works"]
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert list(token.parent.iterdir()) == [token]
+    assert len(token.read_text()) == 64
+    assert existing is None or token.read_text() == "0123456789abcdef" * 4
+
+
+def test_without_a_place_for_the_token_nothing_is_started(tmp_path: Path) -> None:
+    (tmp_path / ".ray").touch()
+    done = in_a_local_ray(tmp_path)
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1] == (
+        f"moray.errors.UserError: {tmp_path}/.ray/auth_token: got no place for a token that only "
+        "you can read (File exists); make the file yours and its folder writable, or set "
+        "RAY_AUTH_TOKEN"
+    )

@@ -2,9 +2,12 @@
 
 import ipaddress
 import os
+import secrets
 import socket
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,11 +52,13 @@ def connected(settings: Ray, path: str, streams: bool = False) -> Iterator[bool]
         Whether workers get a GPU each.
 
     Raises:
-        UserError: if the workers ask for more than there is.
+        UserError: if the workers ask for more than there is, or Ray's token can't be kept private.
     """
     check_cores(settings, path)
     os.environ.update(_ENVIRONMENT)
     _check_authentication(settings.address, path)
+    if settings.address == _LOCAL:
+        _keep_token_private()
     import ray
 
     options: dict[str, Any] = {"log_to_driver": False}
@@ -123,3 +128,34 @@ def _check_authentication(address: str, path: str) -> None:
             f"got {address}, a cluster beyond this machine, without RAY_AUTH_MODE=token",
             "start the cluster with token authentication and set that variable here",
         )
+
+
+def _keep_token_private() -> None:
+    """Have the token that lets others send code to a local Ray where only its user reads it.
+
+    Ray writes it to the home folder as any file, which often all users of the machine may read.
+    """
+    given = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if given or os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        return
+    token = Path.home() / ".ray" / "auth_token"
+    try:
+        if not token.exists():
+            token.parent.mkdir(parents=True, exist_ok=True)
+            _write_token(token)
+        if (mode := token.stat().st_mode) & 0o077:
+            token.chmod(mode & 0o700)
+    except OSError as error:
+        raise UserError(
+            str(token),
+            f"got no place for a token that only you can read ({error.strerror})",
+            "make the file yours and its folder writable, or set RAY_AUTH_TOKEN",
+        ) from error
+
+
+def _write_token(path: Path) -> None:
+    # Whole or not at all, because other runs start at the same time; theirs stays.
+    with tempfile.NamedTemporaryFile("w", dir=path.parent) as file, suppress(FileExistsError):
+        file.write(secrets.token_hex(32))
+        file.flush()
+        os.link(file.name, path)

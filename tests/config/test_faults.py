@@ -125,7 +125,7 @@ FAULTS: list[tuple[str, object, str]] = [
         (
             "datasets.x",
             {**URL, "url": url},
-            "datasets.x.url: got a URL with a user in it, expected none: what the config says is ",
+            "datasets.x.url: got an address with credentials in it, expected one without: what ",
         )
         for url in (
             "https://me:secret@host/a.csv",

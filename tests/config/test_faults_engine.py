@@ -35,6 +35,17 @@ FAULTS: list[tuple[str, object, str]] = [
     (f"{ADAPTER}.rank", 0, "got 0, expected more than 0; "),
     (f"{ADAPTER}.dropout", 1, "got 1, expected less than 1; "),
     (f"{ADAPTER}.quantize_base", "8bit", "got '8bit', expected '4bit'; "),
+    # An object store is no folder.
+    *(
+        (
+            f"{section}.ray.storage_path",
+            address,
+            f"got {address.partition('//')[0]}//…, expected a folder that all workers share; "
+            "mount the store and give the folder",
+        )
+        for section in ("defaults", "runs.tuned")
+        for address in ("s3://bucket/state", "gs://key:secret@bucket", "file:///state")
+    ),
 ]
 
 
@@ -44,6 +55,7 @@ def test_a_fault_costs_one_line_that_begins_with_its_path(
 ) -> None:
     (told,) = faults({path: value})
     assert told.startswith(f"{path}: {problem}")
+    assert "secret" not in told
 
 
 def test_the_names_of_layers_are_looked_at_one_by_one() -> None:
@@ -122,6 +134,7 @@ def test_keys_at_odds_with_one_another_cost_one_line(
         {f"{ADAPTER}": {}, f"{TRAIN}.strategy": "fsdp2"},
         {f"{ADAPTER}.target_modules": "all-linear"},
         {f"{ADAPTER}.target_modules": ["q_proj"]},
+        {"runs.tuned.ray.storage_path": "/shared/s3:/state"},
     ],
 )
 def test_keys_that_go_together_are_no_fault(values: dict[str, Any]) -> None:

@@ -80,6 +80,7 @@ EXECUTED_OTHERWISE: dict[str, Any] = {
     "train.deepspeed": {"offload_optimizer": True, "offload_parameters": True, "zero_stage": 3},
     "train.micro_batch_size": 1,
     "train.compile": True,
+    "train.stall_timeout": 60.0,
     "train.gradient_checkpointing": True,
     "train.save_steps": 7,
     "train.save_total_limit": 5,

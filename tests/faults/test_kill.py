@@ -2,25 +2,26 @@
 
 import random
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from faults.workflows import (
     STEPS,
-    VICTIMS,
     Changes,
     losses,
     prepare,
     rows_by_step,
     run,
-    run_and_kill,
+    run_and_signal,
     weights,
 )
 from project import Project
 
 pytestmark = pytest.mark.faults
 
+VICTIMS = ("worker", "driver", "raylet", "snakemake")
 ENGINES: dict[str, Changes] = {
     "ddp": {},
     "fsdp2": {"train.strategy": "fsdp2"},
@@ -77,10 +78,10 @@ def test_what_is_killed_ends_with_the_bytes_and_rows_of_an_undisturbed_run(
     copy_and_undisturbed: tuple[Project, Project], victim: str, step: int
 ) -> None:
     killed, undisturbed = copy_and_undisturbed
-    failed = run_and_kill(killed, victim, step)
+    first = run_and_signal(killed, victim, step, signal.SIGKILL)
     # Ray replaces a worker by itself; all else takes the same command again.
-    assert bool(failed) == (victim != "worker")
-    if failed:
+    assert bool(first.returncode) == (victim != "worker"), first.stderr
+    if first.returncode:
         again = run(killed)
         assert again.returncode == 0, again.stderr
     assert weights(killed) == weights(undisturbed)

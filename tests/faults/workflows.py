@@ -61,22 +61,31 @@ def run(project: Project, **injected: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run_and_kill(project: Project, victim: str, step: int) -> int:
-    """Run the workflow, SIGKILL one of its processes once a step is done; its exit status.
+def run_and_signal(
+    project: Project, victim: str, step: int, number: signal.Signals
+) -> subprocess.CompletedProcess[str]:
+    """Run the workflow, and send a signal to one of its processes once a step is done.
 
     Args:
         project: has no model yet.
-        victim: a worker, the driver, the raylet or snakemake.
+        victim: a worker, the driver, the raylet, snakemake, or the group, as Ctrl-C does.
         step: -1 for the moment at which the victim is there.
+        number: the signal.
     """
-    with (project.folder / "killed.log").open("w") as log:
-        started = subprocess.Popen(
-            COMMAND, cwd=project.folder, env=environment(project), stdout=log, stderr=log
-        )
-    workflow = psutil.Process(started.pid)
-    until(lambda: last_step(project) >= step and _VICTIMS[victim](workflow))
-    os.kill(_VICTIMS[victim](workflow)[-1], signal.SIGKILL)
-    return started.wait()
+    with subprocess.Popen(
+        COMMAND,
+        cwd=project.folder,
+        env=environment(project),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as started:
+        workflow = psutil.Process(started.pid)
+        until(lambda: last_step(project) >= step and _VICTIMS[victim](workflow))
+        os.kill(_VICTIMS[victim](workflow)[-1], number)
+        _, told = started.communicate()
+    return subprocess.CompletedProcess(COMMAND, started.returncode, "", told)
 
 
 def _in_family(is_it: Callable[[list[str]], bool]) -> Callable[[psutil.Process], list[int]]:
@@ -98,8 +107,8 @@ _VICTIMS: dict[str, Callable[[psutil.Process], list[int]]] = {
     "driver": _in_family(lambda command: ".snakemake/scripts/" in command[-1]),
     "raylet": _in_family(lambda command: command[0].endswith("/raylet/raylet")),
     "snakemake": lambda workflow: [workflow.pid],
+    "group": lambda workflow: [-workflow.pid],
 }
-VICTIMS = tuple(_VICTIMS)
 
 
 def last_step(project: Project) -> int:

@@ -120,6 +120,19 @@ def test_a_folder_that_is_not_there_is_no_model(tmp_path: Path) -> None:
         load_model(tmp_path / "missing")
 
 
+@pytest.mark.parametrize("load", [load_model, empty_model])
+def test_a_model_that_needs_another_library_is_told_by_its_folder(
+    load: Callable[[Path], PreTrainedModel], folder: Path
+) -> None:
+    """Attention that transformers would download from the hub, by a package we don't install."""
+    config = json.loads((folder / "config.json").read_text())
+    config["attn_implementation"] = "owner/attention"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError) as caught:
+        load(folder)
+    assert str(caught.value).startswith(f"{folder}: got no causal language model (`kernels` is ")
+
+
 def test_missing_weights_are_not_made_up(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["lm_head.weight"], weights["model.layers.1.mlp.up_proj.weight"]

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from moray.config.schema import Experiment
+from moray.config.schema.datasets import CREDENTIALS
 from moray.errors import UserError
 
 _EXPECTED = {
@@ -118,7 +119,7 @@ def _fault(path: str, details: list[ErrorDetails]) -> UserError:
     value = detail["input"]
     if detail["type"] == "union_tag_invalid":
         value = value["source"]
-    got = repr(value) if not isinstance(value, Mapping) else "a mapping"
+    got = CREDENTIALS.sub("://…@", repr(value)) if not isinstance(value, Mapping) else "a mapping"
     return UserError(path or "config", f"got {got[:80]}, expected {expected}", remedy)
 
 

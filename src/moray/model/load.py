@@ -48,6 +48,9 @@ def load_model(folder: Path, in_4bit: bool = False) -> PreTrainedModel:
     except (OSError, ValueError, SafetensorError) as error:
         raise _no_model(folder, error) from error
     except ImportError as error:
+        if not in_4bit:
+            # A config.json can name what only another library has.
+            raise _no_model(folder, error) from error
         raise UserError(
             "adapter.quantize_base",
             f"got 4bit, which needs a library ({str(error).splitlines()[0]})",
@@ -69,7 +72,7 @@ def empty_model(folder: Path) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise _no_model(folder, error) from error
     return model.eval()
 

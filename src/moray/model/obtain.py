@@ -18,10 +18,19 @@ _WANTED += ["additional_chat_templates/*.jinja"]
 def copy_folder(source: Path, target: Path) -> None:
     """Copy the files of a Hugging Face folder that a model and its tokenizer consist of.
 
+    Links are followed: the hub's own cache consists of them.
+
     Raises:
-        UserError: if it has no safetensors.
+        UserError: if it has no safetensors, or is an adapter.
     """
-    found = {file for pattern in _WANTED for file in source.glob(pattern)}
+    if (source / "adapter_config.json").exists():
+        # transformers would load the folder that it names as its base, wherever that is.
+        raise UserError(
+            str(source),
+            "got adapter_config.json, expected a whole model",
+            "merge the adapter into its base with merge_and_unload and save_pretrained",
+        )
+    found = {file for pattern in _WANTED for file in source.glob(pattern) if file.is_file()}
     # The manifest of a folder of ours would say of the copy that it is whole.
     files = sorted(file for file in found if file.name != MANIFEST)
     if not any(file.suffix == ".safetensors" for file in files):
@@ -40,7 +49,8 @@ def download_snapshot(repo_id: str, revision: str) -> Path:
     """Bring a commit of a hub repository into the hub's local cache; returns its folder there.
 
     Raises:
-        UserError: if the hub can't be reached or doesn't give the commit.
+        UserError: if the hub can't be reached or doesn't give the commit, or names a file outside
+            of it.
     """
     try:
         return Path(snapshot_download(repo_id, revision=revision, allow_patterns=_WANTED))
@@ -49,4 +59,9 @@ def download_snapshot(repo_id: str, revision: str) -> Path:
             repo_id,
             f"got no snapshot of commit {revision} ({type(error).__name__})",
             "check the name, the commit, the network and, for gated models, `hf auth login`",
+        ) from error
+    except ValueError as error:
+        first = str(error).partition("\n")[0]
+        raise UserError(
+            repo_id, f"got a repository that can't be copied ({first})", "choose another model"
         ) from error

@@ -4,20 +4,31 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from moray.config.schema import ScratchModel
+from moray.errors import UserError
 
 Shapes = dict[str, tuple[int, ...]]
 
 
 def shapes_in(folder: Path) -> Shapes:
-    """The shapes of the weights in a Hugging Face folder, by name."""
+    """The shapes of the weights in a Hugging Face folder, by name.
+
+    Raises:
+        UserError: if a file of them is damaged.
+    """
     shapes: Shapes = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="numpy") as weights:
-            for name in weights.keys():  # noqa: SIM118 - it is no mapping
-                shapes[name] = tuple(weights.get_slice(name).get_shape())
+    # Others, which transformers doesn't load, may hold the same weights by other names.
+    for file in sorted(folder.glob("model*.safetensors")):
+        try:
+            with safe_open(file, framework="numpy") as weights:
+                for name in weights.keys():  # noqa: SIM118 - it is no mapping
+                    shapes[name] = tuple(weights.get_slice(name).get_shape())
+        except SafetensorError as error:
+            raise UserError(
+                str(file), f"got weights that can't be read ({error})", "get the file anew"
+            ) from error
     return shapes
 
 

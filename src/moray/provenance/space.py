@@ -2,13 +2,17 @@
 
 import errno
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from moray.errors import UserError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_ZEROS = bytes(2**20)
 
 
 def check_space(folder: Path, needed: int) -> None:
@@ -26,8 +30,22 @@ def check_space(folder: Path, needed: int) -> None:
         )
 
 
+def try_room(folder: Path, needed: int) -> None:
+    """Write so many bytes to a folder's disk and remove them.
+
+    Raises:
+        OSError: what a writer would have got, where it keeps that to itself.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for start in range(0, needed, len(_ZEROS)):
+            file.write(_ZEROS[: needed - start])
+        file.flush()
+
+
 def of_full_disk(error: Exception) -> bool:
     """Whether an error is that of a full disk or a quota."""
+    if isinstance(error, SafetensorError):
+        return any(f"os error {number}" in str(error) for number in _FULL)
     return isinstance(error, OSError) and error.errno in _FULL
 
 
@@ -40,7 +58,7 @@ def telling_of_full_disk(folder: Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         if not of_full_disk(error):
             raise
         raise full_disk(folder) from error

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from moray.console import say
 from moray.corpus.dataset import num_groups, read_group
@@ -9,7 +10,7 @@ from moray.corpus.document import plain_text
 from moray.model.load import load_model
 from moray.model.obtain import copy_folder, download_snapshot
 from moray.model.scratch import save_llama, train_tokenizer
-from moray.provenance.manifest import new_folder, write_manifest
+from moray.provenance.manifest import whole_or_nothing, write_manifest
 from moray.stages.boundary import Folder, Section, command_line
 from moray.tokens.tokenizer import load_tokenizer
 
@@ -25,24 +26,31 @@ def base_model(output: Folder, cfg: Section, dataset: Folder | None = None) -> N
         cfg: the model's section of the config.
         dataset: for a model from scratch, folder of the dataset that its tokenizer learns from.
     """
-    new_folder(output)
-    if cfg["source"] == "scratch":
-        if dataset is None:
-            raise ValueError("a model from scratch needs a dataset for its tokenizer")
-        texts = _texts(dataset / "train.parquet")
-        tokenizer = train_tokenizer(texts, cfg["tokenizer"]["vocab_size"])
-        parameters = save_llama(output, tokenizer, cfg)
-    else:
-        if cfg["source"] == "hub":
-            source = download_snapshot(cfg["repo_id"], cfg["revision"])
+    with whole_or_nothing(output):
+        if cfg["source"] == "scratch":
+            parameters = _from_scratch(output, cfg, dataset)
         else:
-            source = Path(cfg["path"])
-        copy_folder(source, output)
-        # Its faults are told here rather than after the dataset's download.
-        load_tokenizer(output)
-        parameters = load_model(output).num_parameters()
-    write_manifest(output, model=cfg, parameters=parameters)
+            parameters = _copied(output, cfg)
+        write_manifest(output, model=cfg, parameters=parameters)
     say(f"model {output.name}: {parameters / 1e6:.1f} M parameters")
+
+
+def _from_scratch(output: Path, cfg: dict[str, Any], dataset: Path | None) -> int:
+    if dataset is None:
+        raise ValueError("a model from scratch needs a dataset for its tokenizer")
+    texts = _texts(dataset / "train.parquet")
+    tokenizer = train_tokenizer(texts, cfg["tokenizer"]["vocab_size"])
+    return save_llama(output, tokenizer, cfg)
+
+
+def _copied(output: Path, cfg: dict[str, Any]) -> int:
+    hub = cfg["source"] == "hub"
+    source = download_snapshot(cfg["repo_id"], cfg["revision"]) if hub else Path(cfg["path"])
+    copy_folder(source, output)
+    # What is wrong with it is told here rather than after the dataset's download.
+    load_tokenizer(output)
+    parameters: int = load_model(output).num_parameters()
+    return parameters
 
 
 def _texts(file: Path) -> Iterator[str]:

@@ -14,6 +14,7 @@ import typer
 from moray.console import say, streams_into
 from moray.errors import ConfigError, UserError
 from moray.processes import die_with_parent
+from moray.provenance.space import of_full_disk
 
 # What stages take, and how it is given on a command line: paths as options, sections as JSON.
 File = Annotated[Path, typer.Option()]
@@ -34,13 +35,16 @@ def stage(log: str | Path) -> Iterator[None]:
             yield
         except (UserError, ConfigError) as error:
             traceback.print_exc()
-            for line in str(error).splitlines():
-                say(f"error: {line}")
+            say(_told(error))
             sys.exit(1)
         except KeyboardInterrupt:
             sys.exit(128 + signal.SIGINT)
         except Exception as error:
             traceback.print_exc()
+            if of_full_disk(error):
+                file = getattr(error, "filename", None) or "the disk"
+                say(f"error: {file}: got a full disk; free some and run the same command again")
+                sys.exit(1)
             first = str(error).strip().partition("\n")[0]
             say(f"error: {type(error).__name__}: {first}; the trace is in {log}")
             sys.exit(1)
@@ -51,4 +55,8 @@ def command_line(function: Callable[..., None]) -> None:
     try:
         typer.run(function)
     except (UserError, ConfigError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(_told(error))
+
+
+def _told(error: UserError | ConfigError) -> str:
+    return "\n".join(f"error: {line}" for line in str(error).splitlines())

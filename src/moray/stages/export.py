@@ -8,7 +8,7 @@ from moray.config.schema import Adapter
 from moray.console import say
 from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
-from moray.provenance.manifest import MANIFEST, new_folder, write_manifest
+from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 from moray.stages.boundary import File, Folder, Section, command_line
 from moray.tokens.tokenizer import load_tokenizer
 from moray.train.export import trained_model
@@ -61,25 +61,25 @@ def export(start: Folder, train: File, history: File, output: Folder, cfg: Secti
     record = json.loads(train.read_text())
     adapter = Adapter(**record["adapter"]) if record["adapter"] else None
     model = trained_model(start, Path(record["checkpoint"]), adapter)
-    new_folder(output)
-    if adapter is not None:
-        save_adapter(model, adapter, output / "adapter")
-        model = merged(load_model(start), output / "adapter")
-    model.save_pretrained(output)
-    tokenizer = load_tokenizer(start)
-    if cfg["chat_template"] is not None:
-        tokenizer.chat_template = cfg["chat_template"]
-    tokenizer.save_pretrained(output)
-    (output / "README.md").write_text(_card(cfg, record, history))
-    lineage = json.loads((start / MANIFEST).read_text())
-    lineage.pop("files")
-    write_manifest(
-        output,
-        run=cfg["run"],
-        fingerprint=record["fingerprint"],
-        parameters=model.num_parameters(),
-        start=lineage,
-    )
+    with whole_or_nothing(output):
+        if adapter is not None:
+            save_adapter(model, adapter, output / "adapter")
+            model = merged(load_model(start), output / "adapter")
+        model.save_pretrained(output)
+        tokenizer = load_tokenizer(start)
+        if cfg["chat_template"] is not None:
+            tokenizer.chat_template = cfg["chat_template"]
+        tokenizer.save_pretrained(output)
+        (output / "README.md").write_text(_card(cfg, record, history))
+        lineage = json.loads((start / MANIFEST).read_text())
+        lineage.pop("files")
+        write_manifest(
+            output,
+            run=cfg["run"],
+            fingerprint=record["fingerprint"],
+            parameters=model.num_parameters(),
+            start=lineage,
+        )
     say(f"model of {cfg['run']}: {output}")
 
 

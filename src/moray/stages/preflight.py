@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from moray.config import plan
-from moray.config.schema import Experiment, PathModel, ScratchModel
+from moray.config.schema import Experiment, HubModel, PathModel, ScratchModel
 from moray.errors import ConfigError, UserError
 from moray.model.shapes import Shapes, llama_shapes, shapes_in
+from moray.provenance.manifest import MANIFEST
 from moray.train.preflight import faults
 
 _RESULTS = Path("results")
@@ -23,7 +24,11 @@ def preflight(experiment: Experiment, runs: Sequence[str]) -> None:
     if not found:
         for name in runs:
             run = experiment.runs[name]
-            shapes = _shapes(experiment, experiment.base_model(name))
+            try:
+                shapes = _shapes(experiment, experiment.base_model(name))
+            except UserError as error:
+                found.append(error)
+                shapes = None
             found += faults(name, run.train, run.adapter, run.ray, shapes, _RESULTS)
     if found:
         raise ConfigError(list({str(fault): fault for fault in found}.values()))
@@ -50,4 +55,7 @@ def _shapes(experiment: Experiment, model: str) -> Shapes | None:
     if isinstance(section, ScratchModel):
         return llama_shapes(section)
     folder = Path(section.path) if isinstance(section, PathModel) else _RESULTS / "models" / model
+    if isinstance(section, HubModel) and not (folder / MANIFEST).exists():
+        # A download that was killed leaves a part.
+        return None
     return shapes_in(folder) or None

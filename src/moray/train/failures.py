@@ -8,7 +8,7 @@ tells it when no try is left.
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -40,7 +40,9 @@ def explained(job: Job, place: Place) -> Iterator[None]:
         raise
     except Exception as error:
         if meaning := _meaning(error, job, place):
-            write_json(job.work / _MEANING, meaning.args)
+            # A disk that is full may not even take this.
+            with suppress(OSError):
+                write_json(job.work / _MEANING, meaning.args)
         raise
 
 
@@ -50,11 +52,13 @@ def _meaning(error: Exception, job: Job, place: Place) -> UserError | None:
     if not _of_memory(error):
         return None
     rows = job.settings.micro_batch_size
+    # Python's own has often no text.
+    text = str(error).strip().partition("\n")[0] or type(error).__name__
     other = "set train.gradient_checkpointing: true or train.strategy: fsdp2"
     return UserError(
         "train.micro_batch_size",
         f"got {rows}, for which the memory of worker {place.rank} on a {place.device.type} is too "
-        f"small ({str(error).strip().splitlines()[0]}), expected what fits",
+        f"small ({text}), expected what fits",
         f"lower it, or {other}" if rows > 1 else other,
     )
 

@@ -48,12 +48,13 @@ def faults(
     whole = num_parameters(shapes)
     trained = whole if adapter is None else num_adapter_parameters(shapes, adapter.rank)
     frozen = 0 if adapter is None else whole
-    if ray.address == "local" and not _gpus_are_there():
+    if ray.address == "local" and (ray.use_gpu is False or not _gpus_are_there()):
         found += _memory(run, settings, ray, trained, frozen)
-    if not found:
-        kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
-        checkpoints, model = kept * _IN_CHECKPOINT * trained, _FLOAT * whole
-        found += _disk(Path(ray.storage_path), checkpoints, results, model)
+    kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
+    # A run that goes on has some of them already.
+    files = Path(ray.storage_path, run).glob("*/checkpoints/step-????????/*")
+    missing = kept * _IN_CHECKPOINT * trained - sum(file.stat().st_size for file in files)
+    found += _disk(Path(ray.storage_path), max(0, missing), results, _FLOAT * whole)
     return found
 
 
@@ -120,4 +121,6 @@ def _disk(storage: Path, checkpoints: int, results: Path, model: int) -> Iterato
 
 def _existing(folder: Path) -> Path:
     """A folder, or the nearest one above it that is there."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    folders = (folder.absolute(), *folder.absolute().parents)
+    # What may not be looked into isn't there, where pathlib would raise.
+    return next(path for path in folders if os.path.exists(path))

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from moray.provenance.space import telling_of_full_disk
+from moray.provenance.space import telling_of_full_disk, try_room
 from moray.train import checkpoint
 from moray.train.collectives import from_first_worker, together
 from moray.train.metadata import MetadataReader
@@ -70,7 +70,8 @@ class Saver:
         self, step: int, state: dict[str, Tensor], temporary: Path, best: int | None
     ) -> None:
         try:
-            self._write_tensors(state, temporary)
+            # A worker that fails must not remove what another still looks through.
+            together(lambda: self._write_tensors(state, temporary), self._group)
             # The others must not go on as if it were there.
             together(lambda: self._commit(step, temporary, best), self._group)
         except BaseException:
@@ -90,6 +91,8 @@ class Saver:
             except CheckpointException as failed:
                 # Raised on all workers if it was on one.
                 error, _ = next(iter(failed.failures.values()))
+                # The writer of tensors doesn't say that the disk is full; asking for room does.
+                try_room(self._folder, sum(value.nbytes for value in state.values()))
                 raise error from failed
 
     def _commit(self, step: int, temporary: Path, best: int | None) -> None:

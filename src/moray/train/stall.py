@@ -34,8 +34,9 @@ def ended_by_stall(work: Path, rank: int, seconds: float) -> Iterator[Callable[[
 
 def stacks(work: Path) -> dict[int, str]:
     """The stacks of workers that hung, by rank."""
-    files = {path: path.read_text() for path in sorted(work.glob(f"{_PREFIX}*.txt"))}
-    return {int(path.stem.removeprefix(_PREFIX)): text for path, text in files.items() if text}
+    files = work.glob(f"{_PREFIX}*.txt")
+    found = {int(path.stem.removeprefix(_PREFIX)): path.read_text() for path in files}
+    return {rank: text for rank, text in sorted(found.items()) if text}
 
 
 def forget(work: Path) -> None:

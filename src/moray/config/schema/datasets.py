@@ -1,7 +1,7 @@
 """Datasets: where rows come from, what shape they have, how they are split."""
 
+import re
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,14 @@ FORMATS: dict[str, dict[str, bool]] = {
     "messages": {"messages": True, "tools": False, "system": False},
 }
 CHAT_FORMATS = ("instruction", "messages")
+
+# In an address, a chained one too. Keys of object stores may hold a slash; a port is no secret.
+CREDENTIALS = re.compile(r"://(?:[^/?#]*@|[^/?#@:]*:(?!:|\d*(?:[/?#]|$))[^@]*@)")
+CREDENTIALS_REFUSED = (
+    "got an address with credentials in it, expected one without: what the config says is written "
+    "to logs and records; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://, or write "
+    '~/.netrc and set FSSPEC_HTTPS=\'{"client_kwargs": {"trust_env": true}}\' for https://'
+)
 
 
 class _Source(Model):
@@ -133,6 +141,12 @@ class LocalFiles(_Table):
         """The splits that have files of their own; the others are taken from train."""
         return set(paths_by_split(self.path))
 
+    @model_validator(mode="after")
+    def _on_this_machine(self) -> Self:
+        if any("://" in path for paths in paths_by_split(self.path).values() for path in paths):
+            raise ValueError("path: got an address, expected paths of files; set source: url")
+        return self
+
 
 class Url(_Table):
     """Files on a web server or in an object store, read through fsspec."""
@@ -154,13 +168,9 @@ class Url(_Table):
 
     @model_validator(mode="after")
     def _no_credentials(self) -> Self:
-        for urls in paths_by_split(self.url).values():
-            if any("@" in urlsplit(url).netloc for url in urls):
-                raise ValueError(
-                    "url: got a URL with a user in it, expected none: what the config says is "
-                    "written to logs and records; put credentials where the file system looks for "
-                    "them, its environment variables or ~/.netrc, say"
-                )
+        named = [url for urls in paths_by_split(self.url).values() for url in urls]
+        if any(map(CREDENTIALS.search, named)):
+            raise ValueError(f"url: {CREDENTIALS_REFUSED}")
         return self
 
     @model_validator(mode="after")

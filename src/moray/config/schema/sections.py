@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from moray.config.schema.base import Model, PositiveInt, execution_only
+from moray.config.schema.datasets import CREDENTIALS, CREDENTIALS_REFUSED
 
 
 class Data(Model):
@@ -39,6 +40,13 @@ class Data(Model):
         description="Folder in an object store, `s3://bucket/folder`, say, that the tokens are "
         "copied to and streamed from, for clusters without a shared disk fast enough.",
     )
+
+    # The first of all, because the others repeat what is given.
+    @model_validator(mode="after")
+    def _no_credentials(self) -> Self:
+        if self.stream_from is not None and CREDENTIALS.search(self.stream_from):
+            raise ValueError(f"stream_from: {CREDENTIALS_REFUSED}")
+        return self
 
     @model_validator(mode="after")
     def _streams(self) -> Self:
@@ -80,6 +88,16 @@ class Ray(Model):
     include_dashboard: bool = execution_only(
         False, description="Whether a local Ray serves its dashboard."
     )
+
+    @model_validator(mode="after")
+    def _storage_is_a_folder(self) -> Self:
+        kind, separator, _ = self.storage_path.partition("://")
+        if separator:
+            raise ValueError(
+                f"storage_path: got {kind}://…, expected a folder that all workers share; "
+                "mount the store and give the folder"
+            )
+        return self
 
 
 class Evaluate(Model):

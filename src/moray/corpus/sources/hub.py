@@ -1,5 +1,6 @@
 """A dataset of the Hugging Face hub, at a commit."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def load(
         split: `train`, `train[:1%]`, `train+test`.
 
     Raises:
-        UserError: if the hub doesn't give it.
+        UserError: if the hub doesn't give it, or the repository names files that aren't its own.
     """
     if revision is not None and Path(repo_id).exists():
         # `datasets` would read it in place of the commit.
@@ -36,9 +37,12 @@ def load(
             "rename it, or read it with source: files",
         )
     try:
-        return datasets.load_dataset(
-            repo_id, name, data_dir=data_dir, split=split, revision=revision
-        )
+        builder = datasets.load_dataset_builder(repo_id, name, data_dir=data_dir, revision=revision)
+        _check_places(repo_id, revision, builder)
+        builder.download_and_prepare()
+        return builder.as_dataset(split=split)
+    except UserError:
+        raise
     # The library has no common base of its exceptions.
     except Exception as error:
         # What went wrong while it read the files, it tells only as a cause.
@@ -50,6 +54,20 @@ def load(
             f"got no split {split} at revision {revision} ({first})",
             "check name, revision, split, the network and, for gated datasets, `hf auth login`",
         ) from error
+
+
+def _check_places(repo_id: str, revision: str | None, builder: datasets.DatasetBuilder) -> None:
+    """Refuse a repository whose card names files of this machine, or of a server's."""
+    home = f"{os.path.abspath(repo_id)}/" if revision is None else "hf://datasets/"
+    for files in (builder.config.data_files or {}).values():
+        for file in map(str, files):
+            place = file.rpartition("::")[2]
+            if not (os.path.normpath(place) if revision is None else place).startswith(home):
+                raise UserError(
+                    repo_id,
+                    f"got a dataset card that names {file}, expected files of its repository",
+                    "choose another dataset",
+                )
 
 
 def documents(repo_id: str, rows: datasets.Dataset, shape: Shape) -> Iterator[Document]:

@@ -39,7 +39,8 @@ def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
                 name=f"attempt-{uuid.uuid4().hex[:8]}",
                 storage_path=str(job.work / "ray"),
                 failure_config=FailureConfig(
-                    max_failures=ray_settings.max_failures, controller_failure_limit=0
+                    max_failures=ray_settings.max_failures,
+                    controller_failure_limit=ray_settings.max_failures,
                 ),
             ),
         )

@@ -1,0 +1,91 @@
+"""Run the experiment: `python -m benchmarks.recovery`."""
+
+import os
+import random
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import typer
+
+from benchmarks.train.contestants import CORES
+from benchmarks.train.setting import BATCH_SIZE, job, prepare
+from moray.config.schema import Ray
+from moray.train.history import HISTORY, read_history
+from moray.train.job import Job
+from moray.train.launchers import ray_train
+
+SAVE_STEPS, KILLS, SEED = 10, 5, 0
+# Steps between two kills, so that each finds a run that has saved since the last.
+_APART = (15, 35)
+
+
+def main(folder: Path | None = None) -> None:
+    """SIGKILL one of the workers five times in one run; seconds until the next step is done."""
+    with tempfile.TemporaryDirectory(prefix="moray-benchmark-") as temporary:
+        home = folder or Path(temporary)
+        if not (home / "tokens/manifest.json").exists():
+            prepare(home)
+        work = Path(temporary, "work")
+        work.mkdir()
+        run = job(
+            home,
+            work,
+            threads=1,
+            max_steps=10**4,
+            micro_batch_size=BATCH_SIZE // CORES,
+            save_steps=SAVE_STEPS,
+            logging_steps=1,
+            compile=False,
+        )
+        settings = Ray(num_workers=CORES, max_failures=KILLS)
+        # A daemon: the run is left where it is when all kills are done.
+        threading.Thread(
+            target=ray_train.launch, args=(run, settings, "recovery"), daemon=True
+        ).start()
+        _measure(run)
+
+
+def _measure(run: Job) -> None:
+    draw, seconds, step = random.Random(SEED), [], 0
+    for number in range(1, KILLS + 1):
+        target = step + draw.randint(*_APART)
+        while (last := _last_step(run)) < target:
+            time.sleep(0.01)
+        os.kill(draw.choice(_workers()), signal.SIGKILL)
+        killed, began = time.perf_counter(), _began(run)
+        while _began(run) == began:
+            time.sleep(0.01)
+        resumed = _last_step(run)
+        while (step := _last_step(run)) <= resumed:
+            time.sleep(0.01)
+        seconds.append(time.perf_counter() - killed)
+        print(
+            f"kill {number}: at step {last}, gone on from {resumed}, {last - resumed} steps lost, "
+            f"next step after {seconds[-1]:.1f} s",
+            flush=True,
+        )
+    print(f"seconds: median {statistics.median(seconds):.1f}, maximum {max(seconds):.1f}")
+
+
+def _began(run: Job) -> int:
+    """Which file the history is: an attempt begins by writing it anew."""
+    return (run.work / HISTORY).stat().st_ino
+
+
+def _last_step(run: Job) -> int:
+    lines = read_history(run.work / HISTORY)
+    return max((line["step"] for line in lines if "loss" in line), default=0)
+
+
+def _workers() -> list[int]:
+    family = psutil.Process().children(recursive=True)
+    return [each.pid for each in family if "RayTrainWorker" in "".join(each.cmdline()[:1])]
+
+
+if __name__ == "__main__":
+    typer.run(main)

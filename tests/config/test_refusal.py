@@ -1,0 +1,125 @@
+"""What a refusal gives away, and what it waits for: no secret, and no library."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from small_config import HUB, TABLE, URL, config_with, faults
+
+from moray.config.load import load_experiment
+
+STREAM = {"loader": "stream"}
+TOLD = (
+    "got an address with credentials in it, expected one without: what the config says is written "
+    "to logs and records; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://, or write "
+    '~/.netrc and set FSSPEC_HTTPS=\'{"client_kwargs": {"trust_env": true}}\' for https://'
+)
+ADDRESSES = [
+    "https://user:secret@host/a.csv",
+    "https://secret@host/a.csv",
+    "https://user:secret@host:8080/a.csv?version=1",
+    "s3://key:secret@bucket/a.csv",
+    # Keys of object stores have slashes in them.
+    "s3://key:se/secret/cret@bucket/a.csv",
+    "S3://key:secret@bucket/*.csv",
+    # fsspec's chains have several addresses.
+    "simplecache::https://user:secret@host/a.csv",
+    "zip://a.csv::https://user:secret@host/a.zip",
+]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_with_credentials_is_refused_without_repeating_them(address: str) -> None:
+    places: list[Any] = [address, ["https://host/b.csv", address]]
+    places += [{"train": "https://host/b.csv", "test": place} for place in places]
+    for place in places:
+        assert faults({"datasets.x": {**URL, "url": place}}) == [f"datasets.x.url: {TOLD}"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["s3://key:secret@bucket/folder", "s3://key:se/secret@bucket", "https://user:secret@host/a"],
+)
+@pytest.mark.parametrize("data", [STREAM, {}, {**STREAM, "tokenize": "on-the-fly"}])
+@pytest.mark.parametrize("section", ["defaults", "runs.tuned"])
+def test_no_tokens_are_streamed_from_an_address_with_credentials(
+    address: str, data: dict[str, Any], section: str
+) -> None:
+    """Whatever else is at odds there: the line of that would repeat the address."""
+    values = {f"{section}.data": {**data, "stream_from": address}}
+    assert faults(values) == [f"{section}.data.stream_from: {TOLD}"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://host:8080/a@b.csv",
+        "https://host:8080",
+        "https://host/folder/user@host/a.csv",
+        "https://host/a.csv?mail=user@host",
+        "s3://bucket/a:b/c@d.csv",
+        "zip://a.csv::https://host/c@d.zip",
+    ],
+)
+def test_an_at_sign_elsewhere_is_no_credential(address: str) -> None:
+    values = {"datasets.x": {**URL, "url": address}, "runs.tuned.data": STREAM}
+    assert load_experiment(config_with(values))
+    assert load_experiment(config_with(values | {"runs.tuned.data.stream_from": "s3://a/b@c"}))
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "datasets",
+        "datasets.x",
+        "datasets.x.source",
+        "datasets.x.sha256",
+        "datasets.x.revision",
+        "datasets.x.repo_id",
+        "datasets.x.path",
+        "models.folder",
+        "models.folder.source",
+        "defaults.data",
+        "defaults.data.block_size",
+        "defaults.train.strategy",
+        "runs.tuned.ray.storage_path",
+        "runs.tuned.ray.num_workers",
+    ],
+)
+def test_no_fault_repeats_credentials_that_are_where_they_do_not_belong(
+    address: str, path: str
+) -> None:
+    entry = {"sha256": URL, "revision": HUB, "repo_id": HUB}.get(path.rpartition(".")[2], TABLE)
+    for value in (address, [address]):
+        told = faults({"datasets.x": {**entry}, path: value})
+        assert "secret" not in "".join(told)
+        assert any(line.startswith(f"{path}: ") or f" {path}." in f" {line}" for line in told)
+
+
+def test_a_file_is_no_address() -> None:
+    for path in ("https://host/a.csv", {"train": "a", "test": ["s3://bucket/a.csv"]}):
+        assert faults({"datasets.x": {**TABLE, "path": path}}) == [
+            "datasets.x.path: got an address, expected paths of files; set source: url"
+        ]
+
+
+def test_a_wrong_config_is_refused_before_any_large_library_is_imported() -> None:
+    script = """
+import sys
+from small_config import faults
+print(faults({"defaults.train.learnig_rate": 1}), faults({"runs.base.model": "none"}))
+print(sorted({"datasets", "ray", "snakemake", "torch", "transformers"} & sys.modules.keys()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told, imported = done.stdout.splitlines()
+    assert "defaults.train.learnig_rate: unknown key" in told
+    assert "runs.base.model: got none, expected a name under models" in told
+    assert imported == "[]"

@@ -1,0 +1,175 @@
+"""Archives, and names with a way out in them: nothing is written outside of the folder."""
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import s3fs
+from object_store import object_store
+
+from moray.corpus.sources.url import fetch
+from moray.errors import UserError
+from moray.stages.download import download
+
+Listing = Callable[[], set[str]]
+ROWS = "".join(f'{{"text": "text {number}"}}\n' for number in range(40)).encode()
+
+
+def members(tmp_path: Path) -> dict[str, str | None]:
+    """Names that lead out of a folder, and what they link to where they are links."""
+    return {
+        "rows.jsonl": None,
+        "../../escaped.jsonl": None,
+        f"{tmp_path}/absolute.jsonl": None,
+        "link": str(tmp_path),
+        "link/through.jsonl": None,
+        "hard": "../../../hard.jsonl",
+    }
+
+
+def write_tar(file: Path, compression: str = "") -> None:
+    with tarfile.open(file, f"w:{compression}") as archive:  # type: ignore[call-overload]
+        for name, target in members(file.parent).items():
+            member = tarfile.TarInfo(name)
+            if target is None:
+                member.size = len(ROWS)
+            else:
+                member.type = tarfile.LNKTYPE if name == "hard" else tarfile.SYMTYPE
+                member.linkname = target
+            archive.addfile(member, io.BytesIO(ROWS))
+
+
+def write_zip(file: Path) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, target in members(file.parent).items():
+            member = zipfile.ZipInfo(name)
+            # As Unix marks a link.
+            member.external_attr = 0 if target is None else 0o120777 << 16
+            archive.writestr(member, ROWS if target is None else target)
+
+
+ARCHIVES: dict[str, Callable[[Path], None]] = {
+    "data.tar": write_tar,
+    "data.tar.gz": partial(write_tar, compression="gz"),
+    "data.tgz": partial(write_tar, compression="gz"),
+    "data.zip": write_zip,
+    # Under the endings of what is read.
+    "tar.jsonl": write_tar,
+    "tar.jsonl.gz": partial(write_tar, compression="gz"),
+    "tar.parquet": write_tar,
+    "zip.jsonl": write_zip,
+    "zip.csv": write_zip,
+}
+
+
+def refusal(output: Path, cfg: dict[str, Any]) -> str:
+    with pytest.raises(UserError) as caught:
+        download(output, cfg, {"train": [cfg["path"]]} if "path" in cfg else None)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_is_refused_and_not_unpacked(
+    name: str, tmp_path: Path, output: Path, elsewhere: Listing
+) -> None:
+    file = tmp_path / name
+    ARCHIVES[name](file)
+    before = elsewhere()
+    assert refusal(output, {"source": "files", "path": str(file)}).startswith(str(file))
+    assert elsewhere() == before
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_of_a_web_server_is_refused_and_not_unpacked(
+    name: str, tmp_path: Path, output: Path, elsewhere: Listing
+) -> None:
+    ARCHIVES[name](tmp_path / name)
+    before = elsewhere()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path)) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/{name}"
+        line = refusal(output, {"source": "url", "url": url})
+        server.shutdown()
+        thread.join()
+    assert line.startswith(url)
+    assert elsewhere() == before
+
+
+NAMES = [
+    "..",
+    "../../escaped.jsonl",
+    "a/../../escaped.jsonl",
+    "%2e%2e",
+    "%2e%2e%2f%2e%2e%2fescaped.jsonl",
+    "..%2f..%2fescaped.jsonl",
+    "..\\..\\escaped.jsonl",
+    "%2Fetc%2Fescaped.jsonl",
+    "/etc/escaped.jsonl",
+    "rows.jsonl?/../../escaped.jsonl",
+    "rows.jsonl#/../../escaped.jsonl",
+    "escaped%00.jsonl",
+    "a" * 300 + ".jsonl",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_url_s_name_leads_nowhere(
+    name: str, web: str, output: Path, tmp_path: Path, elsewhere: Listing
+) -> None:
+    before = elsewhere()
+    try:
+        fetched = [*fetch([f"{web}/{name}"], output).values()]
+    except UserError:
+        fetched = []
+    assert [path for path in output.rglob("*") if path.is_file()] == fetched
+    assert elsewhere() == before
+
+
+def test_names_of_an_object_store_lead_nowhere(output: Path, elsewhere: Listing) -> None:
+    """There, any text is a name."""
+    with object_store() as bucket:
+        keys = ["in/../../../../../../escaped.jsonl", "in//absolute.jsonl", "in/rows.jsonl"]
+        name = bucket.removeprefix("s3://")
+        for key in keys:
+            s3fs.S3FileSystem().call_s3("put_object", Bucket=name, Key=key, Body=ROWS)
+        before = elsewhere()
+        for url in (f"{bucket}/**", *(f"{bucket}/{key}" for key in keys)):
+            folder = output / str(len(list(output.iterdir())))
+            folder.mkdir()
+            fetched = fetch([url], folder)
+            assert fetched
+            assert all(path.is_relative_to(folder.resolve()) for path in fetched.values())
+            assert all(path.resolve().is_file() for path in fetched.values())
+    assert elsewhere() == before
+
+
+def test_names_inside_an_archive_lead_nowhere(
+    tmp_path: Path, output: Path, elsewhere: Listing
+) -> None:
+    """fsspec reads members of archives, where a user asks for that."""
+    write_zip(tmp_path / "data.zip")
+    before = elsewhere()
+    for number, member in enumerate(["*.jsonl", "**", "../../escaped.jsonl", "link/through.jsonl"]):
+        folder = output / str(number) / "deep"
+        try:
+            fetched = fetch([f"zip://{member}::file://{tmp_path}/data.zip"], folder)
+        except UserError:
+            fetched = {}
+        assert member == "**" or fetched
+        assert all(path.resolve().is_relative_to(folder) for path in fetched.values())
+        assert all(path.is_relative_to(folder) for path in folder.parent.rglob("*.jsonl"))
+    assert elsewhere() == before
