@@ -1,7 +1,6 @@
 """What befalls a workflow from outside: signals, damaged files, full disks, too little memory."""
 
 import hashlib
-import json
 import shutil
 import signal
 import subprocess
@@ -45,7 +44,8 @@ def errors(told: str) -> list[str]:
 
 def checkpoints(project: Project) -> list[Path]:
     """From the oldest to the newest."""
-    return sorted(project.folder.glob("results/state/only/*/checkpoints/step-*"))
+    found = project.folder.glob("results/state/only/*/checkpoints/step-*")
+    return sorted(path for path in found if ".tmp-" not in path.name)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,16 @@ def test_a_worker_with_too_little_memory_is_tried_again_and_the_key_to_lower_is_
 ) -> None:
     project = ready.copy(tmp_path / "project")
     project.configure(["defaults", "ray", "max_failures"], 1)
-    done = run(project, memory=[3, 2**20])
+    project.configure(["defaults", "train", "global_batch_size"], 512)
+    project.configure(["defaults", "train", "micro_batch_size"], 256)
+    done = run(project, memory=12 * 2**20)
     assert done.returncode != 0
     (line,) = errors(done.stderr)
-    assert line.startswith(
-        "error: train.micro_batch_size: got 8, for which the memory of worker 1 "
-    )
+    start = "error: train.micro_batch_size: got 256, for which the memory of worker 1 on a cpu is "
+    assert line.startswith(start)
     assert "; lower it, or set train.gradient_checkpointing: true or " in line
-    lines = (project.folder / "ledger.jsonl").read_text().splitlines()
-    # Two workers, tried twice.
-    assert len({json.loads(line)[0] for line in lines}) == 4
+    # As often as `max_failures` says, and once before.
+    assert (project.folder / "ledger.capped").read_text().count("capped") == 2
     assert "Traceback" not in done.stderr
 
 
@@ -138,9 +138,7 @@ def test_a_worker_that_hangs_ends_the_run_with_its_stack_in_the_log(
     done = run(project, hang=30)
     assert done.returncode != 0
     (line,) = errors(done.stderr)
-    assert line.startswith(
-        "error: runs.only.train.stall_timeout: got no step within 15 s on worker"
-    )
+    assert line.startswith("error: runs.only.train.stall_timeout: got no step within 15 s on ")
     log = (project.folder / "logs/finetune/only.log").read_text()
     assert "worker 1 hung here:" in log
     # Where the fault that was put into it waits.

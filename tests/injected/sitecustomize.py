@@ -3,7 +3,7 @@
 Python imports this module at its start where its folder is on PYTHONPATH, which Snakemake, Ray and
 torchrun hand down. What it does is in the variable INJECTED, as JSON: `ledger`, a file that gets
 the rows of each step; `hang` or `memory`, what befalls the worker of rank 1, in each of its
-attempts: at a step, it does nothing any more; or from [step, bytes] on, it gets no more memory.
+attempts: at a step, it does nothing any more; or it gets only so many bytes more than it has.
 """
 
 import hashlib
@@ -49,8 +49,10 @@ def _change(loop: Any, wanted: dict[str, Any]) -> None:
         place = (rank, done)
         if rank == 1 and wanted.get("hang") == done:
             threading.Event().wait()
-        if rank == 1 and wanted.get("memory", [None])[0] == done:
-            limit_memory(wanted["memory"][1])
+        if rank == 1 and done == 0 and "memory" in wanted:
+            limit_memory(wanted["memory"])
+            with Path(wanted["ledger"]).with_suffix(".capped").open("a") as file:
+                file.write("capped\n")
         seed(seed_of_run, done, rank)
 
     def recorded(strategy: Any, batches: list[Any], *arguments: Any) -> Any:

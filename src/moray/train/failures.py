@@ -25,6 +25,7 @@ _MEANING = "failure.json"
 
 # How PyTorch's allocators on a CPU say it; on a GPU they have an exception.
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc")
+_A_FEW_MEGABYTES = 8 * 2**20
 
 
 class WorkersFailedError(Exception):
@@ -66,7 +67,18 @@ def _meaning(error: Exception, job: Job, place: Place) -> UserError | None:
 def _of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
+    if not isinstance(error, RuntimeError):
+        return False
+    return any(text in str(error) for text in _NO_MEMORY) or not _memory_is_left()
+
+
+def _memory_is_left() -> bool:
+    """Whether a few megabytes can be had; oneDNN, for one, doesn't say what it lacks."""
+    try:
+        bytearray(_A_FEW_MEGABYTES)
+    except MemoryError:
+        return False
+    return True
 
 
 def forget(work: Path) -> None:
