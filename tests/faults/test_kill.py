@@ -79,8 +79,10 @@ def test_what_is_killed_ends_with_the_bytes_and_rows_of_an_undisturbed_run(
 ) -> None:
     killed, undisturbed = copy_and_undisturbed
     first = run_and_signal(killed, victim, step, signal.SIGKILL)
-    # Ray replaces a worker by itself; all else takes the same command again.
-    assert bool(first.returncode) == (victim != "worker"), first.stderr
+    # Ray replaces a worker by itself, and workers may come to the end without their raylet; all
+    # else takes the same command again.
+    if victim != "raylet":
+        assert bool(first.returncode) == (victim != "worker"), first.stderr
     if first.returncode:
         again = run(killed)
         assert again.returncode == 0, again.stderr

@@ -162,7 +162,12 @@ mount -o remount,size=1g "$folder"
     ("folder", "size", "told", "left"),
     [
         ("results/tokens", "32k", "results/tokens/functions-tiny-", "preview.txt"),
-        ("results/state", "1300k", "/checkpoints", "checkpoints/step-00000040/manifest.json"),
+        (
+            "results/state",
+            "1300k",
+            "/results/state/only/",
+            "checkpoints/step-00000040/manifest.json",
+        ),
         ("results/runs", "200k", "results/runs/only/model", "results/runs/only/train.json"),
     ],
     ids=["tokenize", "checkpoint", "export"],

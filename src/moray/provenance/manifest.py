@@ -18,12 +18,16 @@ MANIFEST = "manifest.json"
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file whole or not at all."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    with temporary.open("w") as file:
-        json.dump(value, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w") as file:
+            json.dump(value, file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def new_folder(folder: Path) -> Path:

@@ -5,7 +5,9 @@ machine's. So the worker raises it as it is, and leaves its meaning in a file fo
 tells it when no try is left.
 """
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +27,7 @@ _MEANING = "failure.json"
 
 # How PyTorch's allocators on a CPU say it; on a GPU they have an exception.
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc")
+_NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 _A_FEW_MEGABYTES = 8 * 2**20
 
 
@@ -92,6 +95,9 @@ def meaning_of(failed: WorkersFailedError, job: Job, run: str, max_failures: int
     file = job.work / _MEANING
     if file.exists():
         return UserError(*json.loads(file.read_text()))
+    if any(text in str(failed) for text in _NO_ROOM):
+        # It left no meaning, because that takes room too.
+        return full_disk(job.work)
     if hung := stall.stacks(job.work):
         for rank, text in hung.items():
             print(f"worker {rank} hung here:\n{text}", file=sys.stderr)

@@ -91,9 +91,14 @@ class Saver:
             except CheckpointException as failed:
                 # Raised on all workers if it was on one.
                 error, _ = next(iter(failed.failures.values()))
-                # The writer of tensors doesn't say that the disk is full; asking for room does.
-                try_room(self._folder, sum(value.nbytes for value in state.values()))
+                # The writer of tensors doesn't say that the disk is full; asking for room does, on
+                # the worker that lacks it.
+                together(lambda: self._ask_for_room(state), self._group)
                 raise error from failed
+
+    def _ask_for_room(self, state: dict[str, Tensor]) -> None:
+        with telling_of_full_disk(self._folder):
+            try_room(self._folder, sum(value.nbytes for value in state.values()))
 
     def _commit(self, step: int, temporary: Path, best: int | None) -> None:
         if self._group is not None and dist.get_rank() > 0:

@@ -15,7 +15,7 @@ from fleet import losses, until
 from jobs import train_run
 from pydantic import TypeAdapter
 
-from moray.config.schema import Ray, result_keys
+from moray.config.schema import Ray, execution_keys, result_keys
 from moray.errors import UserError
 from moray.train import checkpoint
 from moray.train.history import HISTORY, read_history
@@ -101,3 +101,38 @@ def test_workers_end_with_the_process_that_started_them(make_job: Any, tmp_path:
     # Held by the worker for as long as it lives.
     with (job.work / "writer.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def test_a_signal_to_the_driver_saves_the_step_and_a_second_start_goes_on(
+    make_job: Any, alone: Place, small: Path, tmp_path: Path
+) -> None:
+    undisturbed = make_job("undisturbed", max_steps=120)
+    train(undisturbed, alone)
+    settings = undisturbed.settings.model_copy(update={"launcher": "torchrun", "save_steps": 1000})
+    execution = {
+        "data": {},
+        "ray": {"num_workers": 1, "storage_path": str(tmp_path / "state")},
+        "train": execution_keys(settings),
+    }
+    command = [sys.executable, "-m", "moray.stages.finetune", "name"]
+    command += ["--start", str(small / "model"), "--tokens", str(small / "tokens")]
+    command += ["--cfg", json.dumps({"adapter": None, "train": result_keys(settings)})]
+    command += ["--execution", json.dumps(execution), "--output", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as driver:
+        until(lambda: steps_in(tmp_path / "state") or driver.poll() is not None)
+        driver.send_signal(signal.SIGTERM)
+        _, told = driver.communicate()
+    assert driver.returncode == 1
+    (folder,) = (tmp_path / "state/name").glob("*/checkpoints/*")
+    at = checkpoint.step_of(folder)
+    assert f"error: runs.name: got a request to stop, and did at step {at}, with a" in told
+    assert 0 < at < 120
+
+    assert subprocess.run(command, capture_output=True, check=True)
+    history = list(read_history(tmp_path / HISTORY))
+    assert [line["loss"] for line in history if "loss" in line] == losses(undisturbed)
+    assert json.loads((tmp_path / "train.json").read_text())["resumed_from"] == at
+
+
+def steps_in(state: Path) -> list[str]:
+    return [line for path in state.glob("name/*/history.jsonl") for line in open(path)][1:]
