@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from moray.errors import UserError
+from moray.errors import ConfigError, UserError
 from moray.stages import base_model, download, evaluate, generate, tokenize
 from moray.stages.boundary import command_line
 
@@ -75,12 +75,27 @@ def test_a_failure_costs_one_line_and_its_trace_is_logged(
     assert raised.partition("(")[0] in trace
 
 
-def test_all_faults_of_a_config_are_told(tmp_path: Path) -> None:
-    done = run_stage(
-        tmp_path / "stage.log",
-        "raise ConfigError([UserError('a', 'got 1', 'do 2'), UserError('b', 'got 3', 'do 4')])",
-    )
-    assert (done.returncode, done.stderr) == (1, "error: a: got 1; do 2\nb: got 3; do 4\n")
+FAULTS = [UserError("a", "got 1,\nexpected 0", "do 2"), UserError("b", "got 3", "do 4")]
+FAULT_LINES = "error: a: got 1, expected 0; do 2\nerror: b: got 3; do 4"
+
+
+def test_each_fault_of_a_config_costs_one_line(tmp_path: Path) -> None:
+    log = tmp_path / "stage.log"
+    raised = ", ".join(f"UserError{fault.args}" for fault in FAULTS)
+    done = run_stage(log, f"raise ConfigError([{raised}])")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{FAULT_LINES}\n")
+    assert "Traceback (most recent call last)" in log.read_text()
+    assert f"{FAULT_LINES}\n" in log.read_text()
+
+
+def test_each_fault_of_a_config_costs_a_command_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ConfigError(FAULTS)
+
+    monkeypatch.setattr("sys.argv", ["x"])
+    with pytest.raises(SystemExit) as ended:
+        command_line(refuse)
+    assert ended.value.code == FAULT_LINES
 
 
 def test_an_exit_of_the_stage_s_own_is_kept(tmp_path: Path) -> None:

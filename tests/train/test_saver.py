@@ -1,5 +1,7 @@
 """Checkpoints of one process, written beside the training."""
 
+import multiprocessing
+import resource
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -7,13 +9,19 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from checkpoints import tensors_of
+from fleet import losses
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.train import checkpoint
+from moray.train.job import Job, Place
+from moray.train.requests import Request, Requests
 from moray.train.saver import Saver, read_state
+from moray.train.worker import train
 
 State = dict[str, Tensor]
 
@@ -160,3 +168,95 @@ def test_a_write_that_fails_is_told_and_leaves_no_checkpoint(
     with pytest.raises(OSError, match="no space left"):
         saver.finish()
     assert checkpoint.newest(tmp_path, lambda path, names: None) is None
+
+
+@pytest.fixture(scope="module")
+def forks() -> Any:
+    """Makes processes that have all modules already, in a tenth of a second each."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["faults.points", "moray.train.worker"])
+    return context
+
+
+def fill_disk() -> None:
+    """From now on, the kernel refuses to write more of a file, as it does with a quota."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+
+def train_on_a_full_disk(job: Job, place: Place, told: Path) -> None:
+    fill_disk()
+    try:
+        train(job, place)
+    except UserError as error:
+        told.write_text(str(error))
+
+
+def be_one_of_two(folder: Path, rank: int, told: Path) -> None:
+    """Save with room on both workers' disks, then with none on the second one's."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    # As many as workers, so that each writes one.
+    state = {name: torch.full((40_000,), 1.0) for name in ("one", "other")}
+    saver = Saver(folder / "checkpoints", keep=2)
+    saver.save(1, state, best=None)
+    saver.finish()
+    if rank == 1:
+        fill_disk()
+    saver.save(2, {name: value + 1 for name, value in state.items()}, best=None)
+    try:
+        saver.finish()
+    except UserError as error:
+        told.write_text(str(error))
+    dist.destroy_process_group()
+
+
+def is_of_full_disk(line: str, folder: Path) -> bool:
+    return line.startswith(f"{folder}: got a full disk after ") and line.endswith(
+        " bytes, expected room for more; free some and run the same command again"
+    )
+
+
+def test_a_training_whose_disk_is_full_goes_on_from_the_checkpoint_before(
+    make_job: Any, alone: Place, tmp_path: Path, forks: Any
+) -> None:
+    undisturbed, job = make_job("undisturbed"), make_job()
+    train(undisturbed, alone)
+    Requests(job.work.parent).ask(Request.STOP)
+    assert train(job, alone)["steps"] == 1
+    folder, told = checkpoint.folder_of(job.work), tmp_path / "told"
+    process = forks.Process(target=train_on_a_full_disk, args=(job, alone, told), daemon=True)
+    process.start()
+    process.join(300)
+    assert process.exitcode == 0
+    assert is_of_full_disk(told.read_text(), folder)
+    # Nothing half-written is left.
+    assert [path.name for path in folder.iterdir()] == ["step-00000001"]
+    assert damaged_files(checkpoint.path_of(folder, 1)) == []
+    assert train(job, alone)["resumed_from"] == 1
+    assert losses(job) == losses(undisturbed)
+    ours = tensors_of(checkpoint.path_of(folder, 8))
+    theirs = tensors_of(checkpoint.path_of(checkpoint.folder_of(undisturbed.work), 8))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_if_the_disk_of_one_worker_is_full_all_are_told_and_nothing_is_left(
+    tmp_path: Path, forks: Any
+) -> None:
+    told = [tmp_path / f"told-{rank}" for rank in range(2)]
+    workers = [
+        forks.Process(target=be_one_of_two, args=(tmp_path, rank, told[rank]), daemon=True)
+        for rank in range(2)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(300)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    folder = tmp_path / "checkpoints"
+    assert all(is_of_full_disk(file.read_text(), folder) for file in told)
+    assert steps_in(folder) == [1]
+    sound = checkpoint.path_of(folder, 1)
+    assert damaged_files(sound) == []
+    assert len(list(sound.glob("*.distcp"))) == 2
+    assert all(bool((value == 1).all()) for value in tensors_of(sound).values())

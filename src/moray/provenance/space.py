@@ -4,7 +4,7 @@ import errno
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -66,7 +66,11 @@ def telling_of_full_disk(folder: Path) -> Iterator[None]:
 
 def full_disk(folder: Path) -> UserError:
     """What the user is told when a folder takes no more."""
-    written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    written = 0
+    for path in folder.rglob("*"):
+        # What failed is being cleared away, perhaps by others.
+        with suppress(FileNotFoundError):
+            written += path.stat().st_size if path.is_file() else 0
     return UserError(
         str(folder),
         f"got a full disk after {written:,} bytes, expected room for more",

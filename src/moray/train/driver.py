@@ -94,15 +94,17 @@ def run_training(
 def _launched(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
     """Facts of a training that came to its end, or to one that was asked for."""
     requests = Requests(job.work.parent)
-    with sole_driver(job.work), shown(job.work, run), stopped_by_signals(requests, run):
+    launch = _LAUNCHERS[job.settings.launcher]
+    with sole_driver(job.work):
+        # Of an earlier start.
         forget(job.work)
         for request in (Request.SAVE, Request.STOP):
             requests.done(request)
-        launch = _LAUNCHERS[job.settings.launcher]
-        try:
-            return beside_signals(lambda: launch(job, ray_settings, run))
-        except WorkersFailedError as error:
-            raise meaning_of(error, job, run, ray_settings.max_failures) from error
+        with shown(job.work, run), stopped_by_signals(requests, run):
+            try:
+                return beside_signals(lambda: launch(job, ray_settings, run))
+            except WorkersFailedError as error:
+                raise meaning_of(error, job, run, ray_settings.max_failures) from error
 
 
 def _rows_url(tokens: Path, settings: Data) -> str | None:

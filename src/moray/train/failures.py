@@ -70,6 +70,8 @@ def _meaning(error: Exception, job: Job, place: Place) -> UserError | None:
 def _of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
     if not isinstance(error, RuntimeError):
         return False
     return any(text in str(error) for text in _NO_MEMORY) or not _memory_is_left()

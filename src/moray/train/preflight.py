@@ -51,6 +51,8 @@ def faults(
     if ray.address == "local" and (ray.use_gpu is False or not _gpus_are_there()):
         found += _memory(run, settings, ray, trained, frozen)
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
+    if settings.max_steps:
+        kept = min(kept, -(-settings.max_steps // settings.save_steps))
     # A run that goes on has some of them already.
     files = Path(ray.storage_path, run).glob("*/checkpoints/step-????????/*")
     missing = kept * _IN_CHECKPOINT * trained - sum(file.stat().st_size for file in files)

@@ -1,0 +1,128 @@
+"""Shapes that are known before a model is loaded, against those of the model."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from moray.config.schema import ScratchModel
+from moray.errors import UserError
+from moray.model.load import load_model
+from moray.model.scratch import save_llama
+from moray.model.shapes import llama_shapes, num_adapter_parameters, num_parameters, shapes_in
+
+# Each changes what another leaves as it is.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "untied, fewer key heads": {},
+    "tied": {"tie_word_embeddings": True},
+    "as many key heads": {"num_key_value_heads": None, "num_hidden_layers": 3},
+    "one key head, tied": {"num_key_value_heads": 1, "tie_word_embeddings": True},
+    "narrow inside": {"hidden_size": 48, "intermediate_size": 20, "num_hidden_layers": 1},
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def cfg(
+    request: pytest.FixtureRequest, scratch: dict[str, Any], tokenizer: PreTrainedTokenizerFast
+) -> dict[str, Any]:
+    return {
+        **scratch,
+        "tokenizer": {"train_on": "texts", "vocab_size": len(tokenizer)},
+        **CONFIGS[request.param],
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path, cfg: dict[str, Any], tokenizer: PreTrainedTokenizerFast) -> Path:
+    save_llama(tmp_path / "model", tokenizer, cfg)
+    return tmp_path / "model"
+
+
+def shapes_of(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+    """Of what is trained; a matrix that is input and output embedding in one is there once."""
+    return {name: tuple(value.shape) for name, value in model.named_parameters()}
+
+
+def test_the_shapes_of_a_folder_are_those_of_its_model(folder: Path) -> None:
+    model = load_model(folder)
+    assert shapes_in(folder) == shapes_of(model)
+    assert num_parameters(shapes_in(folder)) == model.num_parameters()
+
+
+def test_the_shapes_of_a_model_from_scratch_are_known_before_it_is_there(
+    folder: Path, cfg: dict[str, Any]
+) -> None:
+    shapes, model = llama_shapes(ScratchModel(**cfg)), load_model(folder)
+    assert sorted(shapes.values()) == sorted(shapes_of(model).values())
+    assert num_parameters(shapes) == model.num_parameters()
+
+
+@pytest.mark.parametrize("rank", [1, 8])
+def test_adapters_have_as_many_parameters_as_peft_gives_them(
+    folder: Path, cfg: dict[str, Any], rank: int
+) -> None:
+    count = num_of_adapters(load_model(folder), rank)
+    assert num_adapter_parameters(shapes_in(folder), rank) == count
+    assert num_adapter_parameters(llama_shapes(ScratchModel(**cfg)), rank) == count
+
+
+def num_of_adapters(model: PreTrainedModel, rank: int) -> int:
+    """By PEFT, of all linear layers."""
+    config = LoraConfig(r=rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    whole: Any = get_peft_model(model, config)
+    return sum(value.numel() for value in whole.parameters() if value.requires_grad)
+
+
+def test_embeddings_go_by_other_names_in_other_families(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 300, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(**sizes))
+    model.save_pretrained(tmp_path)
+    shapes = shapes_in(tmp_path)
+    assert num_parameters(shapes) == model.num_parameters()
+    assert num_adapter_parameters(shapes, 4) == num_of_adapters(model, 4)
+
+
+def test_weights_in_several_files_are_put_together(tmp_path: Path, model_folder: Path) -> None:
+    model = load_model(model_folder)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert shapes_in(tmp_path) == shapes_of(model)
+
+
+def test_the_same_weights_in_a_file_for_other_libraries_do_not_count(folder: Path) -> None:
+    before = shapes_in(folder)
+    save_file(
+        {"layers.0.attention.wq.weight": torch.zeros(9, 9)}, folder / "consolidated.safetensors"
+    )
+    assert shapes_in(folder) == before == shapes_of(LlamaForCausalLM.from_pretrained(folder))
+
+
+def test_what_is_kept_in_fewer_bits_has_the_same_shapes(tmp_path: Path) -> None:
+    kinds = (torch.bfloat16, torch.float16, torch.float32)
+    weights = {str(kind): torch.zeros(3, 5, dtype=kind) for kind in kinds}
+    save_file(weights, tmp_path / "model.safetensors")
+    assert shapes_in(tmp_path) == {str(kind): (3, 5) for kind in kinds}
+
+
+def test_a_folder_without_weights_has_no_shapes(tmp_path: Path) -> None:
+    assert shapes_in(tmp_path) == shapes_in(tmp_path / "missing") == {}
+
+
+@pytest.mark.parametrize("size", [0, 4, 1000])
+def test_weights_that_are_cut_off_cost_one_line(
+    tmp_path: Path, model_folder: Path, size: int
+) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes((model_folder / "model.safetensors").read_bytes()[:size])
+    with pytest.raises(UserError, match=rf"^{file}: got weights that can't be read \("):
+        shapes_in(tmp_path)

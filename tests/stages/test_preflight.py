@@ -1,0 +1,180 @@
+"""All runs are looked over before the first stage begins."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_config import HUB, config_with
+
+from moray.config.load import load_experiment
+from moray.errors import ConfigError
+from moray.stages.preflight import preflight
+
+CORES = len(os.sched_getaffinity(0))
+RUNS = ["base", "tuned"]
+ALONE = {
+    "defaults.ray.num_workers": 1,
+    "defaults.ray.use_gpu": False,
+    "defaults.train.global_batch_size": CORES + 1,
+}
+# More checkpoints than any disk takes: told where the shapes of the weights are known.
+ENDLESS = {
+    "defaults.train.save_total_limit": 10**15,
+    "runs.base.train.max_steps": 10**18,
+    "runs.tuned.train.max_steps": 10**18,
+}
+
+Told = Callable[..., list[str]]
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+    """The lines that runs of a changed config cost, in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+
+    def told(runs: list[str] = RUNS, **values: Any) -> list[str]:
+        experiment = load_experiment(config_with({**ALONE, **values}))
+        try:
+            preflight(experiment, runs)
+        except ConfigError as error:
+            return str(error).splitlines()
+        return []
+
+    return told
+
+
+def test_sound_runs_pass(told: Told) -> None:
+    assert told() == []
+
+
+def test_without_runs_there_is_nothing_to_look_over(told: Told) -> None:
+    assert told([], **{"defaults.ray.num_workers": CORES + 1}) == []
+
+
+def test_each_run_is_told_of(told: Told) -> None:
+    lines = told(**{"runs.base.ray.num_workers": CORES + 1, "runs.tuned.ray.storage_path": "file"})
+    assert [line.partition(":")[0] for line in lines] == ["runs.base.ray.num_workers"]
+    Path("file").touch()
+    lines = told(**{"runs.base.ray.num_workers": CORES + 1, "runs.tuned.ray.storage_path": "file"})
+    assert [line.partition(":")[0] for line in lines] == [
+        "runs.base.ray.num_workers",
+        "runs.tuned.ray.storage_path",
+    ]
+
+
+def test_only_the_runs_that_are_due_are_looked_over(told: Told) -> None:
+    fault = {"runs.base.ray.num_workers": CORES + 1}
+    assert told(["tuned"], **fault) == []
+    assert len(told(["base"], **fault)) == 1
+
+
+def test_what_runs_share_is_told_once(told: Told, tmp_path: Path) -> None:
+    Path("results").touch()
+    assert told(**{"defaults.ray.storage_path": "state"}) == [
+        "the working directory: got results, expected a folder that can be written to; "
+        f"{tmp_path}/results is none; change its permissions or choose another"
+    ]
+
+
+@pytest.fixture
+def folder(model_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(model_folder, tmp_path / "models/folder"))
+
+
+def knows_shapes(lines: list[str]) -> bool:
+    return any("bytes free on its disk, expected" in line for line in lines)
+
+
+def test_of_a_model_from_scratch_the_shapes_are_known(told: Told) -> None:
+    assert knows_shapes(told(["base"], **ENDLESS))
+
+
+def test_a_run_that_starts_from_another_has_its_shapes(told: Told) -> None:
+    assert knows_shapes(told(["tuned"], **ENDLESS))
+
+
+def test_of_a_folder_the_shapes_are_known(told: Told, folder: Path) -> None:
+    on_folder = {"runs.base.model": "folder"}
+    assert told(**on_folder) == []
+    assert knows_shapes(told(["base"], **on_folder, **ENDLESS))
+
+
+def test_a_folder_whose_weights_are_damaged_is_told(told: Told, folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    (line,) = told(**{"runs.base.model": "folder", **ENDLESS})
+    assert line.startswith("models/folder/model.safetensors: got weights that can't be read (")
+
+
+ON_THE_HUB = {"models.far": HUB, "runs.base.model": "far", **ENDLESS}
+
+
+def test_a_model_of_the_hub_that_is_not_here_yet_passes(told: Told) -> None:
+    assert told(**ON_THE_HUB) == []
+
+
+def test_of_a_model_of_the_hub_that_is_here_the_shapes_are_known(
+    told: Told, model_folder: Path
+) -> None:
+    shutil.copytree(model_folder, "results/models/far")
+    assert knows_shapes(told(**ON_THE_HUB))
+
+
+def test_a_part_of_a_model_of_the_hub_passes_because_it_is_had_anew(
+    told: Told, model_folder: Path
+) -> None:
+    copy = Path(shutil.copytree(model_folder, "results/models/far"))
+    (copy / "manifest.json").unlink()
+    (copy / "model.safetensors").write_bytes(b"half")
+    assert told(**ON_THE_HUB) == []
+
+
+UNREADABLE = """
+import json, os, sys
+from moray.config.load import load_experiment
+from moray.errors import ConfigError
+from moray.stages.preflight import preflight
+
+experiment = load_experiment(json.loads(sys.argv[1]))
+# Permissions don't count for root.
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    preflight(experiment, ["base", "tuned"])
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_files_that_cannot_be_read_are_told_all_of_them(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    names = ["notes/b.txt", "notes/a.txt", "models/folder/model.safetensors"]
+    for name in ["notes/readable.txt", *names]:
+        (tmp_path / name).touch()
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755)
+    for name in names:
+        (tmp_path / name).chmod(0)
+    config = config_with({**ALONE, "runs.base.model": "folder", "runs.tuned.dataset": "notes"})
+    done = subprocess.run(
+        [sys.executable, "-c", UNREADABLE, json.dumps(config)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "datasets.notes.path: got notes/a.txt, which can't be read; change its permissions",
+        "datasets.notes.path: got notes/b.txt, which can't be read; change its permissions",
+        "models.folder.path: got models/folder/model.safetensors, which can't be read; "
+        "change its permissions",
+    ]
