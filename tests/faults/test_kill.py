@@ -1,6 +1,7 @@
 """The matrix: whatever is killed, whenever, under any engine, the model has the same bytes."""
 
 import random
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -18,8 +19,6 @@ from faults.workflows import (
     weights,
 )
 from project import Project
-
-pytestmark = pytest.mark.faults
 
 VICTIMS = ("worker", "driver", "raylet", "snakemake")
 ENGINES: dict[str, Changes] = {
@@ -71,6 +70,19 @@ def copy_and_undisturbed(
     shutil.rmtree(copy.folder)
 
 
+@pytest.mark.parametrize("copy_and_undisturbed", ["ddp"], indirect=True)
+def test_a_workflow_of_which_everything_is_killed_goes_on_by_the_same_command(
+    copy_and_undisturbed: tuple[Project, Project],
+) -> None:
+    killed, undisturbed = copy_and_undisturbed
+    assert run_and_signal(killed, "everything", STEPS // 4, signal.SIGKILL).returncode != 0
+    again = run(killed)
+    assert again.returncode == 0, again.stderr
+    assert re.search(r"resumed from step [1-9]", again.stderr)
+    check_equal(killed, undisturbed)
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("copy_and_undisturbed", "victim", "step"), MATRIX, indirect=["copy_and_undisturbed"]
 )
@@ -86,6 +98,10 @@ def test_what_is_killed_ends_with_the_bytes_and_rows_of_an_undisturbed_run(
     if first.returncode:
         again = run(killed)
         assert again.returncode == 0, again.stderr
+    check_equal(killed, undisturbed)
+
+
+def check_equal(killed: Project, undisturbed: Project) -> None:
     assert weights(killed) == weights(undisturbed)
     assert losses(killed) == losses(undisturbed)
     assert rows_by_step(killed) == rows_by_step(undisturbed)

@@ -68,7 +68,8 @@ def run_and_signal(
 
     Args:
         project: has no model yet.
-        victim: a worker, the driver, the raylet, snakemake, or the group, as Ctrl-C does.
+        victim: a worker, the driver, the raylet, snakemake, everything that it has started, or
+            the group of processes that a terminal sends Ctrl-C to.
         step: -1 for the moment at which the victim is there.
         number: the signal.
     """
@@ -83,7 +84,10 @@ def run_and_signal(
     ) as started:
         workflow = psutil.Process(started.pid)
         until(lambda: last_step(project) >= step and _VICTIMS[victim](workflow))
-        os.kill(_VICTIMS[victim](workflow)[-1], number)
+        for process in _VICTIMS[victim](workflow):
+            # Of all that are killed, some end with another.
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
         _, told = started.communicate()
     return subprocess.CompletedProcess(COMMAND, started.returncode, "", told)
 
@@ -95,8 +99,8 @@ def _in_family(is_it: Callable[[list[str]], bool]) -> Callable[[psutil.Process],
             with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
                 if is_it(process.cmdline() or [""]):
                     found.append(process.pid)
-        # The one that was started last is the last: a shell around a script comes before it.
-        return sorted(found)
+        # The one that was started last: a shell around a script comes before it.
+        return sorted(found)[-1:]
 
     return find
 
@@ -108,6 +112,10 @@ _VICTIMS: dict[str, Callable[[psutil.Process], list[int]]] = {
     "raylet": _in_family(lambda command: command[0].endswith("/raylet/raylet")),
     "snakemake": lambda workflow: [workflow.pid],
     "group": lambda workflow: [-workflow.pid],
+    "everything": lambda workflow: [
+        workflow.pid,
+        *(process.pid for process in workflow.children(recursive=True)),
+    ],
 }
 
 
