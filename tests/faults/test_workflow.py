@@ -1,5 +1,6 @@
 """What befalls a workflow from outside: signals, damaged files, full disks, too little memory."""
 
+import fcntl
 import hashlib
 import shutil
 import signal
@@ -73,6 +74,13 @@ def test_a_workflow_that_is_asked_to_end_loses_no_step(
     assert rows_by_step(project) == rows_by_step(undisturbed)
 
 
+def wait_for_workers(project: Project) -> None:
+    """Orphaned workers train on for seconds; the lock of a run is theirs until they end."""
+    (lock,) = project.folder.glob("results/state/only/*/writer.lock")
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -102,6 +110,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
 ) -> None:
     project = ready.copy(tmp_path / "project")
     run_and_signal(project, "snakemake", 150, signal.SIGKILL)
+    wait_for_workers(project)
     before, newest = checkpoints(project)[-2:]
     damage(newest / name)
     again = run(project)
