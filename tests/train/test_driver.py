@@ -50,10 +50,11 @@ def test_a_changed_setting_has_a_work_folder_of_its_own(
 ) -> None:
     """Execution-only keys share one: a run goes on with other workers or micro-batches."""
     job = make_job()
-    too_many = {"num_workers": 10_000}
+    # Refused once the folder is there.
+    nowhere = {"address": "nowhere.invalid"}
     for number, update in enumerate(({}, {"micro_batch_size": 1}, {"learning_rate": 0.5})):
         settings = job.settings.model_copy(update=update)
-        with pytest.raises(UserError, match="num_workers"):
-            train_run(job, small, tmp_path / f"output-{number}", settings, **too_many)
+        with pytest.raises(UserError, match="names no known host"):
+            train_run(job, small, tmp_path / f"output-{number}", settings, **nowhere)
         folders = len(list((job.work / "name").iterdir()))
         assert folders == (1, 1, 2)[number]
