@@ -46,11 +46,12 @@ def test_a_fault_in_a_worker_reaches_the_user_and_spends_no_retry(
 
 
 def test_a_changed_setting_has_a_work_folder_of_its_own(
-    make_job: Any, small: Path, tmp_path: Path
+    make_job: Any, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Execution-only keys share one: a run goes on with other workers or micro-batches."""
     job = make_job()
-    # Refused once the folder is there.
+    # Refused once the folder is there; a Ray that this process has started sets the variable.
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     nowhere = {"address": "nowhere.invalid"}
     for number, update in enumerate(({}, {"micro_batch_size": 1}, {"learning_rate": 0.5})):
         settings = job.settings.model_copy(update=update)
