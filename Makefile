@@ -12,7 +12,7 @@ finetune eval generate: $(READY)
 test: $(READY)
 	python -m pytest
 
-# Kills whole workflows, again and again: three quarters of an hour on two cores.
+# Kills whole workflows, again and again: an hour or more on two cores.
 test-faults: $(READY)
 	python -m pytest -m faults
 

@@ -42,7 +42,13 @@ def run_training(
     Writes `history.jsonl` and `train.json` to `output`. Checkpoints lie in a folder that is
     named after a fingerprint of settings, tokens, start, code and libraries, so that a changed
     run never resumes from an old one.
+
+    Raises:
+        ConfigError: if it couldn't be trained here; nothing was begun.
+        UserError: if it failed, or was asked to stop.
     """
+    if found := faults(run, settings, adapter, ray_settings, shapes_in(start), output):
+        raise ConfigError(found)
     versions = software()
     libraries = {name: versions[name] for name in ("torch", "transformers", "peft")}
     inputs = [start / MANIFEST, tokens / MANIFEST]
@@ -61,8 +67,6 @@ def run_training(
         cache=Path(ray_settings.storage_path, ".compiled").absolute(),
         rows_url=_rows_url(tokens.absolute(), data_settings),
     )
-    if found := faults(run, settings, adapter, ray_settings, shapes_in(start), output):
-        raise ConfigError(found)
     began = time.perf_counter()
     facts = _launched(job, ray_settings, run)
     seconds = time.perf_counter() - began
