@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 READY := .venv/.ready
+READY_DEV := .venv/.ready-dev
+PIP := python -m pip install --disable-pip-version-check --quiet
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: finetune eval generate test test-faults lint format docs lock
@@ -9,21 +11,21 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 finetune eval generate: $(READY)
 	snakemake --cores all $@
 
-test: $(READY)
+test: $(READY_DEV)
 	python -m pytest
 
 # Kills whole workflows, again and again: an hour or more on two cores.
-test-faults: $(READY)
+test-faults: $(READY_DEV)
 	python -m pytest -m faults
 
-lint: $(READY)
+lint: $(READY_DEV)
 	ruff check .
 	ruff format --check .
 	snakefmt --check Snakefile workflow
 	mypy
 	snakemake --lint
 
-format: $(READY)
+format: $(READY_DEV)
 	ruff check --fix .
 	ruff format .
 	snakefmt Snakefile workflow
@@ -31,19 +33,27 @@ format: $(READY)
 docs: $(READY)
 	python -m moray.config.reference
 
-# The lock names versions alone, so that each machine takes them from its own package index.
+# The locks name versions alone, so that each machine takes them from its own package index.
 lock:
 	rm -rf .venv-lock
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install torch==2.13.0
-	.venv-lock/bin/pip install setuptools .[dev]
+	.venv-lock/bin/pip install setuptools .
 	.venv-lock/bin/python envs/lock.py
+	.venv-lock/bin/pip install --constraint envs/requirements.txt .[dev]
+	.venv-lock/bin/python envs/lock.py dev
 	rm -rf .venv-lock
 
 $(READY): envs/requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON): got Python %d.%d, expected 3.11 or newer; set PYTHON=python3.11, say" % sys.version_info[:2])'
-	@echo "setting up .venv from envs/requirements.txt; this takes a minute or more"
+	@echo "setting up .venv from $<; this takes a minute or more"
 	$(PYTHON) -m venv .venv
-	python -m pip install --disable-pip-version-check --quiet -r envs/requirements.txt
-	python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
+	$(PIP) -r $<
+	$(PIP) --no-deps --no-build-isolation -e .
+	touch $@
+
+# What tests need stays out of what runs: boto3 alone costs each start of Snakemake 0.15 s.
+$(READY_DEV): $(READY) envs/requirements-dev.txt
+	@echo "adding envs/requirements-dev.txt to .venv"
+	$(PIP) -r envs/requirements-dev.txt
 	touch $@

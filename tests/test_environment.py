@@ -9,8 +9,19 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-LOCK = (ROOT / "envs/requirements.txt").read_text()
-PINS = [line for line in LOCK.splitlines() if not line.startswith("#")]
+
+
+def _pins(name: str) -> list[str]:
+    lines = (ROOT / "envs" / name).read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+PINS = _pins("requirements.txt")
+DEV_PINS = _pins("requirements-dev.txt")
+
+
+def _names(pins: list[str]) -> set[str]:
+    return {pin.partition("==")[0] for pin in pins}
 
 
 def test_the_conda_twin_has_the_same_versions() -> None:
@@ -18,11 +29,19 @@ def test_the_conda_twin_has_the_same_versions() -> None:
     assert twin["dependencies"][-1]["pip"] == PINS
 
 
+def _wanted(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[>=<]", requirement)[0].lower() for requirement in requirements}
+
+
 def test_every_dependency_of_the_project_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
-    names = {re.split(r"[\[>=<]", requirement)[0].lower() for requirement in wanted}
-    assert names <= {pin.partition("==")[0] for pin in PINS}
+    assert _wanted(project["dependencies"]) <= _names(PINS)
+    assert _wanted(project["optional-dependencies"]["dev"]) <= _names(DEV_PINS)
+
+
+def test_what_tests_need_is_locked_beside_what_runs() -> None:
+    """One name in both could have two versions, and what runs isn't to carry what tests need."""
+    assert not _names(PINS) & _names(DEV_PINS)
 
 
 @pytest.mark.parametrize("name", ["ray", "snakemake", "torch", "transformers"])
@@ -32,4 +51,4 @@ def test_what_runs_is_what_is_locked(name: str) -> None:
 
 
 def test_the_lock_names_versions_and_no_places() -> None:
-    assert all(re.fullmatch(r"[a-z0-9.-]+==[A-Za-z0-9.]+", pin) for pin in PINS)
+    assert all(re.fullmatch(r"[a-z0-9.-]+==[A-Za-z0-9.]+", pin) for pin in PINS + DEV_PINS)

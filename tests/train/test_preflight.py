@@ -69,6 +69,23 @@ def test_more_cpus_than_there_are_are_told(tmp_path: Path) -> None:
     assert f"got {CORES + 1} workers of 1 CPU each, expected at most {CORES} CPU" in str(fault)
 
 
+def test_a_library_that_is_not_installed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = {"strategy": "deepspeed"}
+    assert found(tmp_path, train=train) == []
+    for name in ("deepspeed", "bitsandbytes"):
+        monkeypatch.setitem(sys.modules, name, None)
+    adapter = Adapter(quantize_base="4bit")
+    assert [str(fault) for fault in found(tmp_path, adapter=adapter, train=train)] == [
+        "runs.tuned.train.strategy: got deepspeed, which is not installed; "
+        "pip install -e '.[deepspeed]', or choose fsdp2",
+        "runs.tuned.adapter.quantize_base: got 4bit, whose library bitsandbytes is not installed; "
+        "pip install -e '.[qlora]', or leave it out",
+    ]
+    assert found(tmp_path, adapter=adapter, train=train, address="auto") == []
+
+
 def test_more_gpus_than_there_are_are_told(tmp_path: Path) -> None:
     there = torch.cuda.device_count()
     (fault,) = found(tmp_path, use_gpu=True, **shared(there + 1))

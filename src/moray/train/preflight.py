@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -40,6 +41,7 @@ def faults(
     """
     found = [
         *_processors(run, ray),
+        *_libraries(run, settings, adapter, ray),
         *_writable(f"runs.{run}.ray.storage_path", Path(ray.storage_path)),
         *_writable("the working directory", results),
     ]
@@ -76,6 +78,24 @@ def _processors(run: str, ray: Ray) -> Iterator[UserError]:
                 f"has {there}",
                 "set it to auto, or lower num_workers",
             )
+
+
+def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> Iterator[UserError]:
+    """Those that aren't installed with moray; what a cluster elsewhere has isn't known."""
+    if ray.address != "local":
+        return
+    if settings.strategy == "deepspeed" and not find_spec("deepspeed"):
+        yield UserError(
+            f"runs.{run}.train.strategy",
+            "got deepspeed, which is not installed",
+            "pip install -e '.[deepspeed]', or choose fsdp2",
+        )
+    if adapter and adapter.quantize_base and not find_spec("bitsandbytes"):
+        yield UserError(
+            f"runs.{run}.adapter.quantize_base",
+            f"got {adapter.quantize_base}, whose library bitsandbytes is not installed",
+            "pip install -e '.[qlora]', or leave it out",
+        )
 
 
 def _gpus_are_there() -> bool:
