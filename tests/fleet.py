@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.launchers import torchrun
+from moray.train.launchers.work import work
 
 Fleet = Callable[[int, list[Job]], None]
 
@@ -40,7 +41,7 @@ def _each_by_ray(jobs: list[Job]) -> None:
     from moray.train.launchers import ray_train
 
     for job in jobs:
-        assert "fault" not in (facts := ray_train.work(job)), facts
+        assert "fault" not in (facts := work(job, ray_train.place())), facts
 
 
 def losses(job: Job, key: str = "loss") -> list[float]:
@@ -58,6 +59,6 @@ def until(condition: Callable[[], object]) -> None:
 
 
 if __name__ == "__main__":
-    with torchrun.process_group("cpu") as device:
+    with torchrun.process_group("cpu") as place:
         for job in _JOBS.validate_json(Path(sys.argv[1]).read_bytes()):
-            assert "fault" not in (facts := torchrun.work(job, device)), facts
+            assert "fault" not in (facts := work(job, place)), facts

@@ -13,7 +13,8 @@ from benchmarks.table import alternate, table
 from benchmarks.train.contestants import CORES
 from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, WARM_UP, job, prepare
 from moray.train.history import History
-from moray.train.launchers.torchrun import process_group, run_workers, work
+from moray.train.launchers.torchrun import process_group, run_workers
+from moray.train.launchers.work import work
 
 STEPS = 80
 
@@ -34,7 +35,7 @@ def main(rounds: int = 3, folder: Path | None = None) -> None:
 def _measure(home: Path, save_steps: int) -> float:
     with tempfile.TemporaryDirectory(prefix="moray-benchmark-") as temporary:
         output = Path(temporary, "seconds")
-        command = ["-m", __spec__.name, "worker", str(home), str(save_steps), str(output)]
+        command = ["-m", "benchmarks.checkpoint", "worker", str(home), str(save_steps), str(output)]
         run_workers(CORES, command, max_restarts=0)
         return BATCH_SIZE * BLOCK_SIZE * STEPS / float(output.read_text())
 
@@ -58,8 +59,8 @@ def _worker(home: Path, save_steps: int, output: Path) -> None:
         micro_batch_size=BATCH_SIZE // CORES,
         save_steps=save_steps,
     )
-    with process_group("cpu") as device:
-        work(run, device)
+    with process_group("cpu") as place:
+        work(run, place)
     if times:
         output.write_text(str(times[-1] - times[0]))
 

@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks.train.setting import BLOCK_SIZE, job
@@ -40,9 +38,8 @@ def live_bytes() -> dict[int, int]:
     return {block.data_ptr(): block.nbytes() for block in blocks}
 
 
-def held_by(folder: Path, settings: dict[str, Any]) -> tuple[int, int]:
+def held_by(folder: Path, settings: dict[str, Any], place: Place) -> tuple[int, int]:
     """Bytes that a worker holds of a strategy's run, and those that the formula says."""
-    place = Place(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     rows = 4 // place.world_size
     run = job(folder, folder, 1, global_batch_size=4, micro_batch_size=rows, **settings)
     before = live_bytes()
@@ -50,7 +47,7 @@ def held_by(folder: Path, settings: dict[str, Any]) -> tuple[int, int]:
     build(run, place, strategy, BLOCK_SIZE, 1)
     mine = Split(folder / "tokens", "train").rows[:rows]
     (feed,) = feeds(iter([mine]), rows)
-    gradients(strategy, feed, run.settings, place)
+    gradients(strategy, feed.batches, feed.trained * place.world_size, run.settings, place)
     # The buckets that gradients travel in are DeepSpeed's own, of a size that is a setting.
     after = live_bytes()
     buckets = {size * 5 * 10**8 for size in (2, 4)}
@@ -61,7 +58,7 @@ def held_by(folder: Path, settings: dict[str, Any]) -> tuple[int, int]:
 
 if __name__ == "__main__":
     folder, engine, output = sys.argv[1:]
-    with process_group("cpu"):
-        found = held_by(Path(folder), ENGINES[engine] | {"compile": False})
-        if dist.get_rank() == 0:
+    with process_group("cpu") as place:
+        found = held_by(Path(folder), ENGINES[engine] | {"compile": False}, place)
+        if place.rank == 0:
             Path(output).write_text(json.dumps(found))

@@ -56,7 +56,8 @@ def _moray(dataset: Path, tokenizer: Path, block_size: int, folder: Path) -> flo
     splits = read_manifest(folder / "tokens")["splits"].values()
     # Pieces of a document overlap by a token, and a document has a stop token: a token a piece
     # that the tokenizer alone doesn't give.
-    return (sum(split["tokens"] - split["segments"] for split in splits)) / seconds
+    tokens: int = sum(split["tokens"] - split["segments"] for split in splits)
+    return tokens / seconds
 
 
 def _encode_batch(dataset: Path, tokenizer: Path, block_size: int, folder: Path) -> float:

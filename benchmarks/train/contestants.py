@@ -30,6 +30,7 @@ from benchmarks.trainer import Clock, Rows
 from moray.config.schema import Ray
 from moray.corpus.dataset import read_documents
 from moray.model import loss
+from moray.model.cross_entropy import SoftmaxLoss
 from moray.provenance.manifest import read_manifest
 from moray.tokens.tokenizer import load_tokenizer
 from moray.train import compilation, worker
@@ -91,9 +92,9 @@ def _plain_loop(folder: Path, work: Path) -> float:
 def _in_this_process(folder: Path, work: Path, without: str = "", **settings: Any) -> float:
     """moray's loop without a launcher, on all cores."""
     if "kept memory" in without:
-        worker.keep_freed_memory = lambda: None
+        worker.keep_freed_memory = lambda: None  # type: ignore[attr-defined]
     if "chunked loss" in without:
-        loss.linear_cross_entropy = _all_logits
+        loss.linear_cross_entropy = _all_logits  # type: ignore[attr-defined, assignment]
     if "plain attention" in without:
         compilation._PLAIN_ATTENTION_TOKENS = 0
     place = Place(0, 1, torch.device("cpu"))
@@ -103,7 +104,7 @@ def _in_this_process(folder: Path, work: Path, without: str = "", **settings: An
 
 
 def _all_logits(
-    hidden: Tensor, weight: Tensor, targets: Tensor, counted: int, softmax: Any
+    hidden: Tensor, weight: Tensor, targets: Tensor, counted: int, softmax: SoftmaxLoss
 ) -> Tensor:
     logits = (hidden @ weight.T)[:counted].float()
     return torch.nn.functional.cross_entropy(logits, targets[:counted], reduction="sum")
@@ -122,7 +123,7 @@ def _launched(
 
 def _steady(work: Path) -> float:
     lines = [line for line in read_history(work / HISTORY) if "loss" in line]
-    return statistics.median(line["tokens_per_second"] for line in lines[1:])
+    return float(statistics.median(line["tokens_per_second"] for line in lines[1:]))
 
 
 class _Functions(Dataset[dict[str, list[int]]]):
@@ -174,7 +175,7 @@ def _trainer_on_functions(folder: Path, work: Path) -> float:
 def _moray_on_functions(folder: Path, work: Path) -> float:
     """Packed rows; counts the tokens of documents, not the padding."""
     split = read_manifest(folder / "functions-tokens")["splits"]["train"]
-    share = split["tokens"] / (split["rows"] * BLOCK_SIZE)
+    share: float = split["tokens"] / (split["rows"] * BLOCK_SIZE)
     return share * _in_this_process(folder, work, tokens="functions-tokens")
 
 

@@ -1,16 +1,40 @@
-"""What a worker that is alone is told."""
+"""What workers tell each other, and what one that is alone is told."""
+
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
 
 from moray.errors import UserError
-from moray.train.collectives import from_first_worker, sum_over_workers
+from moray.train.collectives import from_any_worker, from_first_worker, sum_over_workers
 
 
 @pytest.fixture(autouse=True)
 def _alone() -> None:
     assert not dist.is_initialized()
+
+
+def be_one_of_two(rank: int, folder: Path) -> None:
+    """Write what both are told where each of them, one, and none has something to say."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    both = from_any_worker(lambda: f"of {rank}")
+    second = from_any_worker(lambda: "of 1" if rank == 1 else None)
+    none = from_any_worker(lambda: None)
+    (folder / str(rank)).write_text(f"{both}, {second}, {none}")
+    dist.destroy_process_group()
+
+
+def test_what_any_worker_says_is_told_to_all(tmp_path: Path) -> None:
+    spawn(be_one_of_two, (tmp_path,), nprocs=2)  # type: ignore[no-untyped-call]
+    told = {(tmp_path / rank).read_text() for rank in "01"}
+    assert told == {"of 0, of 1, None"}
+
+
+@pytest.mark.parametrize("value", [None, "reason"])
+def test_a_worker_that_is_alone_is_any(value: str | None) -> None:
+    assert from_any_worker(lambda: value) is value
 
 
 def test_the_sum_over_one_worker_is_its_own_value() -> None:

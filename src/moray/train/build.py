@@ -6,11 +6,10 @@ from transformers import PreTrainedModel
 
 from moray.config.schema import Train
 from moray.errors import UserError
-from moray.model.adapter import add_adapter
 from moray.model.flops import flops_per_token
 from moray.model.load import check_isolation, check_length, empty_model, load_model
 from moray.model.loss import TokenLoss, has_plain_head
-from moray.train.collectives import from_first_worker, together
+from moray.train.collectives import from_any_worker, from_first_worker, together
 from moray.train.compilation import (
     compile_blocks,
     reason_not_to_compile,
@@ -56,8 +55,8 @@ def build(job: Job, place: Place, strategy: Strategy, block_size: int, tokens: i
     held = _held(model, settings, place)
     processors = place.world_size * (job.threads if place.device.type == "cpu" else 1)
     use_cache(job.cache)
-    # The first worker decides: machines may differ.
-    reason = from_first_worker(
+    # Machines may differ, and all can look at the same time.
+    reason = from_any_worker(
         lambda: reason_not_to_compile(settings, flops * tokens, place.device, processors)
     )
     if reason is None:
@@ -85,6 +84,9 @@ def _model(job: Job, place: Place, with_weights: bool) -> PreTrainedModel:
         )
     model = load_model(job.start, in_4bit) if with_weights else empty_model(job.start)
     if adapter is not None:
+        # PEFT takes a while to import.
+        from moray.model.adapter import add_adapter
+
         add_adapter(model, adapter, job.settings.seed)
     return model
 

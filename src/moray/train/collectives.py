@@ -43,6 +43,20 @@ def together(make: Callable[[], Value], group: dist.ProcessGroup | None = None) 
     return value[0]
 
 
+def from_any_worker(make: Callable[[], Value | None]) -> Value | None:
+    """What `make` gives on the first worker where it isn't None, on all of them.
+
+    Raises:
+        UserError: on all workers, if it did on any.
+    """
+    mine = together(make)
+    if not dist.is_initialized():
+        return mine
+    values: list[Value | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, mine)
+    return next((value for value in values if value is not None), None)
+
+
 def from_first_worker(make: Callable[[], Value]) -> Value:
     """What `make` gives on the first worker, on all of them.
 

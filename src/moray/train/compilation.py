@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
+import torch._inductor.config as inductor
 from torch._dynamo.exc import BackendCompilerFailed
 from transformers import PreTrainedModel
 
@@ -55,6 +56,9 @@ def reason_not_to_compile(
 
 def compiler_fault(device: torch.device) -> str | None:
     """What keeps this machine from compiling: a compiler or headers that are missing, say."""
+    # PyTorch would try each of the processor's instruction sets at each start, in processes of its
+    # own, for 1.5 s, or 16 s the first time; the trial below does that for the best of them.
+    inductor.cpp.vec_isa_ok = True
     try:
         torch.compile(torch.exp)(torch.ones(8, device=device))
     except BackendCompilerFailed as error:

@@ -21,15 +21,24 @@ def keep_freed_memory() -> None:
 
 
 @contextmanager
-def collected_when_asked() -> Iterator[None]:
-    """Keep the garbage collector out of the body's steps, where workers would wait for it."""
-    gc.collect()
-    gc.freeze()
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector out of the body."""
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
+
+
+@contextmanager
+def collected_when_asked() -> Iterator[None]:
+    """Keep the garbage collector out of the body's steps, where workers would wait for it."""
+    gc.collect()
+    gc.freeze()
+    try:
+        with uncollected():
+            yield
+    finally:
         gc.unfreeze()
 
 

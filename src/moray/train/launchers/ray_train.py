@@ -9,6 +9,7 @@ from moray.config.schema import Ray
 from moray.errors import UserError
 from moray.train.failures import WorkersFailedError
 from moray.train.job import Job, Place
+from moray.train.launchers.work import work
 
 
 def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
         from ray.train.torch import TorchConfig, TorchTrainer
 
         trainer = TorchTrainer(
-            partial(work, job),
+            partial(_work, job),
             # Checkpoints go through main memory, and so through gloo, on GPUs too.
             torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo"),
             scaling_config=ScalingConfig(
@@ -53,20 +54,18 @@ def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
     return outcome
 
 
-def work(job: Job) -> dict[str, Any]:
-    """The loop in a Ray worker. What the user can mend is returned: raising spends retries."""
+def place() -> Place:
+    """Where a Ray worker is, told by itself."""
     import ray.train
     import ray.train.torch
 
-    from moray.train.worker import train
-
     context = ray.train.get_context()
-    place = Place(
+    return Place(
         rank=context.get_world_rank(),
         world_size=context.get_world_size(),
         device=ray.train.torch.get_device(),
     )
-    try:
-        return train(job, place)
-    except UserError as error:
-        return {"fault": error.args}
+
+
+def _work(job: Job) -> dict[str, Any]:
+    return work(job, place())

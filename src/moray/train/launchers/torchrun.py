@@ -24,6 +24,7 @@ from moray.processes import die_with_parent
 from moray.provenance.manifest import write_json
 from moray.train.failures import WorkersFailedError
 from moray.train.job import Job, Place
+from moray.train.launchers.work import work
 
 _JOB = TypeAdapter(Job)
 
@@ -86,8 +87,8 @@ def run_workers(workers: int, command: list[str], max_restarts: int) -> None:
 
 
 @contextmanager
-def process_group(kind: str) -> Iterator[torch.device]:
-    """Be one of the workers for the body; gives the device to compute on."""
+def process_group(kind: str) -> Iterator[Place]:
+    """Be one of the workers for the body; gives where this one is."""
     die_with_parent()
     device = torch.device("cpu")
     if kind == "gpu":
@@ -96,26 +97,15 @@ def process_group(kind: str) -> Iterator[torch.device]:
     # Checkpoints go through main memory, and so through gloo, on GPUs too.
     dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "gpu" else "gloo")
     try:
-        yield device
+        yield Place(dist.get_rank(), dist.get_world_size(), device)
     finally:
         dist.destroy_process_group()
 
 
-def work(job: Job, device: torch.device) -> dict[str, Any]:
-    """The loop in a worker. What the user can mend is returned: raising spends retries."""
-    from moray.train.worker import train
-
-    place = Place(dist.get_rank(), dist.get_world_size(), device)
-    try:
-        return train(job, place)
-    except UserError as error:
-        return {"fault": error.args}
-
-
 @record
 def _main(kind: str, told: str, outcome: str) -> None:
-    with process_group(kind) as device:
-        facts = work(_JOB.validate_json(Path(told).read_bytes()), device)
+    with process_group(kind) as place:
+        facts = work(_JOB.validate_json(Path(told).read_bytes()), place)
         if dist.get_rank() == 0:
             write_json(Path(outcome), facts)
 
