@@ -16,7 +16,7 @@ BATCH_SIZE = 16
 # Steps of a measurement, and those before it that don't count: what compiles, compiles in them.
 STEPS, WARM_UP = 24, 8
 
-_MODEL = {
+MODEL = {
     "source": "scratch",
     "architecture": "llama",
     "tokenizer": {"train_on": "modules", "vocab_size": 8192},
@@ -39,7 +39,7 @@ def prepare(folder: Path) -> None:
         for number, module in enumerate(some)
     )
     write_dataset(folder / "dataset", pairs, "text", {"source": "benchmark"})
-    base_model(folder / "model", _MODEL, folder / "dataset")
+    base_model(folder / "model", MODEL, folder / "dataset")
     cfg = {"format": "text", **result_keys(Data(block_size=BLOCK_SIZE))}
     tokenize(folder / "dataset", folder / "model", folder / "tokens", cfg)
     pairs = (
