@@ -106,6 +106,14 @@ def test_a_full_disk_is_told_as_such(job: Job) -> None:
     )
 
 
+def test_what_an_earlier_attempt_died_of_is_not_told_of_a_later_one(job: Job) -> None:
+    with pytest.raises(MemoryError), explained(job, PLACE):
+        too_large_an_array()
+    with pytest.raises(ValueError, match="odd"), explained(job, replace(PLACE, rank=0)):
+        raise ValueError("odd")
+    assert told(job).startswith("runs.tuned.ray.max_failures: got more than 3 failures of workers")
+
+
 def test_a_disk_too_full_for_the_meaning_hides_nothing(job: Job) -> None:
     """The kernel refuses to write anything into files, as it does with a quota."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

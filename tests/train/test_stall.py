@@ -103,6 +103,13 @@ def test_stacks_are_those_of_workers_that_hung_in_the_order_of_their_ranks(tmp_p
     assert list(stacks(tmp_path).items()) == expected
 
 
+def test_stacks_of_an_earlier_attempt_go_when_the_next_one_begins(tmp_path: Path) -> None:
+    run(HANGING, tmp_path, 0.2, "wait_for_a_lock")
+    assert stacks(tmp_path)
+    with ended_by_stall(tmp_path, 0, 600):
+        assert stacks(tmp_path) == {}
+
+
 def test_what_is_forgotten_is_the_stacks_alone(tmp_path: Path) -> None:
     run(HANGING, tmp_path, 0.2, "wait_for_a_lock")
     (tmp_path / "history.jsonl").touch()

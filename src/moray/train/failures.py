@@ -37,7 +37,9 @@ class WorkersFailedError(Exception):
 
 @contextmanager
 def explained(job: Job, place: Place) -> Iterator[None]:
-    """Leave the meaning of a failure in the body for the driver."""
+    """Leave the meaning of a failure in the body for the driver, in place of earlier attempts'."""
+    if place.rank == 0:
+        (job.work / _MEANING).unlink(missing_ok=True)
     try:
         yield
     except UserError:

@@ -16,11 +16,11 @@ def ended_by_stall(work: Path, rank: int, seconds: float) -> Iterator[Callable[[
     which may be what hangs.
 
     Args:
-        work: folder for the stacks.
+        work: folder for the stacks; those of an earlier attempt go.
         rank: of this worker.
         seconds: between two calls, at most.
     """
-    with (work / f"{_PREFIX}{rank}.txt").open("a") as file:
+    with (work / f"{_PREFIX}{rank}.txt").open("w") as file:
 
         def alive() -> None:
             faulthandler.dump_traceback_later(seconds, file=file, exit=True)
