@@ -69,6 +69,23 @@ def test_the_end_wins_over_a_checkpoint_which_is_still_asked_for_afterwards(
     assert requests.pending() is Request.SAVE
 
 
+def test_what_was_asked_for_before_a_time_is_forgotten_and_the_rest_is_not(
+    requests: Requests, tmp_path: Path
+) -> None:
+    requests.forget(before=2000)
+    for name, seconds in {"save": 1000, "stop": 3000}.items():
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (seconds, seconds))
+    requests.forget(before=2000)
+    assert [path.name for path in tmp_path.iterdir()] == ["stop"]
+
+
+def test_a_run_can_be_asked_before_its_folder_is_there(tmp_path: Path) -> None:
+    requests = Requests(tmp_path / "state/tuned")
+    requests.ask(Request.STOP)
+    assert requests.pending() is Request.STOP
+
+
 def test_asking_and_being_done_twice_is_fine(requests: Requests) -> None:
     for _ in range(2):
         requests.ask(Request.SAVE)

@@ -85,8 +85,7 @@ def stop_on_sigterm(runs):
     def stop(number, frame):
         for run in runs:
             folder = Path(EXPERIMENT.runs[run].ray.storage_path, run)
-            if folder.is_dir():
-                Requests(folder).ask(Request.STOP)
+            Requests(folder).ask(Request.STOP)
         before(number, frame)
 
     if runs:

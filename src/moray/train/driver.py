@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from moray.config.schema import Adapter, Data, Ray, Train, result_keys
 from moray.console import say
 from moray.errors import ConfigError, UserError
@@ -21,7 +23,7 @@ from moray.train.launchers import ray_train, torchrun
 from moray.train.lock import sole_driver
 from moray.train.preflight import faults
 from moray.train.progress import shown
-from moray.train.requests import Request, Requests, beside_signals, stopped_by_signals
+from moray.train.requests import Requests, beside_signals, stopped_by_signals
 
 _LAUNCHERS = {"ray": ray_train.launch, "torchrun": torchrun.launch}
 
@@ -47,14 +49,15 @@ def run_training(
         ConfigError: if it couldn't be trained here; nothing was begun.
         UserError: if it failed, or was asked to stop.
     """
-    if found := faults(run, settings, adapter, ray_settings, shapes_in(start), output):
-        raise ConfigError(found)
     versions = software()
     libraries = {name: versions[name] for name in ("torch", "transformers", "peft")}
     inputs = [start / MANIFEST, tokens / MANIFEST]
     keys = {"adapter": adapter and result_keys(adapter), "train": result_keys(settings)}
     identity = fingerprint([keys, code, libraries], inputs)
     work = Path(ray_settings.storage_path, run, identity)
+    if found := faults(run, settings, adapter, ray_settings, shapes_in(start), output, work):
+        raise ConfigError(found)
+    output.mkdir(parents=True, exist_ok=True)
     threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))
     job = Job(
         start=start.absolute(),
@@ -76,12 +79,12 @@ def run_training(
             f"got a request to stop, and did at step {facts['steps']}, with a checkpoint",
             "run the same command again to go on from there",
         )
-    last = checkpoint.path_of(checkpoint.folder_of(work), facts["exported_step"])
+    exported = checkpoint.path_of(checkpoint.folder_of(work), facts["exported_step"])
     shutil.copyfile(work / HISTORY, output / HISTORY)
     record: dict[str, Any] = {
         "run": run,
         "fingerprint": identity,
-        "checkpoint": str(last),
+        "checkpoint": str(exported),
         **facts,
         "seconds": round(seconds, 1),
         **keys,
@@ -100,10 +103,9 @@ def _launched(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
     requests = Requests(job.work.parent)
     launch = _LAUNCHERS[job.settings.launcher]
     with sole_driver(job.work):
-        # Of an earlier start.
+        # Of earlier starts; what was asked for while this process came up holds.
         forget(job.work)
-        for request in (Request.SAVE, Request.STOP):
-            requests.done(request)
+        requests.forget(before=psutil.Process().create_time())
         with shown(job.work, run), stopped_by_signals(requests, run):
             try:
                 return beside_signals(lambda: launch(job, ray_settings, run))

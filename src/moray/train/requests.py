@@ -40,12 +40,20 @@ class Requests:
         return Request.NONE
 
     def ask(self, request: Request) -> None:
-        """Make a request."""
+        """Make a request, perhaps before the run's folder is there."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._file(request).touch()
 
     def done(self, request: Request) -> None:
         """Take a request back."""
         self._file(request).unlink(missing_ok=True)
+
+    def forget(self, before: float) -> None:
+        """Take back what was asked for before a time, in seconds since the epoch."""
+        for request in (Request.SAVE, Request.STOP):
+            file = self._file(request)
+            if file.exists() and file.stat().st_mtime < before:
+                file.unlink()
 
     def _file(self, request: Request) -> Path:
         return self._folder / request.name.lower()
