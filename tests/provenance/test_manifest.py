@@ -39,6 +39,13 @@ def test_a_manifest_lists_all_files_and_the_facts(folder: Path) -> None:
     assert damaged_files(folder) == []
 
 
+def test_a_manifest_that_cannot_be_read_now_says_nothing_of_its_folder(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    (folder / MANIFEST).symlink_to(MANIFEST)
+    with pytest.raises(OSError, match="symbolic links"):
+        damaged_files(folder)
+
+
 def test_equal_folders_have_equal_manifests(folder: Path, tmp_path: Path) -> None:
     # Their digest stands for all that they hold.
     twin = tmp_path / "twin"

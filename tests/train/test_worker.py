@@ -223,6 +223,8 @@ def test_a_lost_best_checkpoint_is_trained_anew(make_job: Any, alone: Place) -> 
     (checkpoint.path_of(folder, best) / "manifest.json").unlink()
     again = train(job, alone)
     assert (again["resumed_from"], again["exported_step"]) == (0, best)
+    notes = [line["note"] for line in read_history(job.work / HISTORY) if "note" in line]
+    assert f"skipped checkpoint step-{best:08d}: damaged manifest.json" in notes
     assert not damaged_files(checkpoint.path_of(folder, best))
 
 

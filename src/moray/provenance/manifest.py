@@ -96,10 +96,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def damaged_files(folder: Path) -> list[str]:
-    """What keeps a folder from being what its manifest says: empty if every digest holds."""
+    """What keeps a folder from being what its manifest says: empty if every digest holds.
+
+    Raises:
+        OSError: if it can't be read now, which says nothing of it.
+    """
     try:
         files = json.loads((folder / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return [MANIFEST]
     if not files:
         return [MANIFEST]

@@ -33,7 +33,7 @@ def commit(folder: Path, step: int, temporary: Path) -> Path:
     _sync(temporary)
     final = path_of(folder, step)
     if final.exists():
-        # Only a damaged one can be there: a sound one would have been resumed from.
+        # Of a worker elsewhere that was late to die: a sound one would have been resumed from.
         shutil.rmtree(final)
     temporary.rename(final)
     _sync(folder)

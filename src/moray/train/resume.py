@@ -39,8 +39,12 @@ def _resume_point(job: Job, folder: Path, skipped: list[str]) -> int:
     step = checkpoint.resume_point(folder, skip)
     while step and job.settings.load_best_model_at_end:
         best = Evaluations(None, evaluations(job.work, until=step)).best
-        if best is None or not damaged_files(checkpoint.path_of(folder, best)):
+        if best is None:
             break
+        path = checkpoint.path_of(folder, best)
+        if not (damaged := damaged_files(path)):
+            break
+        skip(path, damaged)
         # What was lost has to be trained anew.
         checkpoint.remove_from(folder, best)
         step = checkpoint.resume_point(folder, skip)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from moray.train.feed import feeds
 from moray.train.job import Job, Place
 from moray.train.lock import sole_writer
 from moray.train.memory import collect, collected_when_asked, keep_freed_memory
-from moray.train.precision import resolve
+from moray.train.precision import agreed
 from moray.train.requests import Request, Requests
 from moray.train.resume import resume
 from moray.train.saver import Saver
@@ -38,10 +39,10 @@ def train(job: Job, place: Place) -> dict[str, Any]:
     """Train a run to its end, from its newest checkpoint if there is one.
 
     Returns:
-        Facts of the training for `train.json`; the same on all workers but for the times.
+        Facts of the training for `train.json`; the same on all workers.
 
     Raises:
-        UserError: on all workers: the gradient is not finite, and nothing was saved since; or the
+        UserError: on all workers: a gradient is not finite, and nothing was saved since; or the
             disk is full.
     """
     torch.set_num_threads(job.threads)
@@ -56,7 +57,9 @@ def train(job: Job, place: Place) -> dict[str, Any]:
 
 
 def _train(job: Job, place: Place, alive: Callable[[], None]) -> dict[str, Any]:
-    settings = job.settings
+    precision = agreed(job.settings.precision, place.device)
+    settings = job.settings.model_copy(update={"precision": precision})
+    job = replace(job, settings=settings)
     manifest, held_out = read_manifest(job.tokens), Split(job.tokens, "validation")
     order = Order(manifest["splits"]["train"]["windows"], settings.global_batch_size, settings.seed)
     num_steps = settings.max_steps or order.num_steps(settings.num_epochs)
@@ -72,7 +75,7 @@ def _train(job: Job, place: Place, alive: Callable[[], None]) -> dict[str, Any]:
     stopwatch, done = Stopwatch(place, step_tokens, built.flops_per_token, first_step), first_step
     rows = _rows(job, order, Share(first_step, num_steps, place.rank, place.world_size))
 
-    largest_norm = torch.zeros((), device=place.device)
+    largest_norm, looked_at = torch.zeros((), device=place.device), done
     for feed in feeds(rows, settings.micro_batch_size):
         if judged.stop:
             break
@@ -93,9 +96,12 @@ def _train(job: Job, place: Place, alive: Callable[[], None]) -> dict[str, Any]:
             due.add("save")
         # Looking at it makes the host wait for a GPU, so not at each step there; nothing is saved
         # before it was looked at.
-        if (due or place.device.type == "cpu") and not torch.isfinite(largest_norm):
-            saver.finish()
-            raise _not_finite(done, largest_norm, newest_step(folder_of(job.work)))
+        if due or place.device.type == "cpu":
+            if not torch.isfinite(largest_norm):
+                saver.finish()
+                saved = newest_step(folder_of(job.work))
+                raise _not_finite(looked_at + 1, done, largest_norm, saved)
+            looked_at = done
         if not due:
             continue
         largest_norm.zero_()
@@ -136,7 +142,7 @@ def _train(job: Job, place: Place, alive: Callable[[], None]) -> dict[str, Any]:
         "exported_step": done if best is None else best,
         "ended": judged.stop or done == num_steps,
         "resumed_from": first_step,
-        "precision": resolve(settings.precision, place.device),
+        "precision": precision,
         "compiled": built.compiled,
         "device": place.device.type,
         "num_workers": place.world_size,
@@ -166,10 +172,11 @@ def _seed_dropout(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0]))
 
 
-def _not_finite(step: int, norm: Tensor, saved: int) -> UserError:
+def _not_finite(first: int, last: int, norm: Tensor, saved: int) -> UserError:
+    steps = f"step {last}" if first == last else f"one of steps {first} to {last}"
     return UserError(
         "train.learning_rate",
-        f"got a gradient norm of {norm.item()} at step {step}, expected a finite one",
+        f"got a gradient norm of {norm.item()} at {steps}, expected a finite one",
         "lower it, or look at the data of that step; "
         + (f"the checkpoint of step {saved} is intact" if saved else "no checkpoint was there yet"),
     )
