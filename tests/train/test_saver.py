@@ -1,5 +1,6 @@
 """Checkpoints of one process, written beside the training."""
 
+import errno
 import multiprocessing
 import resource
 import threading
@@ -168,6 +169,17 @@ def test_a_write_that_fails_is_told_and_leaves_no_checkpoint(
     with pytest.raises(OSError, match="no space left"):
         saver.finish()
     assert checkpoint.newest(tmp_path, lambda path, names: None) is None
+
+
+def test_a_disk_that_takes_no_folder_is_told_as_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path, step: int) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("moray.train.checkpoint.temporary_folder", fail)
+    with pytest.raises(UserError, match="got a full disk after 0 bytes"):
+        Saver(tmp_path, keep=1).save(1, state_of(1), best=None)
 
 
 @pytest.fixture(scope="module")

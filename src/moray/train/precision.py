@@ -2,10 +2,19 @@
 
 import torch
 
+from moray.train.collectives import from_any_worker
+
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
     """The autocast that a `precision` of the config stands for; weights stay fp32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=resolve(precision, device) == "bf16")
+
+
+def agreed(precision: str, device: torch.device) -> str:
+    """`bf16` or `fp32` for all workers, whose machines may differ: bf16 if it is so on each."""
+    return (
+        from_any_worker(lambda: None if resolve(precision, device) == "bf16" else "fp32") or "bf16"
+    )
 
 
 def resolve(precision: str, device: torch.device) -> str:

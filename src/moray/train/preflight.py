@@ -28,6 +28,7 @@ def faults(
     ray: Ray,
     shapes: Shapes | None,
     results: Path,
+    work: Path | None = None,
 ) -> list[UserError]:
     """Why a run couldn't be trained here.
 
@@ -38,6 +39,7 @@ def faults(
         ray: its `ray` section.
         shapes: of the weights that it starts from; None if they aren't known yet.
         results: folder below which its model will lie.
+        work: folder of its checkpoints; None if it isn't known yet.
     """
     found = [
         *_processors(run, ray),
@@ -55,8 +57,9 @@ def faults(
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
         kept = min(kept, -(-settings.max_steps // settings.save_steps))
-    # A run that goes on has some of them already.
-    files = Path(ray.storage_path, run).glob("*/checkpoints/step-????????/*")
+    # A run that goes on has some of them already; until it is known which, any may be its own.
+    folders = [work] if work else Path(ray.storage_path, run).glob("*")
+    files = [file for folder in folders for file in folder.glob("checkpoints/step-????????/*")]
     missing = kept * _IN_CHECKPOINT * trained - sum(file.stat().st_size for file in files)
     found += _disk(Path(ray.storage_path), max(0, missing), results, _FLOAT * whole)
     return found

@@ -53,7 +53,7 @@ class Saver:
         """
         self.finish()
         copy = BlockingAsyncStager().stage(state)
-        name = from_first_worker(lambda: checkpoint.temporary_folder(self._folder, step).name)
+        name = from_first_worker(lambda: self._temporary_folder(step))
         self._pending = self._thread.submit(self._write, step, copy, self._folder / name, best)
 
     def finish(self) -> None:
@@ -65,6 +65,10 @@ class Saver:
         if self._pending:
             self._pending.result()
             self._pending = None
+
+    def _temporary_folder(self, step: int) -> str:
+        with telling_of_full_disk(self._folder):
+            return checkpoint.temporary_folder(self._folder, step).name
 
     def _write(
         self, step: int, state: dict[str, Tensor], temporary: Path, best: int | None
