@@ -1,6 +1,7 @@
 """What is asked for is held against what is there, before anything is started."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,20 @@ def test_an_open_cluster_beyond_this_machine_is_refused(monkeypatch: pytest.Monk
         connected(Ray(address="192.0.2.1:6379"), "runs.tuned.ray"),
     ):
         pytest.fail("nothing may run")
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_where_no_ray_is_costs_one_line_at_once(scheme: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"{scheme}127.0.0.1:{free.getsockname()[1]}"
+        with (
+            pytest.raises(
+                UserError, match=f"^runs.tuned.ray.address: got {address}, where no Ray "
+            ),
+            connected(Ray(address=address), "runs.tuned.ray"),
+        ):
+            pytest.fail("nothing may run")
 
 
 def test_the_check_needs_no_ray() -> None:

@@ -19,6 +19,8 @@ _LOCAL = "local"
 # Weights don't travel through Ray's object store; the default would reserve a third of memory.
 _OBJECT_STORE_BYTES = 128 * 2**20
 
+_SECONDS_TO_ANSWER = 10
+
 _ENVIRONMENT = {
     # The controller polls workers at this interval; a second each at start, end and report.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
@@ -57,7 +59,8 @@ def connected(settings: Ray, path: str, streams: bool = False) -> Iterator[bool]
         Whether workers get a GPU each.
 
     Raises:
-        UserError: if the workers ask for more than there is, or Ray's token can't be kept private.
+        UserError: if the workers ask for more than there is, Ray's token can't be kept private, or
+            no Ray is at the address.
     """
     check_cores(settings, path)
     os.environ.update(_ENVIRONMENT)
@@ -74,7 +77,8 @@ def connected(settings: Ray, path: str, streams: bool = False) -> Iterator[bool]
         options["num_cpus"] = _cores() + streams
         options["object_store_memory"] = _OBJECT_STORE_BYTES * (4 if streams else 1)
         options["include_dashboard"] = settings.include_dashboard
-    ray.init(address=settings.address, **options)
+    with _answering(settings.address, path):
+        ray.init(address=settings.address, **options)
     try:
         there = ray.cluster_resources()
         wanted = {"GPU": 1.0} | settings.resources_per_worker
@@ -135,6 +139,24 @@ def _check_authentication(address: str, path: str) -> None:
             f"got {address}, a cluster beyond this machine, without RAY_AUTH_MODE=token",
             "start the cluster with token authentication and set that variable here",
         )
+
+
+@contextmanager
+def _answering(address: str, path: str) -> Iterator[None]:
+    """Say in one line that no Ray is at the address; Ray itself would try for minutes."""
+    try:
+        named = urlsplit(address if "//" in address else f"//{address}")
+        if named.port:
+            socket.create_connection(
+                (named.hostname, named.port), timeout=_SECONDS_TO_ANSWER
+            ).close()
+        yield
+    except (ConnectionError, TimeoutError) as error:
+        raise UserError(
+            f"{path}.address",
+            f"got {address}, where no Ray answers",
+            "start one there with `ray start --head`, or set it to local",
+        ) from error
 
 
 def _keep_token_private() -> None:

@@ -104,6 +104,15 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     ),
     *(
         (
+            {f"{section}.ray": {"use_gpu": False, "resources_per_worker": {"GPU": 0.5}}},
+            f"{section}.ray.resources_per_worker.GPU",
+            "got 0.5 with use_gpu: false, expected none; leave it out, or set use_gpu to true or "
+            "auto",
+        )
+        for section in ("defaults", "runs.tuned")
+    ),
+    *(
+        (
             {f"{ADAPTER}.quantize_base": "4bit", f"{TRAIN}.strategy": strategy},
             f"{ADAPTER}.quantize_base",
             f"got 4bit with train.strategy: {strategy}, expected strategy: ddp, because weights "

@@ -199,8 +199,8 @@ BAD: list[tuple[str, bytes, str, str]] = [
             f"a{ending}",
             b"text",
             "text",
-            f"{{}}: got the ending {last!r}, expected .txt, .jsonl, .json, .csv, .parquet, "
-            "compressed as .gz or .zst or not; rename or convert the file",
+            f"{{}}: got the ending {last!r}, expected .txt, .jsonl, .json, .csv, .parquet; "
+            "all but the last also with .gz or .zst behind it; rename or convert the file",
         )
         for ending, last in [("", ""), (".md", ".md"), (".gz", ".gz"), (".md.gz", ".gz")]
     ),
@@ -208,8 +208,8 @@ BAD: list[tuple[str, bytes, str, str]] = [
         "a.parquet.gz",
         b"",
         "text",
-        "{}: got the ending '.gz', expected .txt, .jsonl, .json, .csv, .parquet, "
-        "compressed as .gz or .zst or not; rename or convert the file",
+        "{}: got the ending '.gz', expected .txt, .jsonl, .json, .csv, .parquet; "
+        "all but the last also with .gz or .zst behind it; rename or convert the file",
     ),
     # Bytes that are no UTF-8, counted from the start of the file.
     *(

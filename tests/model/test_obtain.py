@@ -1,5 +1,6 @@
 """A base that exists already."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from moray.errors import UserError
-from moray.model.obtain import copy_folder
+from moray.model.obtain import copy_folder, download_snapshot
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WANTED = [
@@ -113,3 +114,12 @@ def test_a_commit_that_cannot_be_had_costs_one_line(tmp_path: Path, repo_id: str
     assert done.returncode == 1
     assert done.stderr.startswith(f"{repo_id}: got no snapshot of commit {other}")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_full_disk_is_not_taken_for_a_network_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("moray.model.obtain.snapshot_download", fail)
+    with pytest.raises(OSError, match="No space left"):
+        download_snapshot("owner/name", COMMIT)

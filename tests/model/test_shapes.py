@@ -126,3 +126,10 @@ def test_weights_that_are_cut_off_cost_one_line(
     file.write_bytes((model_folder / "model.safetensors").read_bytes()[:size])
     with pytest.raises(UserError, match=rf"^{file}: got weights that can't be read \("):
         shapes_in(tmp_path)
+
+
+def test_a_link_to_weights_that_have_gone_costs_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.symlink_to(tmp_path / "gone")
+    with pytest.raises(UserError, match=rf"^{file}: got weights that can't be read \("):
+        shapes_in(tmp_path)

@@ -1,5 +1,6 @@
 """A run has one driver, and its lock dies with the process that holds it."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,20 @@ with sole_driver(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
+
+
+def test_without_locks_of_the_kernel_a_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    with (
+        pytest.raises(UserError, match=r"without locks \(No locks available\)"),
+        sole_driver(tmp_path),
+    ):
+        pytest.fail("nothing may run")
 
 
 def test_a_second_driver_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:

@@ -55,9 +55,11 @@ def test_each_answer_is_of_the_steps_since_the_last_one(wait: Pass, alone: Place
         ("NVIDIA H200", 989e12),
         ("NVIDIA H100 80GB HBM3", 989e12),
         ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835e12),
         ("NVIDIA A100-SXM4-80GB", 312e12),
         ("NVIDIA L4", 121e12),
         ("NVIDIA L40S", 362e12),
+        ("NVIDIA L40", None),
         ("NVIDIA GeForce RTX 2080", None),
     ],
 )

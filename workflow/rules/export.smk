@@ -1,5 +1,5 @@
 rule export:
-    """A run's last checkpoint as a Hugging Face folder."""
+    """A run's last checkpoint, or its best, as a Hugging Face folder."""
     input:
         start=start_manifest,
         train="results/runs/{run}/train.json",

@@ -50,8 +50,8 @@ def _read(file: Path) -> Rows:
     if kind not in _READERS or (kind == ".parquet" and file.suffix in _COMPRESSED):
         raise UserError(
             str(file),
-            f"got the ending {file.suffix!r}, expected {', '.join(_READERS)}, "
-            "compressed as .gz or .zst or not",
+            f"got the ending {file.suffix!r}, expected {', '.join(_READERS)}; all but the last "
+            "also with .gz or .zst behind it",
             "rename or convert the file",
         )
     return _READERS[kind](file)

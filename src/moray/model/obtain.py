@@ -8,6 +8,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from moray.errors import UserError
 from moray.provenance.manifest import MANIFEST
+from moray.provenance.space import of_full_disk
 
 # Weights as safetensors only: what a user hands in is never unpickled.
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
@@ -51,10 +52,13 @@ def download_snapshot(repo_id: str, revision: str) -> Path:
     Raises:
         UserError: if the hub can't be reached or doesn't give the commit, or names a file outside
             of it.
+        OSError: if the disk of the cache is full.
     """
     try:
         return Path(snapshot_download(repo_id, revision=revision, allow_patterns=_WANTED))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
+        if of_full_disk(error):
+            raise
         raise UserError(
             repo_id,
             f"got no snapshot of commit {revision} ({type(error).__name__})",

@@ -25,7 +25,7 @@ def shapes_in(folder: Path) -> Shapes:
             with safe_open(file, framework="numpy") as weights:
                 for name in weights.keys():  # noqa: SIM118 - it is no mapping
                     shapes[name] = tuple(weights.get_slice(name).get_shape())
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise UserError(
                 str(file), f"got weights that can't be read ({error})", "get the file anew"
             ) from error

@@ -1,4 +1,4 @@
-"""Make a Hugging Face folder of a run's last checkpoint."""
+"""Make a Hugging Face folder of the checkpoint that a run is exported from."""
 
 import json
 from pathlib import Path

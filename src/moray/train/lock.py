@@ -17,7 +17,7 @@ def sole_driver(work: Path) -> Iterator[None]:
     """Hold a run for this process.
 
     Raises:
-        UserError: naming who holds it, if another process does.
+        UserError: naming who holds it, if another process does; or if it can't be held there.
     """
     work.mkdir(parents=True, exist_ok=True)
     with (work / "driver.lock").open("a+") as file:
@@ -32,6 +32,13 @@ def sole_driver(work: Path) -> Iterator[None]:
                 f"training since {holder.get('since')}, expected a free one",
                 "wait for it or end it",
             ) from None
+        except OSError as error:
+            raise UserError(
+                str(work),
+                f"got a file system without locks ({error.strerror}), expected the kernel's, which "
+                "keep a run from being trained twice at a time",
+                "choose another ray.storage_path",
+            ) from error
         file.truncate(0)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}))

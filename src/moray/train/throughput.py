@@ -1,14 +1,16 @@
 """How fast a run is, and how fast the device could be."""
 
+import re
 import time
 
 import torch
 
 from moray.train.job import Place
 
-# Dense bf16 FLOP/s by NVIDIA's data sheets; the first name that occurs in the device's.
+# Dense bf16 FLOP/s by NVIDIA's data sheets; the first name whose words occur in the device's.
 _PEAKS = {
     "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989e12,
     "H200": 989e12,
     "A100": 312e12,
@@ -22,7 +24,7 @@ def peak_flops(device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    return next((peak for key, peak in _PEAKS.items() if key in name), None)
+    return next((peak for key, peak in _PEAKS.items() if re.search(rf"\b{key}\b", name)), None)
 
 
 class Stopwatch:

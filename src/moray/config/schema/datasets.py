@@ -133,7 +133,8 @@ class LocalFiles(_Table):
     path: Places = Field(
         description="Path or glob, or a list of them, relative to the working directory: `.txt` "
         "(a document a file, of a large one each 4 MB), `.jsonl`, `.json`, `.csv`, `.parquet` (a "
-        "document a row), each also as `.gz` or `.zst`. Or `{train: …, validation: …, test: …}`."
+        "document a row), all but the last also as `.gz` or `.zst`. Or `{train: …, validation: …, "
+        "test: …}`."
     )
 
     @property

@@ -65,7 +65,7 @@ class Data(Model):
 
 
 class Ray(Model):
-    """Where the training runs. Nothing here changes the result, but for the noise of dropout."""
+    """Where the training runs; changes the result by no more than rounding and dropout's noise."""
 
     address: str = execution_only(
         "local",
@@ -83,7 +83,7 @@ class Ray(Model):
     )
     storage_path: str = execution_only(
         "results/state",
-        description="Folder of checkpoints and run state; on a cluster, one that all nodes share.",
+        description="Folder of checkpoints and run state; on a cluster shared, as `results` is.",
     )
     include_dashboard: bool = execution_only(
         False, description="Whether a local Ray serves its dashboard."
@@ -96,6 +96,16 @@ class Ray(Model):
             raise ValueError(
                 f"storage_path: got {kind}://…, expected a folder that all workers share; "
                 "mount the store and give the folder"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _gpus_are_used(self) -> Self:
+        gpus = self.resources_per_worker.get("GPU")
+        if gpus and self.use_gpu is False:
+            raise ValueError(
+                f"resources_per_worker.GPU: got {gpus:g} with use_gpu: false, expected none; "
+                "leave it out, or set use_gpu to true or auto"
             )
         return self
 

@@ -69,7 +69,7 @@ class DeepSpeedStrategy:
             zero["offload_param"] = {"device": "cpu"}
         return {
             "train_micro_batch_size_per_gpu": settings.micro_batch_size,
-            # The loop says when a step is; until then, gradients add up on each worker.
+            # The loop says when a step is.
             "managed_gradient_accumulation": False,
             "gradient_clipping": settings.max_grad_norm,
             "zero_optimization": zero,
@@ -83,7 +83,7 @@ class DeepSpeedStrategy:
         }
 
     def micro_batch(self, last: bool) -> AbstractContextManager[object]:
-        """See `Strategy.micro_batch`; gradients meet in `step`."""
+        """See `Strategy.micro_batch`; gradients meet in `step`, of stages 2 and 3 in `backward`."""
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
