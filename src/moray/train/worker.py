@@ -23,7 +23,7 @@ from moray.train.failures import explained
 from moray.train.feed import feeds
 from moray.train.job import Job, Place
 from moray.train.lock import sole_writer
-from moray.train.memory import collect, collected_when_asked, keep_freed_memory
+from moray.train.memory import collected_when_asked, keep_freed_memory
 from moray.train.precision import agreed
 from moray.train.requests import Request, Requests
 from moray.train.resume import resume
@@ -50,13 +50,15 @@ def train(job: Job, place: Place) -> dict[str, Any]:
     with (
         explained(job, place),
         sole_writer(job.work) if place.rank == 0 else nullcontext(),
-        collected_when_asked(),
+        collected_when_asked() as collect,
         ended_by_stall(job.work, place.rank, job.settings.stall_timeout) as alive,
     ):
-        return _train(job, place, alive)
+        return _train(job, place, alive, collect)
 
 
-def _train(job: Job, place: Place, alive: Callable[[], None]) -> dict[str, Any]:
+def _train(
+    job: Job, place: Place, alive: Callable[[], None], collect: Callable[[], None]
+) -> dict[str, Any]:
     precision = agreed(job.settings.precision, place.device)
     settings = job.settings.model_copy(update={"precision": precision})
     job = replace(job, settings=settings)
