@@ -145,18 +145,26 @@ def _check_authentication(address: str, path: str) -> None:
 def _answering(address: str, path: str) -> Iterator[None]:
     """Say in one line that no Ray is at the address; Ray itself would try for minutes."""
     try:
-        named = urlsplit(address if "//" in address else f"//{address}")
-        if named.port:
-            socket.create_connection(
-                (named.hostname, named.port), timeout=_SECONDS_TO_ANSWER
-            ).close()
+        _knock(address)
         yield
-    except (ConnectionError, TimeoutError) as error:
+    except ConnectionError as error:
+        if address == _LOCAL:
+            raise
         raise UserError(
             f"{path}.address",
             f"got {address}, where no Ray answers",
             "start one there with `ray start --head`, or set it to local",
         ) from error
+
+
+def _knock(address: str) -> None:
+    named = urlsplit(address if "//" in address else f"//{address}")
+    if named.port:
+        try:
+            door = (named.hostname, named.port)
+            socket.create_connection(door, timeout=_SECONDS_TO_ANSWER).close()
+        except OSError as error:
+            raise ConnectionError(f"no answer from {address}") from error
 
 
 def _keep_token_private() -> None:
