@@ -1,6 +1,8 @@
 """A run from the outside, on a real local Ray."""
 
 import json
+import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,24 @@ def test_a_fault_in_a_worker_reaches_the_user_and_spends_no_retry(
         train_run(job, small, tmp_path / "output", job.settings, num_workers=1)
     lines = [line for path in job.work.glob("name/*/history.jsonl") for line in read_history(path)]
     assert [line["step"] for line in lines] == [0, 1]
+
+
+@pytest.mark.parametrize(("asked", "steps"), [(0, 8), (None, 1)])
+def test_a_request_counts_if_it_came_since_the_process_did(
+    make_job: Any, small: Path, tmp_path: Path, asked: float | None, steps: int
+) -> None:
+    """None: now. The process is that of the tests."""
+    job, stop = make_job(), tmp_path / "work/name/stop"
+    stop.parent.mkdir(parents=True)
+    stop.touch()
+    if asked is not None:
+        os.utime(stop, (asked, asked))
+    settings = job.settings.model_copy(update={"launcher": "torchrun"})
+    with nullcontext() if steps == 8 else pytest.raises(UserError, match="did at step 1, with a"):
+        train_run(job, small, tmp_path / "output", settings, num_workers=1)
+    (history,) = stop.parent.glob("*/history.jsonl")
+    assert max(line["step"] for line in read_history(history)) == steps
+    assert not stop.exists()
 
 
 def test_a_changed_setting_has_a_work_folder_of_its_own(
