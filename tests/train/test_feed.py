@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
 from moray.model.load import load_model
 from moray.model.loss import TokenLoss
 from moray.tokens.batch import make_batch, num_trained
-from moray.tokens.rows import Rows
+from moray.tokens.rows import TRAINED, Rows, row_type
 from moray.tokens.store import Split
 from moray.train.feed import feeds, micro_batches
 
@@ -111,6 +112,21 @@ def test_the_next_step_is_made_while_one_is_used(split: Split) -> None:
     next(coming)
     assert second.wait(30)
     assert len(list(coming)) == 1
+
+
+def test_rows_are_made_without_a_second_pool_of_threads_that_compute() -> None:
+    """With more of these than cores, OpenMP lets all of them sleep between parallel parts."""
+    rows = np.zeros(64, row_type(1024, np.dtype(np.uint16)))
+    rows["flags"] = TRAINED
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        coming = feeds(iter([rows, rows]), micro_batch_size=64)
+        others = psutil.Process().num_threads()
+        next(coming)
+        assert psutil.Process().num_threads() == others + 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_run_that_ends_early_leaves_the_rest(split: Split) -> None:

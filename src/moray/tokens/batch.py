@@ -41,12 +41,12 @@ class Batch:
 
 def make_batch(rows: Rows) -> Batch:
     """Some rows as a batch."""
-    tokens = torch.from_numpy(rows["tokens"].astype(np.int64))
+    tokens = rows["tokens"].astype(np.int64)
     row, column = np.nonzero(is_trained(rows)[:, 1:])
     # Known here, where the rows are: on a GPU, finding them would make the host wait for it.
-    places = torch.from_numpy(row * tokens.shape[1] + column)
-    targets = tokens.flatten()[places + 1]
-    return Batch(tokens, torch.from_numpy(_positions(rows)), places, targets)
+    places = row * tokens.shape[1] + column
+    targets = tokens.ravel()[places + 1]
+    return Batch(*map(torch.from_numpy, (tokens, _positions(rows), places, targets)))
 
 
 def num_trained(rows: Rows) -> int:
