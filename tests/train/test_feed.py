@@ -115,7 +115,7 @@ def test_the_next_step_is_made_while_one_is_used(split: Split) -> None:
 
 
 def test_rows_are_made_without_a_second_pool_of_threads_that_compute() -> None:
-    """With more of these than cores, OpenMP lets all of them sleep between parallel parts."""
+    """With more of these than cores, OpenMP puts all of them to sleep at each barrier."""
     rows = np.zeros(64, row_type(1024, np.dtype(np.uint16)))
     rows["flags"] = TRAINED
     before = torch.get_num_threads()

@@ -41,6 +41,8 @@ class Batch:
 
 def make_batch(rows: Rows) -> Batch:
     """Some rows as a batch."""
+    # Not computed by PyTorch, because this runs beside the steps: its thread would get a pool of
+    # threads, and with more of these than cores, OpenMP puts all of them to sleep at each barrier.
     tokens = rows["tokens"].astype(np.int64)
     row, column = np.nonzero(is_trained(rows)[:, 1:])
     # Known here, where the rows are: on a GPU, finding them would make the host wait for it.
