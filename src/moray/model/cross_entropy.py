@@ -74,7 +74,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # Less one at the target, from the loss: rounded to bf16, a probability near one
             # would leave nothing.
             slope = torch.expm1(-losses).to(kind)
-            gradient.scatter_(1, targets[rows].unsqueeze(1), slope.unsqueeze(1))
+            # `scatter_` of bf16 on a CPU takes a quarter as long as the logits' matrix product.
+            gradient[torch.arange(len(slope), device=slope.device), targets[rows]] = slope
             gradient[counted - start :] = 0
             if by_hidden is not None:
                 torch.mm(gradient, matrix, out=by_hidden[rows])

