@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from moray.config.schema import Ray
 from moray.errors import UserError
@@ -66,7 +65,7 @@ def connected(settings: Ray, path: str, streams: bool = False) -> Iterator[bool]
     os.environ.update(_ENVIRONMENT)
     if settings.address == _LOCAL:
         os.environ.update(_LOCAL_ENVIRONMENT)
-    _check_authentication(settings.address, path)
+    _check_authentication(settings, path)
     if settings.address == _LOCAL:
         _keep_token_private()
     import ray
@@ -77,7 +76,7 @@ def connected(settings: Ray, path: str, streams: bool = False) -> Iterator[bool]
         options["num_cpus"] = _cores() + streams
         options["object_store_memory"] = _OBJECT_STORE_BYTES * (4 if streams else 1)
         options["include_dashboard"] = settings.include_dashboard
-    with _answering(settings.address, path):
+    with _answering(settings, path):
         ray.init(address=settings.address, **options)
     try:
         there = ray.cluster_resources()
@@ -122,11 +121,11 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _check_authentication(address: str, path: str) -> None:
+def _check_authentication(settings: Ray, path: str) -> None:
     """Refuse a cluster that anyone on the network could send code to."""
-    if address in (_LOCAL, "auto") or os.environ.get("RAY_AUTH_MODE") == "token":
+    if settings.endpoint is None or os.environ.get("RAY_AUTH_MODE") == "token":
         return
-    host = urlsplit(address if "//" in address else f"//{address}").hostname or address
+    (host, _), address = settings.endpoint, settings.address
     try:
         loopback = ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
     except OSError as error:
@@ -142,29 +141,27 @@ def _check_authentication(address: str, path: str) -> None:
 
 
 @contextmanager
-def _answering(address: str, path: str) -> Iterator[None]:
+def _answering(settings: Ray, path: str) -> Iterator[None]:
     """Say in one line that no Ray is at the address; Ray itself would try for minutes."""
     try:
-        _knock(address)
+        if settings.endpoint:
+            _knock(settings.endpoint)
         yield
     except ConnectionError as error:
-        if address == _LOCAL:
+        if settings.address == _LOCAL:
             raise
         raise UserError(
             f"{path}.address",
-            f"got {address}, where no Ray answers",
+            f"got {settings.address}, where no Ray answers",
             "start one there with `ray start --head`, or set it to local",
         ) from error
 
 
-def _knock(address: str) -> None:
-    named = urlsplit(address if "//" in address else f"//{address}")
-    if named.port:
-        try:
-            door = (named.hostname, named.port)
-            socket.create_connection(door, timeout=_SECONDS_TO_ANSWER).close()
-        except OSError as error:
-            raise ConnectionError(f"no answer from {address}") from error
+def _knock(endpoint: tuple[str, int]) -> None:
+    try:
+        socket.create_connection(endpoint, timeout=_SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        raise ConnectionError(*endpoint) from error
 
 
 def _keep_token_private() -> None:

@@ -35,6 +35,15 @@ FAULTS: list[tuple[str, object, str]] = [
     (f"{ADAPTER}.rank", 0, "got 0, expected more than 0; "),
     (f"{ADAPTER}.dropout", 1, "got 1, expected less than 1; "),
     (f"{ADAPTER}.quantize_base", "8bit", "got '8bit', expected '4bit'; "),
+    # No port, none that is one, no host.
+    *(
+        (
+            "runs.tuned.ray.address",
+            address,
+            f"got {address}, expected local, auto, host:port or ray://host:port; ",
+        )
+        for address in ("head", "head:six", "head:70000", "ray://head", ":6379", "Local")
+    ),
     # An object store is no folder.
     *(
         (
@@ -144,6 +153,10 @@ def test_keys_at_odds_with_one_another_cost_one_line(
         {f"{ADAPTER}.target_modules": "all-linear"},
         {f"{ADAPTER}.target_modules": ["q_proj"]},
         {"runs.tuned.ray.storage_path": "/shared/s3:/state"},
+        *(
+            {"runs.tuned.ray.address": address}
+            for address in ("auto", "head:6379", "ray://head:10001", "[::1]:6379")
+        ),
     ],
 )
 def test_keys_that_go_together_are_no_fault(values: dict[str, Any]) -> None:

@@ -72,7 +72,7 @@ def test_a_changed_setting_has_a_work_folder_of_its_own(
     job = make_job()
     # Refused once the folder is there; a Ray that this process has started sets the variable.
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    nowhere = {"address": "nowhere.invalid"}
+    nowhere = {"address": "nowhere.invalid:6379"}
     for number, update in enumerate(({}, {"micro_batch_size": 1}, {"learning_rate": 0.5})):
         settings = job.settings.model_copy(update=update)
         with pytest.raises(UserError, match="names no known host"):

@@ -1,6 +1,7 @@
 """The sections that every run has, besides `train` and `adapter`: data, ray, evaluate, generate."""
 
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -69,7 +70,8 @@ class Ray(Model):
 
     address: str = execution_only(
         "local",
-        description="`local` starts Ray on this machine for the run; else a cluster's address.",
+        description="`local` starts Ray on this machine for the run; else a cluster's address, "
+        "`host:port` or `ray://host:port`, or `auto` for the one that this machine belongs to.",
     )
     num_workers: PositiveInt = execution_only(2, description="Training processes.")
     use_gpu: Literal["auto"] | bool = execution_only(
@@ -88,6 +90,27 @@ class Ray(Model):
     include_dashboard: bool = execution_only(
         False, description="Whether a local Ray serves its dashboard."
     )
+
+    @property
+    def endpoint(self) -> tuple[str, int] | None:
+        """Host and port of a cluster; None where Ray finds it, or is started here."""
+        if self.address in ("local", "auto"):
+            return None
+        parts = urlsplit(self.address if "//" in self.address else f"//{self.address}")
+        if not parts.hostname or not parts.port:
+            raise ValueError("no host or no port")
+        return parts.hostname, parts.port
+
+    @model_validator(mode="after")
+    def _address_is_whole(self) -> Self:
+        try:
+            _ = self.endpoint
+        except ValueError as error:
+            raise ValueError(
+                f"address: got {self.address}, expected local, auto, host:port or "
+                "ray://host:port; set it to one of these"
+            ) from error
+        return self
 
     @model_validator(mode="after")
     def _storage_is_a_folder(self) -> Self:
