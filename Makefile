@@ -11,8 +11,10 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 finetune eval generate: $(READY)
 	snakemake --cores all $@
 
+# Two at a time, which even two cores have room for: half of the time, tests wait for processes.
+# Files stay whole, because the tests of one share what takes long to make.
 test: $(READY_DEV)
-	python -m pytest
+	python -m pytest --numprocesses 2 --dist loadfile
 
 # Kills whole workflows, again and again: an hour or more on two cores.
 test-faults: $(READY_DEV)
