@@ -1,68 +1,79 @@
-"""Run the experiment: `python -m benchmarks.checkpoint`."""
+"""Run the experiment: `python -m benchmarks.checkpoint`.
 
+Switched within one run, because runs of their own differ by more than what a checkpoint costs.
+"""
+
+import json
 import sys
 import tempfile
 import time
-from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import typer
+from torch import Tensor
 
-from benchmarks.table import alternate, table
+from benchmarks.table import table
 from benchmarks.train.contestants import CORES
-from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, WARM_UP, job, prepare
+from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, job, prepare
 from moray.train.history import History
 from moray.train.launchers.torchrun import process_group, run_workers
 from moray.train.launchers.work import work
+from moray.train.saver import Saver
 
-STEPS = 80
+STEPS = 20
 
 
-def main(rounds: int = 3, folder: Path | None = None) -> None:
-    """Measure tokens per second of wall time, saving included, with a worker a core."""
+def main(pairs: int = 10, folder: Path | None = None) -> None:
+    """Measure tokens per second of wall time in 20 steps after a checkpoint, and in 20 without.
+
+    Args:
+        pairs: of the two, in turns; with a worker a core.
+        folder: where model, tokens and compiled code are kept for another time.
+    """
     with tempfile.TemporaryDirectory(prefix="moray-benchmark-") as temporary:
-        home = folder or Path(temporary)
+        home, output = folder or Path(temporary), Path(temporary, "run/times.json")
         if not (home / "tokens/manifest.json").exists():
             prepare(home)
-        contestants = {
-            "a checkpoint every 20 steps": partial(_measure, home, 20),
-            "none": partial(_measure, home, 10**6),
-        }
-        print(table(alternate(contestants, rounds), "tokens/s", "a checkpoint every 20 steps"))
-
-
-def _measure(home: Path, save_steps: int) -> float:
-    with tempfile.TemporaryDirectory(prefix="moray-benchmark-") as temporary:
-        output = Path(temporary, "seconds")
-        command = ["-m", "benchmarks.checkpoint", "worker", str(home), str(save_steps), str(output)]
+        output.parent.mkdir()
+        command = ["-m", "benchmarks.checkpoint", "worker", str(home), str(pairs), str(output)]
         run_workers(CORES, command, max_restarts=0)
-        return BATCH_SIZE * BLOCK_SIZE * STEPS / float(output.read_text())
+        times = json.loads(output.read_text())
+    speeds = [STEPS * BATCH_SIZE * BLOCK_SIZE / (end - start) for start, end in pairwise(times)]
+    measured = {f"a checkpoint every {STEPS} steps": speeds[0::2], "none": speeds[1::2]}
+    print(table(measured, "tokens/s", f"a checkpoint every {STEPS} steps"))
 
 
-def _worker(home: Path, save_steps: int, output: Path) -> None:
-    """Train, and write down the seconds between the first line of the history and the last."""
+def _worker(home: Path, pairs: int, output: Path) -> None:
+    """Train, saving every second time, and write down when the lines of the history came."""
     times: list[float] = []
-    append = History.append
+    append, save = History.append, Saver.save
 
     def timed(self: History, **line: Any) -> None:
         if "loss" in line:
             times.append(time.perf_counter())
         append(self, **line)
 
-    History.append = timed  # type: ignore[method-assign]
+    def every_second(self: Saver, step: int, state: dict[str, Tensor], best: int | None) -> None:
+        if step // STEPS % 2:
+            save(self, step, state, best)
+
+    History.append, Saver.save = timed, every_second  # type: ignore[method-assign]
     run = job(
         home,
         output.parent,
         1,
-        max_steps=WARM_UP + STEPS,
+        # What compiles, compiles before the first line.
+        max_steps=STEPS * (1 + 2 * pairs),
         micro_batch_size=BATCH_SIZE // CORES,
-        save_steps=save_steps,
+        logging_steps=STEPS,
+        save_steps=STEPS,
     )
     with process_group("cpu") as place:
         work(run, place)
     if times:
-        output.write_text(str(times[-1] - times[0]))
+        output.write_text(json.dumps(times))
 
 
 if __name__ == "__main__":
