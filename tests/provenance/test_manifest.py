@@ -118,6 +118,14 @@ def test_all_damaged_files_are_named(folder: Path) -> None:
     assert damaged_files(folder) == ["deep/below/note.txt", "weights.bin"]
 
 
+def test_a_missing_file_is_damaged_whatever_the_manifest_lists(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    manifest["files"]["weights.bin"]["sha256"] = None
+    write_json(folder / MANIFEST, manifest)
+    (folder / "weights.bin").unlink()
+    assert damaged_files(folder) == ["weights.bin"]
+
+
 @pytest.mark.parametrize(
     "content", ["", "{", '{"files": {', "[]", "null", "{}", '{"files": {}}', '{"files": null}']
 )

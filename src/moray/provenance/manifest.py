@@ -119,7 +119,7 @@ def damaged_files(folder: Path) -> list[str]:
         return [
             name
             for (name, listed), digest in zip(files.items(), found, strict=True)
-            if digest != listed["sha256"]
+            if digest is None or digest != listed["sha256"]
         ]
 
 
