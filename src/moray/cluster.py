@@ -31,7 +31,11 @@ _ENVIRONMENT = {
 
 # What a local Ray, which nobody drains, needn't start or do: each of Ray's own processes takes a
 # second of a core to start, and a hundredth of one from then on.
-_LOCAL_ENVIRONMENT = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+_LOCAL_ENVIRONMENT = {
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    # Processes started ahead, of which Ray Train takes none: its own have other variables.
+    "RAY_prestart_worker_first_driver": "0",
+}
 
 
 def check_cores(settings: Ray, path: str) -> None:

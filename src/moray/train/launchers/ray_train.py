@@ -26,7 +26,11 @@ def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
         from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
         from ray.train.torch import TorchConfig, TorchTrainer
 
-        trainer = TorchTrainer(
+        from moray.train.launchers.local_trainer import LocalTrainer
+
+        # Ray Data, which feeds a stream, shares cores with the workers through an autoscaler.
+        alone = ray_settings.address == "local" and job.rows_url is None
+        trainer = (LocalTrainer if alone else TorchTrainer)(
             partial(_work, job),
             # Checkpoints go through main memory, and so through gloo, on GPUs too.
             torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo"),
