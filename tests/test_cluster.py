@@ -1,6 +1,7 @@
 """What is asked for is held against what is there, before anything is started."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -49,23 +50,26 @@ def test_what_only_ray_knows_of_is_refused_at_once(
         pytest.fail("nothing may run")
 
 
-def test_an_open_cluster_beyond_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]"])
+def test_an_open_cluster_beyond_this_machine_is_refused(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with (
         pytest.raises(UserError, match="a cluster beyond this machine, without RAY_AUTH_MODE"),
-        connected(Ray(address="192.0.2.1:6379"), "runs.tuned.ray"),
+        connected(Ray(address=f"{host}:6379"), "runs.tuned.ray"),
     ):
         pytest.fail("nothing may run")
 
 
-@pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_an_address_where_no_ray_is_costs_one_line_at_once(scheme: str) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "ray://127.0.0.1", "[::1]"])
+def test_an_address_where_no_ray_is_costs_one_line_at_once(host: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"{scheme}127.0.0.1:{free.getsockname()[1]}"
+        address = f"{host}:{free.getsockname()[1]}"
         with (
             pytest.raises(
-                UserError, match=f"^runs.tuned.ray.address: got {address}, where no Ray "
+                UserError, match=f"^runs.tuned.ray.address: got {re.escape(address)}, where no Ray "
             ),
             connected(Ray(address=address), "runs.tuned.ray"),
         ):

@@ -129,14 +129,15 @@ def _check_authentication(settings: Ray, path: str) -> None:
     """Refuse a cluster that anyone on the network could send code to."""
     if settings.endpoint is None or os.environ.get("RAY_AUTH_MODE") == "token":
         return
-    (host, _), address = settings.endpoint, settings.address
+    address = settings.address
     try:
-        loopback = ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
+        # A name can stand for several, of which Ray takes one.
+        hosts = {str(place[0]) for *_, place in socket.getaddrinfo(*settings.endpoint)}
     except OSError as error:
         raise UserError(
             f"{path}.address", f"got {address}, which names no known host", "check the address"
         ) from error
-    if not loopback:
+    if not all(ipaddress.ip_address(host).is_loopback for host in hosts):
         raise UserError(
             f"{path}.address",
             f"got {address}, a cluster beyond this machine, without RAY_AUTH_MODE=token",
