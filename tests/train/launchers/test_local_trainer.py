@@ -6,6 +6,7 @@ from typing import Any
 import psutil
 import pytest
 import ray
+import ray.train.collective
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig
 
@@ -36,6 +37,8 @@ def test_only_the_processes_that_a_local_run_needs_are_started(tmp_path: Path) -
     """A version of Ray Train that starts more, or starts them elsewhere, fails here."""
 
     def work() -> list[str]:
+        # Through the synchronisation, which is up then.
+        ray.train.collective.barrier()
         raylet = psutil.Process().parent()
         assert raylet is not None
         titles = [process.cmdline()[0].partition(".")[0] for process in raylet.children()]
