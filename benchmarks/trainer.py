@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import TrainerCallback
 
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 
 
 class Rows(Dataset[dict[str, Tensor]]):
     """The rows of a folder's `tokens`; all of their tokens are trained."""
 
     def __init__(self, folder: Path) -> None:
-        self._rows = Split(folder / "tokens", "train").rows
+        self._rows = StoredSplit(folder / "tokens", "train").rows
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -23,7 +23,7 @@ from moray.provenance.manifest import write_manifest
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tokens.tokenizer import load_tokenizer
-from moray.train.job import Place
+from moray.workers.worker import Worker
 
 _WORDS = """
 def return self value for in if not None import class lambda yield with as from naïve café Straße
@@ -192,6 +192,6 @@ def make_job(small: Path, tmp_path: Path) -> Make:
 
 
 @pytest.fixture(scope="session")
-def alone() -> Place:
+def alone() -> Worker:
     """The place of a single worker."""
-    return Place(rank=0, world_size=1, device=torch.device("cpu"))
+    return Worker(rank=0, world_size=1, device=torch.device("cpu"))

@@ -41,7 +41,7 @@ def _each_by_ray(jobs: list[Job]) -> None:
     from moray.train.launchers import ray_train
 
     for job in jobs:
-        assert "fault" not in (facts := work(job, ray_train.place())), facts
+        assert "fault" not in (facts := work(job, ray_train.this_worker())), facts
 
 
 def losses(job: Job, key: str = "loss") -> list[float]:
@@ -59,6 +59,6 @@ def until(condition: Callable[[], object]) -> None:
 
 
 if __name__ == "__main__":
-    with torchrun.process_group("cpu") as place:
+    with torchrun.process_group("cpu") as worker:
         for job in _JOBS.validate_json(Path(sys.argv[1]).read_bytes()):
-            assert "fault" not in (facts := work(job, place)), facts
+            assert "fault" not in (facts := work(job, worker)), facts

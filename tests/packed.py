@@ -2,10 +2,10 @@
 
 from moray.tokens.encode import Piece
 from moray.tokens.rows import TRAINED, Packed, Segment
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 
 
-def pieces_of(packed: Packed | Split, row: int) -> list[Piece]:
+def pieces_of(packed: Packed | StoredSplit, row: int) -> list[Piece]:
     """The pieces of a row, and a check that they lie side by side from its start."""
     tokens, flags = packed.rows["tokens"][row], packed.rows["flags"][row]
     first, place = row * len(tokens), 0

@@ -14,10 +14,23 @@ FLOORS = [
     {"model"},
     {"tokens"},
     {"corpus"},
-    {"config", "provenance", "cluster", "errors", "console", "processes"},
+    {"workers"},
+    {"config", "provenance", "errors", "console", "processes"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 GROUND = len(FLOORS) - 1
+
+# Within training: the driver, what it starts, and down to what all of them know.
+TRAIN_FLOORS = [
+    {"driver"},
+    {"launchers", "preflight"},
+    {"loop"},
+    {"supervision"},
+    {"checkpoints"},
+    {"engine"},
+    {"early_stopping", "feed", "history", "job", "schedule", "throughput"},
+]
+TRAIN_FLOOR_OF = {room: number for number, rooms in enumerate(TRAIN_FLOORS) for room in rooms}
 
 # Training sees a corpus as tokens alone.
 FORBIDDEN = {("train", "corpus")}
@@ -62,6 +75,15 @@ def test_a_room_imports_only_from_floors_below(module: str) -> None:
         on_the_ground = FLOOR_OF[own] == FLOOR_OF[other] == GROUND
         assert FLOOR_OF[own] < FLOOR_OF[other] or on_the_ground, f"{module} imports {other}"
         assert (own, other) not in FORBIDDEN, f"{module} imports {other}"
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("moray.train.")])
+def test_a_room_of_training_imports_only_from_floors_below(module: str) -> None:
+    own = module.split(".")[2]
+    rooms = {name.split(".")[2] for name in imported(module) if name.startswith("moray.train.")}
+    for other in rooms - {own}:
+        lowest = TRAIN_FLOOR_OF[own] == TRAIN_FLOOR_OF[other] == len(TRAIN_FLOORS) - 1
+        assert TRAIN_FLOOR_OF[own] < TRAIN_FLOOR_OF[other] or lowest, f"{module} imports {other}"
 
 
 def test_no_modules_import_each_other_in_circles() -> None:

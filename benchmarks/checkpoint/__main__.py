@@ -17,10 +17,10 @@ from torch import Tensor
 from benchmarks.table import table
 from benchmarks.train.contestants import CORES
 from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, job, prepare
+from moray.train.checkpoints.saver import Saver
 from moray.train.history import History
 from moray.train.launchers.torchrun import process_group, run_workers
 from moray.train.launchers.work import work
-from moray.train.saver import Saver
 
 STEPS = 20
 
@@ -70,8 +70,8 @@ def _worker(home: Path, pairs: int, output: Path) -> None:
         logging_steps=STEPS,
         save_steps=STEPS,
     )
-    with process_group("cpu") as place:
-        work(run, place)
+    with process_group("cpu") as worker:
+        work(run, worker)
     if times:
         output.write_text(json.dumps(times))
 

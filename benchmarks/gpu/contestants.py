@@ -32,8 +32,9 @@ from moray.model.scratch import train_tokenizer
 from moray.provenance.manifest import read_manifest, write_manifest
 from moray.stages.tokenize import tokenize
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job, Place
-from moray.train.worker import train
+from moray.train.job import Job
+from moray.train.loop import train
+from moray.workers.worker import Worker
 
 # Steps of a measurement, and those before it that don't count.
 STEPS, WARM_UP = 40, 20
@@ -113,7 +114,7 @@ def _moray(
     os.environ |= {"LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=f"file://{work}/store", rank=0, world_size=1)
-    train(job, Place(0, 1, device))
+    train(job, Worker(0, 1, device))
     dist.destroy_process_group()
     last = [line for line in read_history(work / HISTORY) if "loss" in line][-1]
     return {key: last[key] for key in ("tokens_per_second", "tflops", "mfu") if key in last}

@@ -9,14 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from benchmarks.train.setting import BLOCK_SIZE, job
-from moray.tokens.store import Split
-from moray.train.build import build
+from moray.tokens.store import StoredSplit
+from moray.train.engine.build import build
+from moray.train.engine.footprint import footprint
+from moray.train.engine.step import gradients
+from moray.train.engine.strategies import make_strategy
 from moray.train.feed import feeds
-from moray.train.footprint import footprint
-from moray.train.job import Place
 from moray.train.launchers.torchrun import process_group
-from moray.train.step import gradients
-from moray.train.strategies import make_strategy
+from moray.workers.worker import Worker
 
 ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp"},
@@ -38,27 +38,27 @@ def live_bytes() -> dict[int, int]:
     return {block.data_ptr(): block.nbytes() for block in blocks}
 
 
-def held_by(folder: Path, settings: dict[str, Any], place: Place) -> tuple[int, int]:
+def held_by(folder: Path, settings: dict[str, Any], worker: Worker) -> tuple[int, int]:
     """Bytes that a worker holds of a strategy's run, and those that the formula says."""
-    rows = 4 // place.world_size
+    rows = 4 // worker.world_size
     run = job(folder, folder, 1, global_batch_size=4, micro_batch_size=rows, **settings)
     before = live_bytes()
-    strategy = make_strategy(run.settings, place)
-    build(run, place, strategy, BLOCK_SIZE, 1)
-    mine = Split(folder / "tokens", "train").rows[:rows]
+    strategy = make_strategy(run.settings, worker)
+    build(run, worker, strategy, BLOCK_SIZE, 1)
+    mine = StoredSplit(folder / "tokens", "train").rows[:rows]
     (feed,) = feeds(iter([mine]), rows)
-    gradients(strategy, feed.batches, feed.trained * place.world_size, run.settings, place)
+    gradients(strategy, feed.batches, feed.trained * worker.world_size, run.settings, worker)
     # The buckets that gradients travel in are DeepSpeed's own, of a size that is a setting.
     after = live_bytes()
     buckets = {size * 5 * 10**8 for size in (2, 4)}
     held = sum(size for at, size in after.items() if at not in before and size not in buckets)
     trained = 6_843_648
-    return held, footprint(run.settings, trained, 0, place.world_size).total
+    return held, footprint(run.settings, trained, 0, worker.world_size).total
 
 
 if __name__ == "__main__":
     folder, engine, output = sys.argv[1:]
-    with process_group("cpu") as place:
-        found = held_by(Path(folder), ENGINES[engine] | {"compile": False}, place)
-        if place.rank == 0:
+    with process_group("cpu") as worker:
+        found = held_by(Path(folder), ENGINES[engine] | {"compile": False}, worker)
+        if worker.rank == 0:
             Path(output).write_text(json.dumps(found))

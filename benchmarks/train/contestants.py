@@ -33,10 +33,11 @@ from moray.model import loss
 from moray.model.cross_entropy import SoftmaxLoss
 from moray.provenance.manifest import read_manifest
 from moray.tokens.tokenizer import load_tokenizer
-from moray.train import compilation, worker
+from moray.train import loop
+from moray.train.engine import compilation
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Place
 from moray.train.launchers import ray_train, torchrun
+from moray.workers.worker import Worker
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -92,14 +93,14 @@ def _plain_loop(folder: Path, work: Path) -> float:
 def _in_this_process(folder: Path, work: Path, without: str = "", **settings: Any) -> float:
     """moray's loop without a launcher, on all cores."""
     if "kept memory" in without:
-        worker.keep_freed_memory = lambda: None  # type: ignore[attr-defined]
+        loop.keep_freed_memory = lambda: None  # type: ignore[attr-defined]
     if "chunked loss" in without:
         loss.linear_cross_entropy = _all_logits  # type: ignore[attr-defined, assignment]
     if "plain attention" in without:
         compilation._PLAIN_ATTENTION_TOKENS = 0
-    place = Place(0, 1, torch.device("cpu"))
+    worker = Worker(0, 1, torch.device("cpu"))
     work.mkdir()
-    worker.train(job(folder, work, CORES, **settings), place)
+    loop.train(job(folder, work, CORES, **settings), worker)
     return _steady(work)
 
 

@@ -20,8 +20,8 @@ PACKAGE = {
     "moray/tokens/pack.py": "from moray import ground as floor",
     "moray/tokens/order.py": "from moray.tokens import pack",
     "moray/train/__init__.py": "",
-    "moray/train/worker.py": "import os\ndef train():\n    from moray.tokens.order import Order",
-    "moray/train/circle.py": "from moray.train.worker import train\nimport moray.train.spiral",
+    "moray/train/loop.py": "import os\ndef train():\n    from moray.tokens.order import Order",
+    "moray/train/circle.py": "from moray.train.loop import train\nimport moray.train.spiral",
     "moray/train/spiral.py": "import moray.train.circle",
     "moray/ground.py": "import numpy as np\nfrom moray.errors import UserError",
 }
@@ -29,7 +29,7 @@ PACKAGE = {
 GROUND = ["moray/__init__.py", "moray/ground.py"]
 TOKENS = ["moray/tokens/__init__.py", "moray/tokens/pack.py"]
 ORDER = [*GROUND, "moray/tokens/__init__.py", "moray/tokens/order.py", "moray/tokens/pack.py"]
-WORKER = [*ORDER, "moray/train/__init__.py", "moray/train/worker.py"]
+WORKER = [*ORDER, "moray/train/__init__.py", "moray/train/loop.py"]
 
 
 def write(folder: Path, script: str) -> Path:
@@ -58,8 +58,8 @@ def write(folder: Path, script: str) -> Path:
         ),
         ("from moray.tokens.order import Order", ORDER),
         # Imports inside a function or a block count.
-        ("from moray.train.worker import train", WORKER),
-        ("with open('log'):\n    from moray.train.worker import train", WORKER),
+        ("from moray.train.loop import train", WORKER),
+        ("with open('log'):\n    from moray.train.loop import train", WORKER),
         (
             "import moray.train.circle",
             [*WORKER, "moray/train/circle.py", "moray/train/spiral.py"],
@@ -103,9 +103,9 @@ SCRIPTS = {
         ["tokens", "model", "train", "evaluate"],
     ),
     "evaluate": (["evaluate/likelihood.py", "tokens/batch.py", "model/loss.py"], ["train"]),
-    "export": (["train/export.py", "train/strategies/ddp.py"], ["evaluate"]),
+    "export": (["train/checkpoints/trained_model.py", "train/engine/strategies/ddp.py"], ["evaluate"]),
     "finetune": (
-        ["train/worker.py", "train/driver.py", "tokens/order.py", "model/loss.py"],
+        ["train/loop.py", "train/driver.py", "tokens/order.py", "model/loss.py"],
         ["evaluate"],
     ),
     "generate": (["evaluate/generation.py", "tokens/encode.py"], ["train"]),

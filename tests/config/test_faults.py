@@ -96,7 +96,7 @@ FAULTS: list[tuple[str, object, str]] = [
     ("runs.tuned.ray", None, "runs.tuned.ray: got None, expected a mapping; "),
     ("runs.tuned.model", 5, "runs.tuned.model: got 5, expected text or a mapping; "),
     ("runs.tuned.model", {"run": 5}, "runs.tuned.model.run: got 5, expected text; "),
-    # Places by split.
+    # Locations by split.
     (
         "datasets.notes.path",
         {"train": "a", "tset": "b"},

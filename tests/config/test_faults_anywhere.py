@@ -11,17 +11,17 @@ from moray.config.schema import (
     HubDataset,
     HubModel,
     LocalFiles,
-    Model,
     PathModel,
     PythonStdlib,
     ScratchModel,
+    Section,
     Sections,
     Synthetic,
     Url,
 )
 
 # The keys of one entry of each source, all of them sound.
-ENTRIES: list[tuple[str, type[Model], dict[str, Any]]] = [
+ENTRIES: list[tuple[str, type[Section], dict[str, Any]]] = [
     ("datasets", PythonStdlib, {"source": "python-stdlib"}),
     ("datasets", LocalFiles, TABLE),
     ("datasets", Url, URL),
@@ -33,11 +33,11 @@ ENTRIES: list[tuple[str, type[Model], dict[str, Any]]] = [
 ]
 
 
-def keys_within(path: str, model: type[Model]) -> Iterator[tuple[str, str]]:
+def keys_within(path: str, model: type[Section]) -> Iterator[tuple[str, str]]:
     """The sections below a model that are models too, at any depth, with each of their keys."""
     for name, field in model.model_fields.items():
         for annotation in (field.annotation, *get_args(field.annotation)):
-            if isinstance(annotation, type) and issubclass(annotation, Model):
+            if isinstance(annotation, type) and issubclass(annotation, Section):
                 yield from ((f"{path}.{name}", key) for key in annotation.model_fields)
                 yield from keys_within(f"{path}.{name}", annotation)
 
@@ -66,7 +66,7 @@ def test_nonsense_at_any_key_is_told_under_that_key(
 
 @pytest.mark.parametrize(("section", "model", "entry"), ENTRIES)
 def test_an_unknown_key_of_any_source_is_told_with_the_keys_of_that_source(
-    section: str, model: type[Model], entry: dict[str, Any]
+    section: str, model: type[Section], entry: dict[str, Any]
 ) -> None:
     told = faults({f"{section}.x": {**entry, "zzz": 1}})
     assert told == [

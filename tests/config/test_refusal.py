@@ -31,9 +31,9 @@ ADDRESSES = [
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_an_address_with_credentials_is_refused_without_repeating_them(address: str) -> None:
-    places: list[Any] = [address, ["https://host/b.csv", address]]
-    places += [{"train": "https://host/b.csv", "test": place} for place in places]
-    for place in places:
+    locations: list[Any] = [address, ["https://host/b.csv", address]]
+    locations += [{"train": "https://host/b.csv", "test": place} for place in locations]
+    for place in locations:
         assert faults({"datasets.x": {**URL, "url": place}}) == [f"datasets.x.url: {TOLD}"]
 
 

@@ -12,14 +12,14 @@ from moray.corpus.dataset import read_documents
 from moray.corpus.document import Document
 from moray.evaluate.likelihood import Scores, score
 from moray.tokens.rows import Segment
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 
 Sums = tuple[float, int, int, int]
 
 
 @pytest.fixture
-def split(store: Path) -> Split:
-    return Split(store, "test")
+def split(store: Path) -> StoredSplit:
+    return StoredSplit(store, "test")
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def as_sums(scores: Scores) -> list[Sums]:
 def test_scores_are_those_of_each_document_alone(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    split: Split,
+    split: StoredSplit,
     rows: list[Document],
 ) -> None:
     numbers = split.segments[:, Segment.DOCUMENT]
@@ -68,7 +68,7 @@ def test_scores_are_those_of_each_document_alone(
     assert [sums[0] for sums in got] == pytest.approx([sums[0] for sums in expected], rel=1e-5)
 
 
-def test_a_piece_has_its_own_tokens_and_bytes(model: PreTrainedModel, split: Split) -> None:
+def test_a_piece_has_its_own_tokens_and_bytes(model: PreTrainedModel, split: StoredSplit) -> None:
     scores = score(model, split, len(split), batch_size=4)
     pieces = [
         (piece.document, int(piece.mask.sum()), piece.bytes)
@@ -94,7 +94,7 @@ def test_the_sums_of_a_document_are_over_all_its_pieces() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
 def test_the_batch_size_changes_nothing(
-    model: PreTrainedModel, split: Split, batch_size: int
+    model: PreTrainedModel, split: StoredSplit, batch_size: int
 ) -> None:
     expected = as_sums(score(model, split, len(split), 4))
     got = as_sums(score(model, split, len(split), batch_size))
@@ -103,7 +103,7 @@ def test_the_batch_size_changes_nothing(
 
 
 def test_of_the_first_rows_only_what_lies_in_them_counts(
-    model: PreTrainedModel, split: Split
+    model: PreTrainedModel, split: StoredSplit
 ) -> None:
     some = len(split) // 2
     counted: dict[int, list[int]] = {}

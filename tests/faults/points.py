@@ -10,7 +10,8 @@ from typing import Any
 import torch.distributed.checkpoint.filesystem as tensors
 
 from moray.provenance import manifest
-from moray.train import checkpoint, history, saver
+from moray.train import history
+from moray.train.checkpoints import checkpoint, saver
 
 Original = Callable[..., Any]
 

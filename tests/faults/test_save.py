@@ -14,12 +14,13 @@ from jobs import job_maker
 from torch import Tensor
 
 from moray.provenance.manifest import damaged_files
-from moray.train import checkpoint
-from moray.train.job import Job, Place
-from moray.train.saver import Saver
-from moray.train.worker import train
+from moray.train.checkpoints import checkpoint
+from moray.train.checkpoints.saver import Saver
+from moray.train.job import Job
+from moray.train.loop import train
+from moray.workers.worker import Worker
 
-ALONE = Place(rank=0, world_size=1, device=torch.device("cpu"))
+ALONE = Worker(rank=0, world_size=1, device=torch.device("cpu"))
 # Steps that are committed when the point is reached, for checkpoints at 2, 4, 6 and 8.
 REACHED = {
     "before the history is on the disk": (2, 4),
@@ -52,7 +53,7 @@ def weights(job: Job) -> dict[str, Tensor]:
 def forks() -> Any:
     """Makes processes that have all modules already, in a tenth of a second each."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["faults.points", "moray.train.worker"])
+    context.set_forkserver_preload(["faults.points", "moray.train.loop"])
     return context
 
 

@@ -21,7 +21,7 @@ from faults.workflows import (
 )
 from project import Project
 
-from moray.train import checkpoint
+from moray.train.checkpoints import checkpoint
 
 pytestmark = pytest.mark.faults
 
@@ -130,7 +130,9 @@ def test_a_worker_with_too_little_memory_is_tried_again_and_the_key_to_lower_is_
     done = run(project, memory=12 * 2**20)
     assert done.returncode != 0
     (line,) = errors(done.stderr)
-    start = "error: train.micro_batch_size: got 256, for which the memory of worker 1 on a cpu is "
+    start = (
+        "error: train.micro_batch_size: micro-batches of 256 don't fit in the memory of worker 1 "
+    )
     assert line.startswith(start)
     assert "; lower it, or set train.gradient_checkpointing: true or " in line
     # As often as `max_failures` says, and once before.

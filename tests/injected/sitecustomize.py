@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_LOOP = "moray.train.worker"
+_LOOP = "moray.train.loop"
 
 
 class _OnImport(MetaPathFinder):

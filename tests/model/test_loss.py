@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from moray.model.cross_entropy import softmax_loss
 from moray.model.loss import TokenLoss, has_plain_head
 from moray.tokens.batch import Batch, make_batch
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 
 Rows = NDArray[np.int64]
 
@@ -60,7 +60,7 @@ def loss_of(model: PreTrainedModel) -> TokenLoss:
     return TokenLoss(model, has_plain_head(model))
 
 
-def documents(split: Split, rows: Rows) -> list[tuple[Tensor, Tensor]]:
+def documents(split: StoredSplit, rows: Rows) -> list[tuple[Tensor, Tensor]]:
     """Tokens and mask of each document in some rows, in reading order."""
     found = []
     for row in rows.tolist():
@@ -70,7 +70,7 @@ def documents(split: Split, rows: Rows) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-def alone(model: PreTrainedModel, split: Split, rows: Rows) -> Tensor:
+def alone(model: PreTrainedModel, split: StoredSplit, rows: Rows) -> Tensor:
     """Losses of the trained tokens by one plain forward pass a document."""
     losses = []
     for tokens, mask in documents(split, rows):
@@ -80,12 +80,12 @@ def alone(model: PreTrainedModel, split: Split, rows: Rows) -> Tensor:
 
 
 @pytest.fixture
-def split(store: Path) -> Split:
-    return Split(store, "train")
+def split(store: Path) -> StoredSplit:
+    return StoredSplit(store, "train")
 
 
 @pytest.fixture
-def rows(split: Split) -> Rows:
+def rows(split: StoredSplit) -> Rows:
     """Rows of many documents and rows of one."""
     by_documents = sorted(range(len(split)), key=lambda row: -len(pieces_of(split, row)))
     assert len(pieces_of(split, by_documents[0])) >= 3
@@ -94,7 +94,7 @@ def rows(split: Split) -> Rows:
 
 @pytest.mark.parametrize("architecture", [*PLAIN, *CHANGED])
 def test_packed_losses_are_those_of_each_document_alone(
-    architecture: str, split: Split, rows: Rows
+    architecture: str, split: StoredSplit, rows: Rows
 ) -> None:
     model = build((PLAIN | CHANGED)[architecture]())
     expected = alone(model, split, rows)
@@ -115,7 +115,7 @@ def test_a_head_is_plain_unless_the_architecture_changes_what_it_gives(architect
     "architecture", ["llama", "llama, tied", "head with a bias", "soft-capped"]
 )
 def test_gradients_are_those_of_each_document_alone(
-    architecture: str, split: Split, rows: Rows
+    architecture: str, split: StoredSplit, rows: Rows
 ) -> None:
     model = build((PLAIN | CHANGED)[architecture]())
     losses = alone(model, split, rows)
@@ -129,7 +129,7 @@ def test_gradients_are_those_of_each_document_alone(
 
 @pytest.mark.parametrize("architecture", CHANGED)
 def test_a_changed_head_is_noticed_before_its_logits_are_large(
-    architecture: str, split: Split, rows: Rows
+    architecture: str, split: StoredSplit, rows: Rows
 ) -> None:
     config = CHANGED[architecture]()
     config.initializer_range = 1e-3
@@ -145,13 +145,15 @@ def test_a_changed_head_is_noticed_before_its_logits_are_large(
 
 
 def test_logits_are_of_the_trained_places_in_reading_order(
-    model: PreTrainedModel, split: Split, rows: Rows
+    model: PreTrainedModel, split: StoredSplit, rows: Rows
 ) -> None:
     batch = make_batch(split.rows[rows])
     whole = model(
         input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False
     ).logits
-    expected = torch.stack([whole[divmod(at, split.block_size)] for at in batch.places.tolist()])
+    expected = torch.stack(
+        [whole[divmod(at, split.block_size)] for at in batch.target_indices.tolist()]
+    )
     torch.testing.assert_close(loss_of(model).logits(batch), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -188,7 +190,7 @@ def test_a_batch_with_nothing_to_train_costs_nothing_and_teaches_nothing(
 
 
 def test_asking_for_the_head_leaves_the_model_as_it_was(
-    model: PreTrainedModel, split: Split, rows: Rows
+    model: PreTrainedModel, split: StoredSplit, rows: Rows
 ) -> None:
     batch = make_batch(split.rows[rows])
     inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids}

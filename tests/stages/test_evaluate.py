@@ -14,7 +14,7 @@ from moray.evaluate.likelihood import score
 from moray.model.load import load_model
 from moray.stages.evaluate import evaluate
 from moray.tokens.rows import is_trained
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 
 CFG = {"max_rows": None, "bootstrap_samples": 30, "confidence": 0.9}
 
@@ -29,7 +29,7 @@ def test_both_models_are_scored_on_the_whole_test_split(
     tmp_path: Path, model_folder: Path, tuned_folder: Path, store: Path, dataset: Path
 ) -> None:
     result = run(model_folder, tuned_folder, store, tmp_path / "eval.json")
-    split = Split(store, "test")
+    split = StoredSplit(store, "test")
     rows = [row for batch in read_documents(dataset / "test.parquet") for row in batch]
     size = sum(len(row.get("text", row.get("completion", "")).encode()) for row in rows)
     assert result["rows"] == len(split)
@@ -56,7 +56,7 @@ def test_a_model_does_not_differ_from_itself(
 def test_no_more_rows_are_scored_than_asked_for(
     tmp_path: Path, tuned_folder: Path, store: Path, rows: int
 ) -> None:
-    split = Split(store, "test")
+    split = StoredSplit(store, "test")
     result = run(tuned_folder, tuned_folder, store, tmp_path / "eval.json", max_rows=rows)
     assert result["rows"] == min(rows, len(split))
     assert result["tokens"] == is_trained(split.rows[:rows]).sum()

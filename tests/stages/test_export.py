@@ -17,9 +17,10 @@ from moray.corpus.dataset import SPLITS, write_dataset
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.stages.export import export
 from moray.stages.tokenize import tokenize
-from moray.train import checkpoint
-from moray.train.job import Job, Place
-from moray.train.worker import train
+from moray.train.checkpoints import checkpoint
+from moray.train.job import Job
+from moray.train.loop import train
+from moray.workers.worker import Worker
 
 CFG = {"run": "tuned", "start": "models/chat", "dataset": "talks", "chat_template": CHATML}
 
@@ -53,7 +54,7 @@ def train_run(folder: Path, name: str, adapter: Adapter | None) -> None:
         threads=1,
         cache=folder / "compiled",
     )
-    facts = train(job, Place(0, 1, torch.device("cpu")))
+    facts = train(job, Worker(0, 1, torch.device("cpu")))
     last = checkpoint.path_of(checkpoint.folder_of(job.work), facts["exported_step"])
     record = {
         "checkpoint": str(last),

@@ -22,7 +22,7 @@ from moray.provenance.manifest import damaged_files, read_manifest
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tokens.rows import Segment, is_trained
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 from moray.tokens.tokenizer import load_tokenizer
 from moray.tokens.windows import window_reader
 
@@ -49,7 +49,7 @@ def test_each_split_holds_its_documents(
     assert manifest["block_size"] == 16
     assert damaged_files(tmp_path / "out") == []
     for name in SPLITS:
-        split, rows = Split(tmp_path / "out", name), rows_of(dataset, name)
+        split, rows = StoredSplit(tmp_path / "out", name), rows_of(dataset, name)
         trained = [row.get("text", row.get("completion", "")) for row in rows]
         plain = {"add_special_tokens": False}
         count = sum(len(tokenizer(text, **plain)["input_ids"]) + 1 for text in trained)
@@ -72,7 +72,7 @@ def test_documents_are_numbered_through_all_row_groups(
         rows = [{"text": str(number)} for number in range(2100 if name == "train" else 1)]
         pq.write_table(pa.Table.from_pylist(rows), dataset / f"{name}.parquet", row_group_size=500)
     tokenize(dataset, model_folder, tmp_path / "out", CFG)
-    split = Split(tmp_path / "out", "train")
+    split = StoredSplit(tmp_path / "out", "train")
     assert len(split.windows) == 5
     for start, length, document, _ in split.segments[::50].tolist():
         tokens = split.rows["tokens"].reshape(-1)[start : start + length]
@@ -94,7 +94,7 @@ def test_an_empty_validation_split_is_fine(
     table = pq.read_table(copy / "validation.parquet")
     pq.write_table(table.slice(0, 0), copy / "validation.parquet")
     tokenize(copy, model_folder, tmp_path / "out", CFG)
-    assert len(Split(tmp_path / "out", "validation")) == 0
+    assert len(StoredSplit(tmp_path / "out", "validation")) == 0
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -128,7 +128,7 @@ def test_of_conversations_the_store_trains_what_the_assistant_says(
     tokenize(talks, chat_folder, tmp_path / "out", TURNED | {"format": format})
     tokenizer = load_tokenizer(chat_folder)
     for name in SPLITS:
-        split = Split(tmp_path / "out", name)
+        split = StoredSplit(tmp_path / "out", name)
         tokens, trained = split.rows["tokens"].reshape(-1), is_trained(split.rows).reshape(-1)
         said, size = dict.fromkeys(range(3), ""), 0
         for start, length, document, bytes in split.segments.tolist():
@@ -154,7 +154,7 @@ def test_the_template_of_the_tokenizer_serves_where_none_is_given(
     tokenize(talks, chat_folder, tmp_path / "given", TURNED)
     tokenize(talks, folder, tmp_path / "own", recipe("messages", block_size=64))
     for split in SPLITS:
-        given, own = (Split(tmp_path / name, split).rows for name in ("given", "own"))
+        given, own = (StoredSplit(tmp_path / name, split).rows for name in ("given", "own"))
         np.testing.assert_array_equal(given, own)
 
 
@@ -232,7 +232,7 @@ def test_documents_that_are_dropped_are_counted_and_told_of(
         lengths = [sum(len(tokenizer(t)["input_ids"]) for t in text) + 2 for text in texts]
         dropped = {n for n, length in enumerate(lengths) if length > 16}
         assert splits[name]["dropped_documents"] == len(dropped) > 0
-        kept = set(Split(tmp_path / "out", name).segments[:, Segment.DOCUMENT].tolist())
+        kept = set(StoredSplit(tmp_path / "out", name).segments[:, Segment.DOCUMENT].tolist())
         assert kept == set(range(len(texts))) - dropped
         total += len(dropped)
     assert f", {total} documents dropped that are longer than a row" in capsys.readouterr().err

@@ -10,10 +10,10 @@ from packed import pieces_of
 from moray.tokens.batch import make_batch, num_trained
 from moray.tokens.encode import Piece
 from moray.tokens.rows import Rows, pack_rows
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 
 
-def brute_force(split: Split, row: int) -> tuple[list[int], list[tuple[int, int]]]:
+def brute_force(split: StoredSplit, row: int) -> tuple[list[int], list[tuple[int, int]]]:
     """Positions of a row, and its trained next tokens by where they follow, piece by piece."""
     positions: list[int] = []
     trained: list[tuple[int, int]] = []
@@ -27,7 +27,7 @@ def brute_force(split: Split, row: int) -> tuple[list[int], list[tuple[int, int]
 
 @pytest.mark.parametrize("name", ["train", "validation", "test"])
 def test_positions_and_targets_are_those_of_each_document_alone(store: Path, name: str) -> None:
-    split = Split(store, name)
+    split = StoredSplit(store, name)
     batch = make_batch(split.rows)
     assert batch.input_ids.tolist() == split.rows["tokens"].tolist()
     expected: list[tuple[int, int]] = []
@@ -36,7 +36,7 @@ def test_positions_and_targets_are_those_of_each_document_alone(store: Path, nam
         assert batch.position_ids[row].tolist() == positions
         expected += [(row * split.block_size + place, token) for place, token in trained]
     assert expected
-    found = zip(batch.places.tolist(), batch.targets.tolist(), strict=True)
+    found = zip(batch.target_indices.tolist(), batch.targets.tolist(), strict=True)
     assert list(found) == expected
 
 
@@ -53,15 +53,17 @@ def test_a_row_spelt_out(rows: Rows) -> None:
     batch = make_batch(rows[[1, 0]])
     assert batch.input_ids.tolist() == [[10, 11, 12, 20, 21, 0, 0, 0], [*range(30, 38)]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2], [*range(8)]]
-    assert batch.places.tolist() == [0, 1, 3, *range(8, 15)]
+    assert batch.target_indices.tolist() == [0, 1, 3, *range(8, 15)]
     assert batch.targets.tolist() == [11, 12, 21, *range(31, 38)]
 
 
 def test_trained_tokens_are_as_many_as_targets(store: Path) -> None:
-    split = Split(store, "train")
+    split = StoredSplit(store, "train")
     for chosen in (np.arange(len(split)), np.array([0]), np.array([1, 1, 0])):
         batch = make_batch(split.rows[chosen])
-        assert num_trained(split.rows[chosen]) == len(batch.targets) == len(batch.places) > 0
+        assert (
+            num_trained(split.rows[chosen]) == len(batch.targets) == len(batch.target_indices) > 0
+        )
 
 
 def test_a_batch_moves_as_a_whole(rows: Rows) -> None:

@@ -11,11 +11,11 @@ from object_store import object_store
 
 from moray.config.schema import Data, result_keys
 from moray.stages.tokenize import tokenize
-from moray.tokens.loader import Share, from_memory, from_stream
+from moray.tokens.loader import Shard, from_memory, from_stream
 from moray.tokens.order import Order
 from moray.tokens.remote import copy_to
 from moray.tokens.rows import Rows
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 
 GLOBAL_BATCH_SIZE = 12
 
@@ -49,7 +49,7 @@ def _ray(bucket: str) -> Iterator[None]:
 
 
 def order_of(store: Path) -> Order:
-    return Order(Split(store, "train").windows, GLOBAL_BATCH_SIZE, seed=3)
+    return Order(StoredSplit(store, "train").windows, GLOBAL_BATCH_SIZE, seed=3)
 
 
 def same(ours: Iterator[Rows], theirs: Iterator[Rows]) -> int:
@@ -65,8 +65,8 @@ def same(ours: Iterator[Rows], theirs: Iterator[Rows]) -> int:
 def test_workers_share_the_rows_of_a_step_in_the_order_of_their_ranks(
     stores: dict[str, Path],
 ) -> None:
-    split, order = Split(stores["ahead"], "train"), order_of(stores["ahead"])
-    parts = [list(from_memory(split, order, Share(4, 9, rank, 3))) for rank in range(3)]
+    split, order = StoredSplit(stores["ahead"], "train"), order_of(stores["ahead"])
+    parts = [list(from_memory(split, order, Shard(4, 9, rank, 3))) for rank in range(3)]
     for number, step in enumerate(range(4, 9)):
         whole = np.concatenate([part[number] for part in parts])
         np.testing.assert_array_equal(whole, split.rows[order.rows(step)])
@@ -80,10 +80,10 @@ def test_a_stream_has_the_rows_that_memory_has_over_several_epochs(
 ) -> None:
     ahead = stores["ahead"]
     order = order_of(ahead)
-    assert len(Split(ahead, "train").windows) > 10
-    share = Share(first_step, order.num_steps(2.5), rank, world_size=2)
-    streamed = from_stream(stores[when], str(stores[when]), order, share)
-    steps = same(streamed, from_memory(Split(ahead, "train"), order, share))
+    assert len(StoredSplit(ahead, "train").windows) > 10
+    shard = Shard(first_step, order.num_steps(2.5), rank, world_size=2)
+    streamed = from_stream(stores[when], str(stores[when]), order, shard)
+    steps = same(streamed, from_memory(StoredSplit(ahead, "train"), order, shard))
     assert steps == order.num_steps(2.5) - first_step
 
 
@@ -93,6 +93,6 @@ def test_a_stream_from_an_object_store_has_the_rows_that_memory_has(
 ) -> None:
     ahead = stores["ahead"]
     order = order_of(ahead)
-    share = Share(0, order.num_steps(1), 0, 1)
-    streamed = from_stream(ahead, copy_to(ahead, bucket), order, share)
-    assert same(streamed, from_memory(Split(ahead, "train"), order, share)) > 10
+    shard = Shard(0, order.num_steps(1), 0, 1)
+    streamed = from_stream(ahead, copy_to(ahead, bucket), order, shard)
+    assert same(streamed, from_memory(StoredSplit(ahead, "train"), order, shard)) > 10

@@ -73,7 +73,7 @@ def test_groups_hold_the_rows_of_the_steps_wherever_the_sequence_is_cut(
         groups = list(Order(windows, batch, seed=3).groups(first, end))
         picked, place = [], first
         for group in groups:
-            assert group.first_place == place
+            assert group.first_position == place
             mine = np.array(rows_of(windows, group))[group.picked()]
             assert 0 < len(mine) == group.high - group.low
             picked += mine.tolist()

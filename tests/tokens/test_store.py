@@ -11,7 +11,7 @@ from moray.errors import UserError
 from moray.provenance.manifest import write_manifest
 from moray.tokens.encode import Piece
 from moray.tokens.rows import Packed, Segment, pack_rows
-from moray.tokens.store import Split, SplitWriter
+from moray.tokens.store import SplitWriter, StoredSplit
 
 BLOCK_SIZE = 16
 
@@ -54,7 +54,7 @@ def test_a_split_is_its_windows_one_after_another(
 ) -> None:
     windows = draw_windows(counts, vocabulary)
     write(tmp_path, windows)
-    split, first = Split(tmp_path, "train"), 0
+    split, first = StoredSplit(tmp_path, "train"), 0
     assert split.block_size == BLOCK_SIZE
     assert split.windows == [len(window.rows) for window in windows]
     for window in windows:
@@ -105,13 +105,13 @@ def test_the_same_windows_make_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_split_without_windows_is_empty(tmp_path: Path) -> None:
     assert write(tmp_path, [])["windows"] == []
-    split = Split(tmp_path, "train")
+    split = StoredSplit(tmp_path, "train")
     assert (len(split), split.block_size, split.segments.shape) == (0, BLOCK_SIZE, (0, 4))
 
 
 def test_a_split_is_read_only(tmp_path: Path) -> None:
     write(tmp_path, draw_windows([5]))
-    split = Split(tmp_path, "train")
+    split = StoredSplit(tmp_path, "train")
     for array in (split.rows["tokens"], split.rows["flags"], split.segments):
         with pytest.raises(ValueError, match="read-only"):
             array[0, 0] = 1
@@ -127,5 +127,5 @@ def test_a_damaged_file_is_named(tmp_path: Path, kind: str, change: str) -> None
     else:
         path.unlink()
     with pytest.raises(UserError) as caught:
-        Split(tmp_path, "train")
+        StoredSplit(tmp_path, "train")
     assert str(caught.value).startswith(f"{path}: got ")

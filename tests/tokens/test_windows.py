@@ -18,7 +18,7 @@ from moray.stages.tokenize import tokenize
 from moray.tokens.encode import Encoder
 from moray.tokens.recipe import make_encoder
 from moray.tokens.rows import Segment
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 from moray.tokens.windows import encode_window, encode_windows, window_reader
 
 
@@ -125,7 +125,7 @@ def test_a_window_is_read_or_made_anew_with_the_same_rows(
         tokenize(dataset, chat_folder, tmp_path / when, {"format": format, **result_keys(data)})
     facts = [read_manifest(tmp_path / when)["splits"]["train"] for when in ("ahead", "on-the-fly")]
     assert facts[0] == facts[1]
-    split = Split(tmp_path / "ahead", "train")
+    split = StoredSplit(tmp_path / "ahead", "train")
     assert len(split.windows) > 3
     readers = [
         window_reader(tmp_path / when, str(tmp_path / when)) for when in ("ahead", "on-the-fly")

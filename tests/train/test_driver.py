@@ -14,12 +14,12 @@ from jobs import train_run
 
 from moray.errors import UserError
 from moray.train.history import read_history
-from moray.train.job import Place
-from moray.train.worker import train
+from moray.train.loop import train
+from moray.workers.worker import Worker
 
 
 def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(
-    make_job: Any, alone: Place, small: Path, tmp_path: Path
+    make_job: Any, alone: Worker, small: Path, tmp_path: Path
 ) -> None:
     job, output = make_job(), tmp_path / "output"
     train(job, alone)

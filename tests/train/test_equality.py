@@ -17,11 +17,12 @@ from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
 from moray.model.loss import TokenLoss, has_plain_head
 from moray.tokens.batch import make_batch
-from moray.tokens.store import Split
-from moray.train import checkpoint
-from moray.train.export import trained_model
-from moray.train.job import Job, Place
-from moray.train.worker import train
+from moray.tokens.store import StoredSplit
+from moray.train.checkpoints import checkpoint
+from moray.train.checkpoints.trained_model import trained_model
+from moray.train.job import Job
+from moray.train.loop import train
+from moray.workers.worker import Worker
 
 Jobs = dict[tuple[str, str], Job]
 
@@ -52,7 +53,7 @@ def make_job(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 
 @pytest.fixture(scope="module")
-def alone_losses(make_job: Make, alone: Place) -> dict[str, list[float]]:
+def alone_losses(make_job: Make, alone: Worker) -> dict[str, list[float]]:
     """What a single process without a process group gives: the reference."""
     whole, adapted = make_job("alone", **RUN), make_job("alone lora", adapter=ADAPTER, **RUN)
     for job in (whole, adapted):
@@ -126,7 +127,7 @@ def saved(torchrun_jobs: Jobs) -> Jobs:
 
 
 def held_out_loss(model: Any, tokens: Path) -> float:
-    split = Split(tokens, "test")
+    split = StoredSplit(tokens, "test")
     batch = make_batch(np.asarray(split.rows))
     with torch.no_grad():
         total = TokenLoss(model, has_plain_head(model))(batch)

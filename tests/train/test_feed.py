@@ -13,13 +13,13 @@ from moray.model.load import load_model
 from moray.model.loss import TokenLoss
 from moray.tokens.batch import make_batch, num_trained
 from moray.tokens.rows import TRAINED, Rows, row_type
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 from moray.train.feed import feeds, micro_batches
 
 
 @pytest.fixture
-def split(small: Path) -> Split:
-    return Split(small / "tokens", "train")
+def split(small: Path) -> StoredSplit:
+    return StoredSplit(small / "tokens", "train")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def split(small: Path) -> Split:
     ],
 )
 def test_batches_are_of_one_size_and_hold_every_row_once(
-    split: Split, rows: int, size: int, count: int | None, sizes: list[int]
+    split: StoredSplit, rows: int, size: int, count: int | None, sizes: list[int]
 ) -> None:
     mine = split.rows[:rows]
     batches = micro_batches(mine, size, count)
@@ -54,7 +54,7 @@ def test_batches_are_of_one_size_and_hold_every_row_once(
 
 
 def test_rows_that_fill_up_change_neither_the_loss_nor_its_gradient(
-    small: Path, split: Split
+    small: Path, split: StoredSplit
 ) -> None:
     module = TokenLoss(load_model(small / "model"), plain_head=True)
     gradients, losses = [], []
@@ -70,7 +70,7 @@ def test_rows_that_fill_up_change_neither_the_loss_nor_its_gradient(
         torch.testing.assert_close(gradient, gradients[0], rtol=1e-4, atol=1e-3)
 
 
-def test_each_step_is_fed_its_rows_and_counts_what_they_train(split: Split) -> None:
+def test_each_step_is_fed_its_rows_and_counts_what_they_train(split: StoredSplit) -> None:
     steps = [split.rows[start : start + 3] for start in range(0, 12, 3)]
     fed = list(feeds(iter(steps), micro_batch_size=2))
     assert len(fed) == len(steps)
@@ -86,7 +86,7 @@ def test_without_steps_nothing_is_fed() -> None:
     assert list(feeds(iter([]), micro_batch_size=2)) == []
 
 
-def test_what_the_rows_raise_is_raised_after_what_came_before(split: Split) -> None:
+def test_what_the_rows_raise_is_raised_after_what_came_before(split: StoredSplit) -> None:
     def rows() -> Iterator[Rows]:
         yield split.rows[:2]
         yield split.rows[2:4]
@@ -100,7 +100,7 @@ def test_what_the_rows_raise_is_raised_after_what_came_before(split: Split) -> N
         next(coming)
 
 
-def test_the_next_step_is_made_while_one_is_used(split: Split) -> None:
+def test_the_next_step_is_made_while_one_is_used(split: StoredSplit) -> None:
     second = threading.Event()
 
     def rows() -> Iterator[Rows]:
@@ -134,7 +134,7 @@ def _threads() -> set[int]:
     return {thread.id for thread in psutil.Process().threads()}
 
 
-def test_a_run_that_ends_early_leaves_the_rest(split: Split) -> None:
+def test_a_run_that_ends_early_leaves_the_rest(split: StoredSplit) -> None:
     drawn: list[int] = []
 
     def rows() -> Iterator[Rows]:

@@ -15,7 +15,7 @@ import torch
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
 from moray.model.shapes import Shapes
-from moray.train import checkpoint
+from moray.train.checkpoints import checkpoint
 from moray.train.preflight import faults
 
 CORES = len(os.sched_getaffinity(0))

@@ -17,7 +17,7 @@ from small_model import MODEL
 from moray.config.schema import Data, Ray, Train, execution_keys, result_keys
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 from moray.train.history import read_history, whole_lines
 
 STEPS = 50
@@ -45,7 +45,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data = Data.model_validate({"block_size": 64, "tokenize": when, "loader": "stream"})
         cfg = {"format": "prompt-completion", **result_keys(data)}
         tokenize(folder / "dataset", folder / "model", folder / when, cfg)
-    assert len(Split(folder / "ahead", "train").windows) > 16
+    assert len(StoredSplit(folder / "ahead", "train").windows) > 16
     return folder
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from moray.train.job import Place
 from moray.train.throughput import Stopwatch, peak_flops
+from moray.workers.worker import Worker
 
 Pass = Callable[[float], None]
 
@@ -23,7 +23,7 @@ def wait(monkeypatch: pytest.MonkeyPatch) -> Pass:
     return wait
 
 
-def test_speed_is_of_the_steps_and_not_of_what_lies_between(wait: Pass, alone: Place) -> None:
+def test_speed_is_of_the_steps_and_not_of_what_lies_between(wait: Pass, alone: Worker) -> None:
     stopwatch = Stopwatch(alone, step_tokens=600, flops_per_token=2e9, first_step=5)
     wait(6)
     stopwatch.stop(8)
@@ -38,7 +38,7 @@ def test_speed_is_of_the_steps_and_not_of_what_lies_between(wait: Pass, alone: P
     }
 
 
-def test_each_answer_is_of_the_steps_since_the_last_one(wait: Pass, alone: Place) -> None:
+def test_each_answer_is_of_the_steps_since_the_last_one(wait: Pass, alone: Worker) -> None:
     stopwatch = Stopwatch(alone, step_tokens=100, flops_per_token=1.0, first_step=0)
     wait(10)
     stopwatch.stop(10)
@@ -79,8 +79,8 @@ def test_the_share_of_the_peak_is_of_all_devices(
     workers: int, wait: Pass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("moray.train.throughput.peak_flops", lambda device: 50e12)
-    place = Place(0, workers, torch.device("cpu"))
-    stopwatch = Stopwatch(place, step_tokens=1000, flops_per_token=1e10, first_step=0)
+    worker = Worker(0, workers, torch.device("cpu"))
+    stopwatch = Stopwatch(worker, step_tokens=1000, flops_per_token=1e10, first_step=0)
     wait(2)
     stopwatch.stop(2)
     assert stopwatch.speed()["mfu"] == pytest.approx(1000 * 1e10 / (workers * 50e12))

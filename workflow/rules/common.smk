@@ -78,7 +78,7 @@ def check_runs(jobs):
 
 def stop_on_sigterm(runs):
     """Have runs save a checkpoint and end at SIGTERM, which Snakemake takes as: no more jobs."""
-    from moray.train.requests import Request, Requests
+    from moray.train.supervision.requests import Request, Requests
 
     before = signal.getsignal(signal.SIGTERM)
 

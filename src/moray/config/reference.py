@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from moray.config.schema import Experiment, Model
+from moray.config.schema import Experiment, Section
 from moray.config.schema.base import EXECUTION_ONLY, Name
 
 _INTRODUCTION = """\
@@ -75,7 +75,7 @@ class _AnyFile(GenerateJsonSchema):
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> dict[str, Any]:
         made = super().default_schema(schema)
         # A section's default would only repeat the defaults of its keys, wrongly so in a run.
-        if isinstance(schema.get("default"), Model):
+        if isinstance(schema.get("default"), Section):
             del made["default"]
         return made
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from moray.model.loss import TokenLoss, has_plain_head
 from moray.tokens.batch import Batch, make_batch
 from moray.tokens.rows import Segment
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Scores:
 
 
 @torch.no_grad()
-def score(model: PreTrainedModel, split: Split, num_rows: int, batch_size: int) -> Scores:
+def score(model: PreTrainedModel, split: StoredSplit, num_rows: int, batch_size: int) -> Scores:
     """Score the pieces in the first rows of a split, in the model's own precision.
 
     Args:
@@ -73,9 +73,9 @@ def score(model: PreTrainedModel, split: Split, num_rows: int, batch_size: int) 
     return Scores(np.array(document), nll, tokens, np.array(size), correct)
 
 
-def _piece_of_token(split: Split, rows: NDArray[np.int64], batch: Batch) -> NDArray[np.int64]:
+def _piece_of_token(split: StoredSplit, rows: NDArray[np.int64], batch: Batch) -> NDArray[np.int64]:
     """The piece of each trained token of a batch in reading order, shape (trained tokens,)."""
-    row, column = np.divmod(batch.places.numpy(), split.block_size)
-    place = rows[row] * split.block_size + column
+    row, column = np.divmod(batch.target_indices.numpy(), split.block_size)
+    offset = rows[row] * split.block_size + column
     starts = split.segments[:, Segment.START]
-    return np.searchsorted(starts, place, side="right") - 1
+    return np.searchsorted(starts, offset, side="right") - 1

@@ -78,8 +78,8 @@ def _drawn(documents: Iterable[Document], count: int, seed: int) -> list[Documen
     for number, document in enumerate(documents):
         if number < count:
             drawn.append((number, document))
-        elif (place := int(draw.integers(number + 1))) < count:
-            drawn[place] = (number, document)
+        elif (slot := int(draw.integers(number + 1))) < count:
+            drawn[slot] = (number, document)
     return [document for _, document in sorted(drawn, key=lambda pair: pair[0])]
 
 

@@ -10,13 +10,13 @@ from transformers import PreTrainedModel
 from moray.model.cross_entropy import SoftmaxLoss, linear_cross_entropy, softmax_loss
 from moray.tokens.batch import Batch
 
-_PLACES_AT_ONCE = 256
+_POSITIONS_AT_ONCE = 256
 
 
 class TokenLoss(nn.Module):
     """Negative log-likelihood of the trained tokens of a batch, in nats.
 
-    Logits are made for trained places alone, and never all at once, unless the architecture
+    Logits are made for trained positions alone, and never all at once, unless the architecture
     changes what its output embedding gives (a soft cap, a scale): then the model makes them all.
     """
 
@@ -42,19 +42,19 @@ class TokenLoss(nn.Module):
         return F.cross_entropy(self.logits(batch).float(), batch.targets, reduction="sum")
 
     def logits(self, batch: Batch) -> Tensor:
-        """Logits at the trained places, shape (trained tokens, vocabulary)."""
+        """Logits at the trained positions, shape (trained tokens, vocabulary)."""
         if not self._plain_head:
             whole: Tensor = self.model(**_inputs(batch)).logits
-            return whole.flatten(0, 1)[batch.places]
+            return whole.flatten(0, 1)[batch.target_indices]
         logits: Tensor = self.model.get_output_embeddings()(self._hidden(batch))
         return logits[: len(batch.targets)]
 
     def _hidden(self, batch: Batch) -> Tensor:
-        """The decoder's states at the trained places and some more, shape (places, width)."""
+        """The decoder's states at the trained positions and some more, shape (positions, width)."""
         states = self.model.get_decoder()(**_inputs(batch)).last_hidden_state
         # Each size of a matrix product has compiled code of its own on a CPU, kept for good:
         # of a few sizes, memory stays flat and steps are some 7 % faster.
-        padded = F.pad(batch.places, (0, -len(batch.places) % _PLACES_AT_ONCE))
+        padded = F.pad(batch.target_indices, (0, -len(batch.target_indices) % _POSITIONS_AT_ONCE))
         # On a CPU, both passes together, ten times as fast as indexing by brackets.
         return torch.index_select(states.flatten(0, 1), 0, padded)
 

@@ -11,14 +11,14 @@ from moray.model.load import load_model
 from moray.model.obtain import copy_folder, download_snapshot
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import whole_or_nothing, write_manifest
-from moray.stages.boundary import Folder, Section, command_line
+from moray.stages.boundary import Folder, Json, command_line
 from moray.tokens.tokenizer import load_tokenizer
 
 # Of 4 MB each. A tokenizer hardly changes with more, and learns from them in a minute.
 _GROUPS_TO_LEARN_FROM = 64
 
 
-def base_model(output: Folder, cfg: Section, dataset: Folder | None = None) -> None:
+def base_model(output: Folder, cfg: Json, dataset: Folder | None = None) -> None:
     """Write a Hugging Face folder, its manifest last.
 
     Args:

@@ -19,7 +19,7 @@ from moray.provenance.space import of_full_disk
 # What stages take, and how it is given on a command line: paths as options, sections as JSON.
 File = Annotated[Path, typer.Option()]
 Folder = Annotated[Path, typer.Option()]
-Section = Annotated[dict[str, Any], typer.Option(parser=json.loads, metavar="JSON")]
+Json = Annotated[dict[str, Any], typer.Option(parser=json.loads, metavar="JSON")]
 
 
 @contextmanager

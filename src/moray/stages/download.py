@@ -10,12 +10,12 @@ from moray.corpus.dataset import write_dataset
 from moray.corpus.sources.source import opened
 from moray.corpus.split import by_hash, by_tail
 from moray.provenance.manifest import whole_or_nothing
-from moray.stages.boundary import Folder, Section, command_line
+from moray.stages.boundary import Folder, Json, command_line
 
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 
 
-def download(output: Folder, cfg: Section, files: Section | None = None) -> None:
+def download(output: Folder, cfg: Json, files: Json | None = None) -> None:
     """Write `train.parquet`, `validation.parquet`, `test.parquet` and `dataset.json`.
 
     Args:

@@ -5,12 +5,12 @@ from moray.evaluate.bootstrap import compare
 from moray.evaluate.likelihood import score
 from moray.model.load import load_model
 from moray.provenance.manifest import write_json
-from moray.stages.boundary import File, Folder, Section, command_line
-from moray.tokens.store import Split
+from moray.stages.boundary import File, Folder, Json, command_line
+from moray.tokens.store import StoredSplit
 
 
 def evaluate(
-    base: Folder, tuned: Folder, tokens: Folder, output: File, cfg: Section, batch_size: int = 16
+    base: Folder, tuned: Folder, tokens: Folder, output: File, cfg: Json, batch_size: int = 16
 ) -> None:
     """Write `eval.json`.
 
@@ -22,7 +22,7 @@ def evaluate(
         cfg: keys of the `evaluate` section that the result depends on.
         batch_size: rows in a forward pass.
     """
-    split = Split(tokens, "test")
+    split = StoredSplit(tokens, "test")
     rows = min(cfg["max_rows"] or len(split), len(split))
     scores = {
         name: score(load_model(folder), split, rows, batch_size)

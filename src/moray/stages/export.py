@@ -9,9 +9,9 @@ from moray.console import say
 from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
-from moray.stages.boundary import File, Folder, Section, command_line
+from moray.stages.boundary import File, Folder, Json, command_line
 from moray.tokens.tokenizer import load_tokenizer
-from moray.train.export import trained_model
+from moray.train.checkpoints.trained_model import trained_model
 from moray.train.history import read_history
 
 _CARD = """\
@@ -46,7 +46,7 @@ tags: [moray]
 """
 
 
-def export(start: Folder, train: File, history: File, output: Folder, cfg: Section) -> None:
+def export(start: Folder, train: File, history: File, output: Folder, cfg: Json) -> None:
     """Write model, tokenizer, generation config, model card, and the manifest last.
 
     Of a run with adapters, these are merged into the model, and lie in `adapter/` by themselves.

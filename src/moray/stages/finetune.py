@@ -1,7 +1,7 @@
 """Fine-tune a model on Ray Train."""
 
 from moray.config.schema import Adapter, Data, Ray, Train
-from moray.stages.boundary import Folder, Section, command_line
+from moray.stages.boundary import Folder, Json, command_line
 from moray.train.driver import run_training
 
 
@@ -10,8 +10,8 @@ def finetune(
     start: Folder,
     tokens: Folder,
     output: Folder,
-    cfg: Section,
-    execution: Section,
+    cfg: Json,
+    execution: Json,
     code: str = "",
 ) -> None:
     """Write `history.jsonl` and `train.json`; checkpoints go to `execution.ray.storage_path`.

@@ -9,11 +9,11 @@ from moray.evaluate.generation import continue_prompts
 from moray.evaluate.prompts import Prompt, choose_prompts
 from moray.evaluate.python_syntax import PythonSyntax, parses
 from moray.model.load import load_model
-from moray.stages.boundary import File, Folder, Section, command_line
+from moray.stages.boundary import File, Folder, Json, command_line
 from moray.tokens.recipe import make_encoder
 
 
-def generate(base: Folder, tuned: Folder, rows: File, output: File, cfg: Section) -> None:
+def generate(base: Folder, tuned: Folder, rows: File, output: File, cfg: Json) -> None:
     """Write `samples.jsonl`: prompt, reference, both continuations; for code, whether they parse.
 
     Args:

@@ -10,7 +10,7 @@ from moray.corpus.dataset import SPLITS, num_groups, share_of_group
 from moray.errors import UserError
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
-from moray.stages.boundary import Folder, Section, command_line
+from moray.stages.boundary import Folder, Json, command_line
 from moray.tokens.encode import Encoder
 from moray.tokens.preview import preview
 from moray.tokens.recipe import make_encoder
@@ -20,7 +20,7 @@ from moray.tokens.windows import encode_windows
 _SHOWN = 3
 
 
-def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Section) -> None:
+def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
     """Write the store of a dataset's three splits, a preview of it, and its manifest last.
 
     Args:

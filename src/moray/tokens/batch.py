@@ -19,14 +19,14 @@ class Batch:
         input_ids: shape (rows, block_size).
         position_ids: shape (rows, block_size); restart at each document, which is what keeps
             attention inside documents.
-        places: where the next token is trained, in reading order, as indices into the flattened
+        target_indices: of the tokens before a trained one, in reading order, into the flattened
             rows, shape (trained tokens,).
-        targets: those next tokens, shape (trained tokens,).
+        targets: those trained tokens, shape (trained tokens,).
     """
 
     input_ids: Tensor
     position_ids: Tensor
-    places: Tensor
+    target_indices: Tensor
     targets: Tensor
 
     def to(self, device: torch.device) -> Self:
@@ -34,7 +34,7 @@ class Batch:
         return type(self)(
             *(
                 tensor.to(device, non_blocking=True)
-                for tensor in (self.input_ids, self.position_ids, self.places, self.targets)
+                for tensor in (self.input_ids, self.position_ids, self.target_indices, self.targets)
             )
         )
 
@@ -46,9 +46,9 @@ def make_batch(rows: Rows) -> Batch:
     tokens = rows["tokens"].astype(np.int64)
     row, column = np.nonzero(is_trained(rows)[:, 1:])
     # Known here, where the rows are: on a GPU, finding them would make the host wait for it.
-    places = row * tokens.shape[1] + column
-    targets = tokens.ravel()[places + 1]
-    return Batch(*map(torch.from_numpy, (tokens, _positions(rows), places, targets)))
+    indices = row * tokens.shape[1] + column
+    targets = tokens.ravel()[indices + 1]
+    return Batch(*map(torch.from_numpy, (tokens, _positions(rows), indices, targets)))
 
 
 def num_trained(rows: Rows) -> int:
@@ -57,8 +57,8 @@ def num_trained(rows: Rows) -> int:
 
 
 def _positions(rows: Rows) -> NDArray[np.int64]:
-    """Places counted from the first token of the piece, shape (rows, block_size)."""
+    """Positions, counted from the first token of the piece, shape (rows, block_size)."""
     flags = rows["flags"]
-    places = np.arange(flags.shape[1])
-    starts = np.where(flags & FIRST, places, 0)
-    return places - np.maximum.accumulate(starts, axis=1)
+    columns = np.arange(flags.shape[1])
+    starts = np.where(flags & FIRST, columns, 0)
+    return columns - np.maximum.accumulate(starts, axis=1)

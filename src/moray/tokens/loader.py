@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from moray.provenance.manifest import read_manifest
 from moray.tokens.order import Group, Order
 from moray.tokens.rows import Rows, row_type
-from moray.tokens.store import Split
+from moray.tokens.store import StoredSplit
 from moray.tokens.windows import WindowReader, window_reader
 
 
 @dataclass(frozen=True)
-class Share:
+class Shard:
     """The steps, and the worker whose part of their rows is meant.
 
     Attributes:
@@ -32,13 +32,13 @@ class Share:
     world_size: int
 
 
-def from_memory(split: Split, order: Order, share: Share) -> Iterator[Rows]:
+def from_memory(split: StoredSplit, order: Order, shard: Shard) -> Iterator[Rows]:
     """A worker's rows of each step, shape (global_batch_size / world_size,)."""
-    for step in range(share.first_step, share.num_steps):
-        yield split.rows[np.split(order.rows(step), share.world_size)[share.rank]]
+    for step in range(shard.first_step, shard.num_steps):
+        yield split.rows[np.split(order.rows(step), shard.world_size)[shard.rank]]
 
 
-def from_stream(store: Path, rows_url: str, order: Order, share: Share) -> Iterator[Rows]:
+def from_stream(store: Path, rows_url: str, order: Order, shard: Shard) -> Iterator[Rows]:
     """The same rows, read or made by Ray tasks ahead of the steps that they are for.
 
     A task takes a group of windows, and hands over those of its rows that are this worker's. So
@@ -48,7 +48,7 @@ def from_stream(store: Path, rows_url: str, order: Order, share: Share) -> Itera
         store: token store, for its manifest.
         rows_url: folder or URL that the rows are read from.
         order: of the rows.
-        share: this worker's.
+        shard: this worker's.
     """
     import ray.data
 
@@ -57,15 +57,15 @@ def from_stream(store: Path, rows_url: str, order: Order, share: Share) -> Itera
     context.enable_progress_bars = False
 
     size = order.global_batch_size
-    groups = list(order.groups(share.first_step * size, share.num_steps * size))
-    read = _reader(groups, window_reader(store, rows_url), size, share)
+    groups = list(order.groups(shard.first_step * size, shard.num_steps * size))
+    read = _reader(groups, window_reader(store, rows_url), size, shard)
     mine = ray.data.range(len(groups), override_num_blocks=len(groups)).map_batches(
         read, batch_size=1, num_cpus=1, concurrency=_TASKS
     )
     manifest = read_manifest(store)
     record = row_type(manifest["block_size"], np.dtype(manifest["dtype"]))
     for batch in mine.iter_batches(
-        batch_size=size // share.world_size, prefetch_batches=_BATCHES_AHEAD
+        batch_size=size // shard.world_size, prefetch_batches=_BATCHES_AHEAD
     ):
         rows = np.empty(len(batch["tokens"]), record)
         rows["tokens"], rows["flags"] = batch["tokens"], batch["flags"]
@@ -78,15 +78,15 @@ _BATCHES_AHEAD = 4
 
 
 def _reader(
-    groups: list[Group], windows: WindowReader, global_batch_size: int, share: Share
+    groups: list[Group], windows: WindowReader, global_batch_size: int, shard: Shard
 ) -> Callable[[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
-    per_worker = global_batch_size // share.world_size
+    per_worker = global_batch_size // shard.world_size
 
     def read(batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         group = groups[int(batch["id"][0])]
         picked = group.picked()
-        places = group.first_place + np.arange(len(picked))
-        mine = picked[places % global_batch_size // per_worker == share.rank]
+        positions = group.first_position + np.arange(len(picked))
+        mine = picked[positions % global_batch_size // per_worker == shard.rank]
         rows = np.concatenate([windows(window) for window in group.windows])[mine]
         # Fields of a record aren't contiguous.
         return {name: np.ascontiguousarray(rows[name]) for name in ("tokens", "flags")}

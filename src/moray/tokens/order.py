@@ -24,7 +24,7 @@ class Group:
         seed: of the shuffle.
         low: first of the shuffled rows that is meant.
         high: behind the last one.
-        first_place: place of row `low` in the order's sequence.
+        first_position: position of row `low` in the order's sequence.
     """
 
     windows: tuple[int, ...]
@@ -32,7 +32,7 @@ class Group:
     seed: tuple[int, ...]
     low: int
     high: int
-    first_place: int
+    first_position: int
 
     def picked(self) -> NDArray[np.int64]:
         """The rows that are meant, counted through the windows one after another."""
@@ -43,7 +43,7 @@ class Order:
     """An endless sequence of shuffled epochs, cut into steps of `global_batch_size` rows.
 
     An epoch is the store's windows in shuffled order, and in each group of some windows their
-    rows in shuffled order. Step s takes places s·G to (s+1)·G of the sequence, so that every
+    rows in shuffled order. Step s takes positions s·G to (s+1)·G of the sequence, so that every
     step is full, a step may reach into the next epoch, and resuming is arithmetic.
     """
 
@@ -72,26 +72,26 @@ class Order:
         groups = self.groups(first, first + self.global_batch_size)
         return np.concatenate([self._rows_of(group) for group in groups])
 
-    def groups(self, first_place: int, end_place: int) -> Iterator[Group]:
-        """What lies between two places of the sequence, group by group."""
-        place = first_place
-        while place < end_place:
-            epoch, within = divmod(place, self.num_rows)
+    def groups(self, first_position: int, end_position: int) -> Iterator[Group]:
+        """What lies between two positions of the sequence, group by group."""
+        position = first_position
+        while position < end_position:
+            epoch, within = divmod(position, self.num_rows)
             members, starts = self._layout(epoch)
             number = int(np.searchsorted(starts, within, side="right")) - 1
             start = epoch * self.num_rows + int(starts[number])
             size = int(self._sizes[members[number]].sum())
-            high = min(end_place - start, size)
+            high = min(end_position - start, size)
             yield Group(
                 windows=tuple(members[number].tolist()),
                 sizes=tuple(self._sizes[members[number]].tolist()),
                 # Not 0, which wouldn't count: windows are shuffled by (seed, epoch).
                 seed=(self.seed, epoch, number + 1),
-                low=place - start,
+                low=position - start,
                 high=high,
-                first_place=place,
+                first_position=position,
             )
-            place = start + high
+            position = start + high
 
     def _rows_of(self, group: Group) -> NDArray[np.int64]:
         firsts = self._firsts[list(group.windows)]
@@ -102,7 +102,7 @@ class Order:
 
     def _lay_out(self, epoch: int) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
         """The windows of each group of an epoch, and where in the epoch each group starts."""
-        # A window without rows would make a group that no place lies in.
+        # A window without rows would make a group that no position lies in.
         windows = np.flatnonzero(self._sizes)
         shuffled = np.random.default_rng([self.seed, epoch]).permutation(windows)
         cuts = range(_WINDOWS_AT_ONCE, len(shuffled), _WINDOWS_AT_ONCE)

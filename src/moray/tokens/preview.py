@@ -15,8 +15,8 @@ def preview(window: Packed, tokenizer: PreTrainedTokenizerFast, num_documents: i
     lines = []
     for document in np.unique(segments[:, Segment.DOCUMENT])[:num_documents]:
         for start, length, _, _ in segments[segments[:, Segment.DOCUMENT] == document]:
-            row, place = divmod(int(start), block_size)
-            part = slice(place, place + int(length))
+            row, column = divmod(int(start), block_size)
+            part = slice(column, column + int(length))
             lines.append(f"--- document {document}: {length} tokens in row {row}")
             lines.append(_marked(window.rows[row : row + 1], part, tokenizer))
     return "\n".join(lines) + "\n"
@@ -26,13 +26,13 @@ def _marked(rows: Rows, part: slice, tokenizer: PreTrainedTokenizerFast) -> str:
     tokens = rows["tokens"][0, part].tolist()
     trained = [False, *is_trained(rows)[0, part].tolist(), False]
     text, reached = "", 0
-    for place in range(len(tokens) + 1):
-        changed = trained[place] != trained[place + 1]
-        if changed or place == len(tokens):
+    for column in range(len(tokens) + 1):
+        changed = trained[column] != trained[column + 1]
+        if changed or column == len(tokens):
             # Decoded from the start: tokenizers write some tokens otherwise at the front.
-            before = tokenizer.decode(tokens[:place], skip_special_tokens=False)
+            before = tokenizer.decode(tokens[:column], skip_special_tokens=False)
             text += before[reached:]
             reached = len(before)
         if changed:
-            text += _OPEN if trained[place + 1] else _CLOSE
+            text += _OPEN if trained[column + 1] else _CLOSE
     return text

@@ -23,7 +23,7 @@ FIRST = 2
 
 
 class Segment(IntEnum):
-    """Columns of a segments array: a piece's place in the flattened rows, its tokens, the number
+    """Columns of a segments array: a piece's offset in the flattened rows, its tokens, the number
     of its document, and UTF-8 bytes behind its trained tokens.
     """
 
@@ -39,7 +39,7 @@ class Packed:
 
     Attributes:
         rows: shape (rows,).
-        segments: shape (pieces, 4), by `Segment`; sorted by place.
+        segments: shape (pieces, 4), by `Segment`; sorted by offset.
         dropped: documents left out for their length.
     """
 
@@ -61,18 +61,18 @@ def pack_rows(pieces: list[Piece], block_size: int, token_type: np.dtype[Any]) -
     segments = np.empty((len(pieces), len(Segment)), np.int64)
     number = 0
     for row, members in enumerate(packed):
-        place = 0
+        column = 0
         for piece in (pieces[member] for member in members):
-            end = place + len(piece.tokens)
-            tokens[row, place:end] = piece.tokens
-            flags[row, place:end] = piece.mask
-            flags[row, place] |= FIRST
-            start = row * block_size + place
+            end = column + len(piece.tokens)
+            tokens[row, column:end] = piece.tokens
+            flags[row, column:end] = piece.mask
+            flags[row, column] |= FIRST
+            start = row * block_size + column
             segments[number] = (start, len(piece.tokens), piece.document, piece.bytes)
             number += 1
-            place = end
-        if place < block_size:
-            flags[row, place] = FIRST
+            column = end
+        if column < block_size:
+            flags[row, column] = FIRST
     return Packed(rows, segments)
 
 

@@ -24,7 +24,7 @@ ROWS_FROM = "train.parquet"
 TOKENIZER = "tokenizer"
 
 
-class Split:
+class StoredSplit:
     """A split of a store, read-only and mapped: opening it costs no memory.
 
     Attributes:

@@ -15,15 +15,15 @@ from moray.provenance.digest import fingerprint
 from moray.provenance.manifest import MANIFEST, write_json
 from moray.provenance.versions import software
 from moray.tokens.remote import copy_to
-from moray.train import checkpoint
-from moray.train.failures import WorkersFailedError, forget, meaning_of
+from moray.train.checkpoints import checkpoint
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.launchers import ray_train, torchrun
-from moray.train.lock import sole_driver
 from moray.train.preflight import faults
-from moray.train.progress import shown
-from moray.train.requests import Requests, beside_signals, stopped_by_signals
+from moray.train.supervision.failures import WorkersFailedError, forget, meaning_of
+from moray.train.supervision.lock import sole_driver
+from moray.train.supervision.progress import shown
+from moray.train.supervision.requests import Requests, beside_signals, stopped_by_signals
 
 _LAUNCHERS = {"ray": ray_train.launch, "torchrun": torchrun.launch}
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from moray.config.schema import Adapter, Train
 
 
@@ -31,18 +29,3 @@ class Job:
     threads: int
     cache: Path
     rows_url: str | None = None
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a worker stands among the others.
-
-    Attributes:
-        rank: from 0.
-        world_size: number of workers.
-        device: what it computes on.
-    """
-
-    rank: int
-    world_size: int
-    device: torch.device

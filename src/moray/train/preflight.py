@@ -7,12 +7,12 @@ from pathlib import Path
 
 import psutil
 
-from moray.cluster import check_cores
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
 from moray.model.shapes import Shapes, num_adapter_parameters, num_parameters
 from moray.provenance.space import check_space
-from moray.train.footprint import footprint
+from moray.train.engine.footprint import footprint
+from moray.workers.cluster import check_cores
 
 _FLOAT = 4
 # A parameter's weight and AdamW's two moments.

@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from moray.train.job import Place
+from moray.workers.worker import Worker
 
 # Dense bf16 FLOP/s by NVIDIA's data sheets; the first name whose words occur in the device's.
 _PEAKS = {
@@ -31,20 +31,20 @@ class Stopwatch:
     """Times steps, without the evaluations and checkpoints between them."""
 
     def __init__(
-        self, place: Place, step_tokens: int, flops_per_token: float, first_step: int
+        self, worker: Worker, step_tokens: int, flops_per_token: float, first_step: int
     ) -> None:
         """Start the clock.
 
         Args:
-            place: this worker.
+            worker: this worker.
             step_tokens: tokens in a step, over all workers.
             flops_per_token: of a forward and a backward pass.
             first_step: steps that are done already.
         """
-        self._place = place
+        self._worker = worker
         self._step_tokens = step_tokens
         self._flops = flops_per_token
-        self._peak = peak_flops(place.device)
+        self._peak = peak_flops(worker.device)
         self._seconds, self._steps = 0.0, 0
         self.start(first_step)
 
@@ -54,8 +54,8 @@ class Stopwatch:
 
     def stop(self, done: int) -> None:
         """Stop the clock, once the device has done these steps."""
-        if self._place.device.type == "cuda":
-            torch.cuda.synchronize(self._place.device)
+        if self._worker.device.type == "cuda":
+            torch.cuda.synchronize(self._worker.device)
         self._seconds += time.perf_counter() - self._began
         self._steps += done - self._first
 
@@ -74,6 +74,6 @@ class Stopwatch:
             "tflops": tokens_per_second * self._flops / 1e12,
         }
         if self._peak:
-            whole = self._peak * self._place.world_size
+            whole = self._peak * self._worker.world_size
             figures["mfu"] = tokens_per_second * self._flops / whole
         return figures

@@ -17,15 +17,16 @@ from pydantic import TypeAdapter
 
 from moray.config.schema import Ray, execution_keys, result_keys
 from moray.errors import UserError
-from moray.train import checkpoint
+from moray.train.checkpoints import checkpoint
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job, Place
+from moray.train.job import Job
 from moray.train.launchers.torchrun import launch
-from moray.train.worker import train
+from moray.train.loop import train
+from moray.workers.worker import Worker
 
 
 def test_a_run_is_recorded_with_the_losses_of_one_process(
-    make_job: Any, alone: Place, small: Path, tmp_path: Path
+    make_job: Any, alone: Worker, small: Path, tmp_path: Path
 ) -> None:
     job, output = make_job(), tmp_path / "output"
     train(job, alone)
@@ -51,7 +52,7 @@ def test_more_workers_than_cores_are_refused(make_job: Any) -> None:
 
 
 def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(
-    make_job: Any, alone: Place
+    make_job: Any, alone: Worker
 ) -> None:
     undisturbed, killed = make_job("undisturbed", max_steps=60), make_job("killed", max_steps=60)
     train(undisturbed, alone)
@@ -104,7 +105,7 @@ def test_workers_end_with_the_process_that_started_them(make_job: Any, tmp_path:
 
 
 def test_a_signal_to_the_driver_saves_the_step_and_a_second_start_goes_on(
-    make_job: Any, alone: Place, small: Path, tmp_path: Path
+    make_job: Any, alone: Worker, small: Path, tmp_path: Path
 ) -> None:
     undisturbed = make_job("undisturbed", max_steps=120)
     train(undisturbed, alone)

@@ -1,7 +1,7 @@
 """The config's schema: the only place where a key, its default and its meaning stand."""
 
 from moray.config.schema.adapter import Adapter
-from moray.config.schema.base import Model, execution_keys, is_execution_only, result_keys
+from moray.config.schema.base import Section, execution_keys, is_execution_only, result_keys
 from moray.config.schema.datasets import (
     CHAT_FORMATS,
     FORMATS,
@@ -33,13 +33,13 @@ __all__ = [
     "HubDataset",
     "HubModel",
     "LocalFiles",
-    "Model",
     "PathModel",
     "PythonStdlib",
     "Ray",
     "Run",
     "RunRef",
     "ScratchModel",
+    "Section",
     "Sections",
     "Synthetic",
     "Train",

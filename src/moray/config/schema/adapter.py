@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from moray.config.schema.base import Model, PositiveInt
+from moray.config.schema.base import PositiveInt, Section
 
 
-class Adapter(Model):
+class Adapter(Section):
     """LoRA: small trained matrices beside the frozen ones of the base. Source: Hu et al., 2021."""
 
     rank: PositiveInt = Field(8, description="Inner dimension of the added pairs of matrices.")

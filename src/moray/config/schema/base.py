@@ -10,10 +10,10 @@ EXECUTION_ONLY = "moray:execution-only"
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 PositiveInt = Annotated[int, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Model(BaseModel):
+class Section(BaseModel):
     """A frozen section of the config; unknown keys are errors."""
 
     model_config = ConfigDict(
@@ -32,14 +32,14 @@ def is_execution_only(field: FieldInfo) -> bool:
     return isinstance(extra, dict) and bool(extra.get(EXECUTION_ONLY))
 
 
-def result_keys(section: Model) -> dict[str, Any]:
+def result_keys(section: Section) -> dict[str, Any]:
     """The keys of a section that its result depends on, as sorted builtins."""
     fields = type(section).model_fields
     kept = {name for name in fields if not is_execution_only(fields[name])}
     return _sorted(section.model_dump(mode="json", include=kept))
 
 
-def execution_keys(section: Model) -> dict[str, Any]:
+def execution_keys(section: Section) -> dict[str, Any]:
     """The keys of a section that say only how it is executed."""
     fields = type(section).model_fields
     kept = {name for name in fields if is_execution_only(fields[name])}

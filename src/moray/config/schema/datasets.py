@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Model, Share
+from moray.config.schema.base import Fraction, Section
 
 Paths = str | Annotated[list[str], Field(min_length=1)]
 Split = Literal["train", "validation", "test"]
@@ -28,7 +28,7 @@ CREDENTIALS_REFUSED = (
 )
 
 
-class _Source(Model):
+class _Source(Section):
     """What every dataset has."""
 
     @property
@@ -46,10 +46,12 @@ class PythonStdlib(_Source):
         description="`text`: whole modules. `prompt-completion`: functions, from signature and "
         "docstring to body.",
     )
-    validation_share: Share = Field(
+    validation_share: Fraction = Field(
         0.05, description="Share of the modules that makes the validation split."
     )
-    test_share: Share = Field(0.05, description="Share of the modules that makes the test split.")
+    test_share: Fraction = Field(
+        0.05, description="Share of the modules that makes the test split."
+    )
 
 
 class Synthetic(_Source):
@@ -59,11 +61,11 @@ class Synthetic(_Source):
     format: Literal["text"] = Field("text", description="Documents of some sentences each.")
     size_gb: float = Field(gt=0, description="Size of the text, in 10^9 bytes.")
     seed: int = Field(0, ge=0, description="Seed of the text.")
-    validation_share: Share = Field(0.05, description="Share that makes the validation split.")
-    test_share: Share = Field(0.05, description="Share that makes the test split.")
+    validation_share: Fraction = Field(0.05, description="Share that makes the validation split.")
+    test_share: Fraction = Field(0.05, description="Share that makes the test split.")
 
 
-class BySplit(Model):
+class BySplit(Section):
     """A place for each split; a split without one is taken from train, by its share."""
 
     train: Paths = Field(description="Where the train split is.")
@@ -71,7 +73,7 @@ class BySplit(Model):
     test: Paths | None = Field(None, description="Where the test split is.")
 
 
-Places = Paths | BySplit
+Locations = Paths | BySplit
 
 
 class _Table(_Source):
@@ -99,10 +101,10 @@ class _Table(_Source):
         description="`hash`: each document's hash decides, so that splits stay put when data is "
         "added. `tail`: the last shares of the text, cut at a character (`text` only).",
     )
-    validation_share: Share = Field(
+    validation_share: Fraction = Field(
         0.05, description="Share of train that makes the validation split, if none is given."
     )
-    test_share: Share = Field(
+    test_share: Fraction = Field(
         0.05, description="Share of train that makes the test split, if none is given."
     )
 
@@ -130,7 +132,7 @@ class LocalFiles(_Table):
     """Files on this machine or on a shared file system."""
 
     source: Literal["files"] = Field(description="Which source this is.")
-    path: Places = Field(
+    path: Locations = Field(
         description="Path or glob, or a list of them, relative to the working directory: `.txt` "
         "(a document a file, of a large one each 4 MB), `.jsonl`, `.json`, `.csv`, `.parquet` (a "
         "document a row), all but the last also as `.gz` or `.zst`. Or `{train: …, validation: …, "
@@ -153,7 +155,7 @@ class Url(_Table):
     """Files on a web server or in an object store, read through fsspec."""
 
     source: Literal["url"] = Field(description="Which source this is.")
-    url: Places = Field(
+    url: Locations = Field(
         description="URL or a list of them, `https://`, `s3://`, `gs://` or whatever fsspec has a "
         "package for; in an object store a glob too. Or `{train: …, validation: …, test: …}`. "
         "Files as for `files`."
@@ -185,7 +187,7 @@ class Url(_Table):
         return self
 
 
-class HubSplits(Model):
+class HubSplits(Section):
     """A split expression of the hub for each split; one without is taken from train."""
 
     train: str = Field(description="What to train on, `train[:90%]`, say.")
@@ -216,12 +218,16 @@ class HubDataset(_Table):
         return set(expressions_by_split(self.split))
 
 
-def paths_by_split(places: Places) -> dict[Split, list[str]]:
+def paths_by_split(locations: Locations) -> dict[Split, list[str]]:
     """The paths, globs or URLs of each split that has its own."""
-    if not isinstance(places, BySplit):
-        return {"train": _listed(places)}
+    if not isinstance(locations, BySplit):
+        return {"train": _listed(locations)}
     named: dict[Split, Paths | None]
-    named = {"train": places.train, "validation": places.validation, "test": places.test}
+    named = {
+        "train": locations.train,
+        "validation": locations.validation,
+        "test": locations.test,
+    }
     return {split: _listed(paths) for split, paths in named.items() if paths is not None}
 
 

@@ -3,20 +3,20 @@
 from pydantic import Field
 
 from moray.config.schema.adapter import Adapter
-from moray.config.schema.base import Model, Name
+from moray.config.schema.base import Name, Section
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.sections import Data, Evaluate, Generate, Ray
 from moray.config.schema.train import Train
 
 
-class RunRef(Model):
+class RunRef(Section):
     """The exported model of another run, as a base."""
 
     run: Name = Field(description="Name of the run to start from.")
 
 
-class Sections(Model):
+class Sections(Section):
     """What every run starts from."""
 
     data: Data = Field(Data(), description="How documents become rows of tokens.")
@@ -36,7 +36,7 @@ class Run(Sections):
     dataset: Name = Field(description="A name under `datasets`.")
 
 
-class Experiment(Model):
+class Experiment(Section):
     """A config as a user writes it, with `defaults` filled into each run."""
 
     datasets: dict[Name, Dataset] = Field(description="Named datasets, shared by runs.")

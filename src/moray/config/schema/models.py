@@ -4,10 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Model, Name, PositiveInt
+from moray.config.schema.base import Name, PositiveInt, Section
 
 
-class TrainedTokenizer(Model):
+class TrainedTokenizer(Section):
     """A byte-level BPE tokenizer, trained on the train split of a dataset."""
 
     train_on: Name = Field(
@@ -19,7 +19,7 @@ class TrainedTokenizer(Model):
     )
 
 
-class ScratchModel(Model):
+class ScratchModel(Section):
     """A randomly initialised model with a tokenizer of its own."""
 
     source: Literal["scratch"] = Field(description="Which source this is.")
@@ -55,14 +55,14 @@ class ScratchModel(Model):
         return self
 
 
-class PathModel(Model):
+class PathModel(Section):
     """A Hugging Face folder on this machine: config, safetensors, tokenizer."""
 
     source: Literal["path"] = Field(description="Which source this is.")
     path: str = Field(description="The folder, relative to the working directory.")
 
 
-class HubModel(Model):
+class HubModel(Section):
     """A model on the Hugging Face hub, pinned to a commit."""
 
     source: Literal["hub"] = Field(description="Which source this is.")

@@ -5,11 +5,11 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Model, PositiveInt, execution_only
+from moray.config.schema.base import PositiveInt, Section, execution_only
 from moray.config.schema.datasets import CREDENTIALS, CREDENTIALS_REFUSED
 
 
-class Data(Model):
+class Data(Section):
     """How documents become rows of tokens, and how the rows reach the workers."""
 
     block_size: Annotated[int, Field(ge=8)] = Field(256, description="Tokens in a row.")
@@ -65,7 +65,7 @@ class Data(Model):
         return self
 
 
-class Ray(Model):
+class Ray(Section):
     """Where the training runs; changes the result by no more than rounding and dropout's noise."""
 
     address: str = execution_only(
@@ -133,7 +133,7 @@ class Ray(Model):
         return self
 
 
-class Evaluate(Model):
+class Evaluate(Section):
     """Scoring a run's model and its base on the test split."""
 
     max_rows: PositiveInt | None = Field(
@@ -146,7 +146,7 @@ class Evaluate(Model):
     batch_size: PositiveInt = execution_only(16, description="Rows in a forward pass.")
 
 
-class Generate(Model):
+class Generate(Section):
     """Continuing prompts of the test split, by the run's model and by its base."""
 
     num_samples: PositiveInt = Field(32, description="Prompts that are continued.")

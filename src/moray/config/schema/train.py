@@ -4,10 +4,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Model, PositiveInt, Share, execution_only
+from moray.config.schema.base import Fraction, PositiveInt, Section, execution_only
 
 
-class FSDP2(Model):
+class FSDP2(Section):
     """PyTorch's fully sharded data parallel: each worker holds a share of every tensor."""
 
     reshard_after_forward: bool = execution_only(
@@ -20,7 +20,7 @@ class FSDP2(Model):
     )
 
 
-class DeepSpeed(Model):
+class DeepSpeed(Section):
     """DeepSpeed's ZeRO. Needs the optional `deepspeed` extra."""
 
     zero_stage: Literal[1, 2, 3] = execution_only(
@@ -45,7 +45,7 @@ class DeepSpeed(Model):
         return self
 
 
-class Train(Model):
+class Train(Section):
     """The optimisation: what a step is and how many there are."""
 
     strategy: Literal["ddp", "fsdp2", "deepspeed"] = execution_only(
@@ -76,7 +76,9 @@ class Train(Model):
         description="Course of the learning rate after the warm-up. `wsd`: constant, then down "
         "linearly in the last `decay_ratio` of the steps.",
     )
-    warmup_ratio: Share = Field(0.03, description="Share of the steps with a rising learning rate.")
+    warmup_ratio: Fraction = Field(
+        0.03, description="Share of the steps with a rising learning rate."
+    )
     decay_ratio: float = Field(
         0.2, gt=0, le=1, description="Share of the steps in which `wsd` goes down."
     )
@@ -89,8 +91,8 @@ class Train(Model):
     weight_decay: float = Field(
         0.1, ge=0, description="AdamW's decay of weight matrices; vectors are not decayed."
     )
-    adam_beta1: Share = Field(0.9, description="AdamW's decay of the gradient's mean.")
-    adam_beta2: Share = Field(0.95, description="AdamW's decay of the squared gradient's mean.")
+    adam_beta1: Fraction = Field(0.9, description="AdamW's decay of the gradient's mean.")
+    adam_beta2: Fraction = Field(0.95, description="AdamW's decay of the squared gradient's mean.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled to this norm.")
     precision: Literal["auto", "bf16", "fp32"] = Field(
         "auto",

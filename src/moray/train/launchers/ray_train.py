@@ -4,12 +4,13 @@ import uuid
 from functools import partial
 from typing import Any
 
-from moray.cluster import connected
 from moray.config.schema import Ray
 from moray.errors import UserError
-from moray.train.failures import WorkersFailedError
-from moray.train.job import Job, Place
+from moray.train.job import Job
 from moray.train.launchers.work import work
+from moray.train.supervision.failures import WorkersFailedError
+from moray.workers.cluster import connected
+from moray.workers.worker import Worker
 
 
 def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
@@ -58,13 +59,13 @@ def launch(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
     return outcome
 
 
-def place() -> Place:
+def this_worker() -> Worker:
     """Where a Ray worker is, told by itself."""
     import ray.train
     import ray.train.torch
 
     context = ray.train.get_context()
-    return Place(
+    return Worker(
         rank=context.get_world_rank(),
         world_size=context.get_world_size(),
         device=ray.train.torch.get_device(),
@@ -72,4 +73,4 @@ def place() -> Place:
 
 
 def _work(job: Job) -> dict[str, Any]:
-    return work(job, place())
+    return work(job, this_worker())

@@ -17,14 +17,15 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from moray.cluster import check_cores
 from moray.config.schema import Ray
 from moray.errors import UserError
 from moray.processes import die_with_parent
 from moray.provenance.manifest import write_json
-from moray.train.failures import WorkersFailedError
-from moray.train.job import Job, Place
+from moray.train.job import Job
 from moray.train.launchers.work import work
+from moray.train.supervision.failures import WorkersFailedError
+from moray.workers.cluster import check_cores
+from moray.workers.worker import Worker
 
 _JOB = TypeAdapter(Job)
 
@@ -87,7 +88,7 @@ def run_workers(workers: int, command: list[str], max_restarts: int) -> None:
 
 
 @contextmanager
-def process_group(kind: str) -> Iterator[Place]:
+def process_group(kind: str) -> Iterator[Worker]:
     """Be one of the workers for the body; gives where this one is."""
     die_with_parent()
     device = torch.device("cpu")
@@ -97,15 +98,15 @@ def process_group(kind: str) -> Iterator[Place]:
     # Checkpoints go through main memory, and so through gloo, on GPUs too.
     dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "gpu" else "gloo")
     try:
-        yield Place(dist.get_rank(), dist.get_world_size(), device)
+        yield Worker(dist.get_rank(), dist.get_world_size(), device)
     finally:
         dist.destroy_process_group()
 
 
 @record
 def _main(kind: str, told: str, outcome: str) -> None:
-    with process_group(kind) as place:
-        facts = work(_JOB.validate_json(Path(told).read_bytes()), place)
+    with process_group(kind) as worker:
+        facts = work(_JOB.validate_json(Path(told).read_bytes()), worker)
         if dist.get_rank() == 0:
             write_json(Path(outcome), facts)
 

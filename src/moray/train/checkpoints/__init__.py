@@ -1,0 +1,1 @@
+"""Checkpoints: written, committed, found again, and read back."""

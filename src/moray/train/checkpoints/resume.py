@@ -1,0 +1,52 @@
+"""Going on from the newest sound checkpoint."""
+
+from pathlib import Path
+
+from moray.provenance.manifest import damaged_files
+from moray.train.checkpoints import checkpoint
+from moray.train.checkpoints.checkpoint import folder_of
+from moray.train.checkpoints.saver import read_state
+from moray.train.early_stopping import Evaluations
+from moray.train.engine.strategies import Strategy
+from moray.train.history import History, evaluations
+from moray.train.job import Job
+from moray.workers.collectives import from_first_worker
+from moray.workers.worker import Worker
+
+
+def resume(
+    job: Job, worker: Worker, strategy: Strategy, num_steps: int
+) -> tuple[int, History | None, Evaluations]:
+    """Take up the newest sound checkpoint: the steps done, their history and evaluations."""
+    folder, skipped = folder_of(job.work), list[str]()
+    # The first worker decides: on a shared file system the others might not see all yet.
+    step = from_first_worker(lambda: _resume_point(job, folder, skipped))
+    if step:
+        strategy.restore(lambda state: read_state(checkpoint.path_of(folder, step), state))
+    history = History(job.work, step) if worker.rank == 0 else None
+    if history:
+        for note in skipped:
+            history.append(step=step, num_steps=num_steps, note=note)
+    losses = from_first_worker(lambda: evaluations(job.work, until=step))
+    return step, history, Evaluations(job.settings.early_stopping_patience, losses)
+
+
+def _resume_point(job: Job, folder: Path, skipped: list[str]) -> int:
+    """The step of the newest sound checkpoint whose best one, where that counts, is sound too."""
+
+    def skip(path: Path, damaged: list[str]) -> None:
+        skipped.append(f"skipped checkpoint {path.name}: damaged {', '.join(damaged)}")
+
+    step = checkpoint.resume_point(folder, skip)
+    while step and job.settings.load_best_model_at_end:
+        best = Evaluations(None, evaluations(job.work, until=step)).best
+        if best is None:
+            break
+        path = checkpoint.path_of(folder, best)
+        if not (damaged := damaged_files(path)):
+            break
+        skip(path, damaged)
+        # What was lost has to be trained anew.
+        checkpoint.remove_from(folder, best)
+        step = checkpoint.resume_point(folder, skip)
+    return step

@@ -1,0 +1,127 @@
+"""Writing checkpoints beside the training, and reading them back.
+
+Tensors are written by PyTorch's distributed checkpointing: each worker writes what it holds, and
+any number of workers can read it. Its `.metadata` is a pickle, of which `MetadataReader` takes
+descriptions of tensors and nothing else; tensors are read by `torch.load(weights_only=True)`.
+"""
+
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from moray.provenance.space import telling_of_full_disk, try_room
+from moray.train.checkpoints import checkpoint
+from moray.train.checkpoints.metadata import MetadataReader
+from moray.workers.collectives import from_first_worker, together
+
+
+class Saver:
+    """Saves checkpoints of a run, one at a time, in the background.
+
+    All workers call the same methods in the same order.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        """Prepare to save.
+
+        Args:
+            folder: where checkpoints lie.
+            keep: newest checkpoints that are kept.
+        """
+        self._folder = folder
+        self._keep = keep
+        self._pending: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1)
+        # Of its own: the workers' other messages must not meet those of the background.
+        self._group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+
+    def save(self, step: int, state: dict[str, Tensor], best: int | None) -> None:
+        """Copy a state, and have it written while the training goes on.
+
+        Args:
+            step: how many steps are done.
+            state: this worker's part of it.
+            best: a step whose checkpoint is kept however old it is.
+        """
+        self.finish()
+        copy = BlockingAsyncStager().stage(state)
+        name = from_first_worker(lambda: self._temporary_folder(step))
+        self._pending = self._thread.submit(self._write, step, copy, self._folder / name, best)
+
+    def finish(self) -> None:
+        """Wait until what was saved last is there for good.
+
+        Raises:
+            UserError: if the disk is full; checkpoints before that one are as they were.
+        """
+        if self._pending:
+            self._pending.result()
+            self._pending = None
+
+    def _temporary_folder(self, step: int) -> str:
+        with telling_of_full_disk(self._folder):
+            return checkpoint.temporary_folder(self._folder, step).name
+
+    def _write(
+        self, step: int, state: dict[str, Tensor], temporary: Path, best: int | None
+    ) -> None:
+        try:
+            # A worker that fails must not remove what another still looks through.
+            together(lambda: self._write_tensors(state, temporary), self._group)
+            # The others must not go on as if it were there.
+            together(lambda: self._commit(step, temporary, best), self._group)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+    def _write_tensors(self, state: dict[str, Tensor], temporary: Path) -> None:
+        with telling_of_full_disk(self._folder):
+            try:
+                save(
+                    state,
+                    # The manifest brings the files to the disk.
+                    storage_writer=FileSystemWriter(temporary, sync_files=False),
+                    process_group=self._group,
+                    no_dist=self._group is None,
+                )
+            except CheckpointException as failed:
+                # Raised on all workers if it was on one.
+                error, _ = next(iter(failed.failures.values()))
+                # The writer of tensors doesn't say that the disk is full; asking for room does, on
+                # the worker that lacks it.
+                together(lambda: self._ask_for_room(state), self._group)
+                raise error from failed
+
+    def _ask_for_room(self, state: dict[str, Tensor]) -> None:
+        with telling_of_full_disk(self._folder):
+            try_room(self._folder, sum(value.nbytes for value in state.values()))
+
+    def _commit(self, step: int, temporary: Path, best: int | None) -> None:
+        if self._group is not None and dist.get_rank() > 0:
+            return
+        with telling_of_full_disk(self._folder):
+            checkpoint.commit(self._folder, step, temporary)
+            checkpoint.remove_old(self._folder, self._keep, best)
+
+
+def read_state(folder: Path, state: dict[str, Tensor], alone: bool = False) -> None:
+    """Fill tensors, by their names, from a checkpoint whose manifest holds.
+
+    Args:
+        folder: the checkpoint.
+        state: tensors of the right shapes, or shares of such.
+        alone: whether this worker reads without the others, or there are none.
+    """
+    load(
+        state,
+        storage_reader=MetadataReader(folder),
+        no_dist=alone or not dist.is_initialized(),
+    )

@@ -1,0 +1,38 @@
+"""From a checkpoint to a model that transformers loads."""
+
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from moray.config.schema import Adapter
+from moray.errors import UserError
+from moray.model.adapter import add_adapter
+from moray.model.load import load_model
+from moray.provenance.manifest import damaged_files
+from moray.train.checkpoints.saver import read_state
+from moray.train.engine.strategies.state import trained_parameters
+
+
+def trained_model(start: Path, checkpoint: Path, adapter: Adapter | None) -> PreTrainedModel:
+    """The model that a run started from, with the weights of a checkpoint.
+
+    Args:
+        start: Hugging Face folder that the run started from.
+        checkpoint: of any strategy, of any number of workers.
+        adapter: the run's `adapter` section; the model then has adapters beside its weights.
+
+    Raises:
+        UserError: if the checkpoint is not whole.
+    """
+    if damaged := damaged_files(checkpoint):
+        raise UserError(
+            str(checkpoint),
+            f"got a checkpoint that lacks or has damaged {', '.join(damaged)}",
+            "rerun with --forcerun finetune_run",
+        )
+    model = load_model(start)
+    if adapter is not None:
+        add_adapter(model, adapter, seed=0)
+    state = {name: value.detach() for name, value in trained_parameters(model).items()}
+    read_state(checkpoint, state, alone=True)
+    return model

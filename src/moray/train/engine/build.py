@@ -1,0 +1,110 @@
+"""From a Hugging Face folder to the module that is trained."""
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel
+
+from moray.config.schema import Train
+from moray.errors import UserError
+from moray.model.flops import flops_per_token
+from moray.model.load import check_isolation, check_length, empty_model, load_model
+from moray.model.loss import TokenLoss, has_plain_head
+from moray.train.engine.compilation import (
+    compile_blocks,
+    reason_not_to_compile,
+    use_cache,
+    use_plain_attention,
+)
+from moray.train.engine.footprint import footprint
+from moray.train.engine.strategies import Strategy
+from moray.train.job import Job
+from moray.workers.collectives import from_any_worker, from_first_worker, together
+from moray.workers.worker import Worker
+
+
+@dataclass(frozen=True)
+class Built:
+    """What is known of a module once it is built.
+
+    Attributes:
+        flops_per_token: of a forward and a backward pass.
+        compiled: whether its blocks are.
+        note: what the user is told of it.
+    """
+
+    flops_per_token: float
+    compiled: bool
+    note: str
+
+
+def build(job: Job, worker: Worker, strategy: Strategy, block_size: int, tokens: int) -> Built:
+    """Make the module of a job and hand it to a strategy.
+
+    Args:
+        job: the run.
+        worker: this worker.
+        strategy: takes the module.
+        block_size: tokens in a row.
+        tokens: of the whole run.
+
+    Raises:
+        UserError: if the model doesn't fit the rows or the settings.
+    """
+    settings = job.settings
+    model = together(lambda: _model(job, worker, strategy.loads_weights))
+    flops = flops_per_token(model, block_size)
+    held = _held(model, settings, worker)
+    processors = worker.world_size * (job.threads if worker.device.type == "cpu" else 1)
+    use_cache(job.cache)
+    # Machines may differ, and all can look at the same time.
+    reason = from_any_worker(
+        lambda: reason_not_to_compile(settings, flops * tokens, worker.device, processors)
+    )
+    if reason is None:
+        use_plain_attention(model, worker.device, block_size)
+    plain_head = from_first_worker(lambda: _checked(model, block_size))
+    module = TokenLoss(model, plain_head)
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if reason is None:
+        compile_blocks(module)
+    module.train()
+    strategy.wrap(module)
+    note = "compiled" if reason is None else f"not compiled: {reason}"
+    return Built(flops, reason is None, f"{held}; blocks are {note}")
+
+
+def _model(job: Job, worker: Worker, with_weights: bool) -> PreTrainedModel:
+    adapter = job.adapter
+    in_4bit = adapter is not None and adapter.quantize_base == "4bit"
+    if in_4bit and worker.device.type != "cuda":
+        raise UserError(
+            "adapter.quantize_base",
+            f"got 4bit on a {worker.device.type}, expected a GPU, which alone computes with it",
+            "set it to null, or run on a GPU",
+        )
+    model = load_model(job.start, in_4bit) if with_weights else empty_model(job.start)
+    if adapter is not None:
+        # PEFT takes a while to import.
+        from moray.model.adapter import add_adapter
+
+        add_adapter(model, adapter, job.settings.seed)
+    return model
+
+
+def _held(model: PreTrainedModel, settings: Train, worker: Worker) -> str:
+    trained = model.num_parameters(only_trainable=True)
+    frozen = model.num_parameters() - trained
+    megabytes = footprint(settings, trained, frozen, worker.world_size).total / 1e6
+    share = f" of {(trained + frozen) / 1e6:.1f} M" if frozen else ""
+    return (
+        f"{trained / 1e6:.1f} M{share} parameters are trained; each of {worker.world_size} on a "
+        f"{worker.device.type} holds {megabytes:,.0f} MB of weights, gradients and optimizer state"
+    )
+
+
+def _checked(model: PreTrainedModel, block_size: int) -> bool:
+    """Whether the head is plain, once the model is known to fit the rows."""
+    check_isolation(model)
+    check_length(model, block_size)
+    return has_plain_head(model)

@@ -1,0 +1,61 @@
+"""The two passes of the loop: gradients of a step, and the held-out loss."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from moray.config.schema import Train
+from moray.model.precision import autocast
+from moray.tokens.batch import Batch, num_trained
+from moray.tokens.store import StoredSplit
+from moray.train.engine.compilation import uncompiled
+from moray.train.engine.strategies import Strategy
+from moray.train.feed import micro_batches
+from moray.workers.collectives import sum_over_workers
+from moray.workers.worker import Worker
+
+
+def gradients(
+    strategy: Strategy, batches: list[Batch], tokens: int, settings: Train, worker: Worker
+) -> Tensor:
+    """Accumulate the gradient of the step's mean loss over all of its tokens, on all workers.
+
+    Args:
+        strategy: holds the module and its gradients.
+        batches: this worker's micro-batches.
+        tokens: that are trained in the step, on all workers.
+        settings: the `train` section.
+        worker: this worker.
+
+    Returns:
+        This worker's share of that loss, shape ().
+    """
+    # Workers that see more trained tokens weigh more: the sum is divided by the tokens of the
+    # whole step, and the mean over workers that the strategy takes is undone.
+    total = torch.zeros((), device=worker.device)
+    for number, batch in enumerate(batches, 1):
+        with strategy.micro_batch(last=number == len(batches)):
+            with autocast(settings.precision, worker.device):
+                loss = strategy.module(batch.to(worker.device)) / tokens
+            strategy.backward(loss * worker.world_size)
+        total += loss.detach()
+    return total
+
+
+@torch.no_grad()
+def held_out_loss(strategy: Strategy, split: StoredSplit, settings: Train, worker: Worker) -> float:
+    """Mean loss over the tokens of the first `eval_rows` rows, in nats."""
+    rows = split.rows[: min(settings.eval_rows, len(split))]
+    mine = np.array_split(rows, worker.world_size)[worker.rank]
+    most = -(-len(rows) // worker.world_size)
+    total = torch.zeros((), device=worker.device)
+    strategy.module.eval()
+    # Once in many steps: compiling for it too would take longer than it saves.
+    with uncompiled():
+        for batch in micro_batches(
+            mine, settings.micro_batch_size, count=-(-most // settings.micro_batch_size)
+        ):
+            with autocast(settings.precision, worker.device):
+                total += strategy.module(batch.to(worker.device))
+    strategy.module.train()
+    return sum_over_workers(total).item() / num_trained(rows)

@@ -1,0 +1,66 @@
+"""Distributed data parallel: every worker holds all of the model."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from moray.config.schema import Train
+from moray.model.loss import TokenLoss
+from moray.train.engine.optimizer import make_optimizer, take_step
+from moray.train.engine.strategies.interface import Read
+from moray.train.engine.strategies.state import make_state, trained_parameters, training_state
+from moray.workers.worker import Worker
+
+
+class DistributedDataParallelStrategy:
+    """PyTorch's DDP; with one worker, the plain module."""
+
+    module: nn.Module
+    loads_weights = True
+
+    def __init__(self, settings: Train, worker: Worker) -> None:
+        self._settings = settings
+        self._worker = worker
+
+    def wrap(self, module: TokenLoss) -> None:
+        """See `Strategy.wrap`."""
+        self._model = module.model
+        self.module = module.to(self._worker.device)
+        if self._worker.world_size > 1:
+            self.module = DistributedDataParallel(
+                self.module,
+                gradient_as_bucket_view=True,
+                broadcast_buffers=False,
+                # Otherwise the buckets are laid out anew after the first step, and with three or
+                # more workers the order of summation, so the last bits, depends on that layout: a
+                # resumed run would end with other bits.
+                find_unused_parameters=True,
+            )
+        self._optimizer = make_optimizer(self._model, self._settings)
+        make_state(self._optimizer, trained_parameters(self._model).values())
+
+    def micro_batch(self, last: bool) -> AbstractContextManager[object]:
+        """See `Strategy.micro_batch`."""
+        if isinstance(self.module, DistributedDataParallel) and not last:
+            return self.module.no_sync()
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """See `Strategy.backward`."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def step(self, learning_rate: float) -> Tensor:
+        """See `Strategy.step`."""
+        return take_step(self._model, self._optimizer, learning_rate, self._settings.max_grad_norm)
+
+    def state(self) -> dict[str, Tensor]:
+        """See `Strategy.state`; all hold the same, so that each writes a part."""
+        state = training_state(self._model, self._optimizer)
+        by_size = sorted(state, key=lambda name: state[name].numel())
+        mine = by_size[self._worker.rank :: self._worker.world_size]
+        return {name: state[name] for name in mine}
+
+    def restore(self, read: Read) -> None:
+        """See `Strategy.restore`."""
+        read(training_state(self._model, self._optimizer))

@@ -1,0 +1,171 @@
+"""DeepSpeed's ZeRO: optimizer state, then gradients, then parameters are spread."""
+
+import os
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from moray.config.schema import Train
+from moray.errors import UserError
+from moray.model.loss import TokenLoss
+from moray.model.precision import resolve
+from moray.train.engine.optimizer import make_optimizer, set_learning_rate
+from moray.train.engine.strategies.interface import Read
+from moray.train.engine.strategies.state import MOMENTS, STEP, make_state, trained_parameters
+from moray.workers.collectives import together
+from moray.workers.worker import Worker
+
+# Parameters that are whole on each worker at a time while a checkpoint is read.
+_READ_AT_ONCE = 16
+
+
+class DeepSpeedStrategy:
+    """ZeRO (Rajbhandari et al., 2020), stage 1, 2 or 3."""
+
+    module: nn.Module
+    loads_weights = True
+    # What DeepSpeed makes has no types: its engine, around the module, and its optimizer.
+    _engine: Any
+    _zero: Any
+
+    def __init__(self, settings: Train, worker: Worker) -> None:
+        self._settings = settings
+        self._worker = worker
+        self._stage = settings.deepspeed.zero_stage
+
+    def wrap(self, module: TokenLoss) -> None:
+        """See `Strategy.wrap`."""
+        deepspeed = together(lambda: _library(self._worker.device))
+        optimizer = make_optimizer(module.model, self._settings)
+        head = module.model.get_output_embeddings()
+        self._engine, self._zero, *_ = deepspeed.initialize(
+            model=module, optimizer=optimizer, config=self._config(), dist_init_required=False
+        )
+        self.module = self._engine
+        self._model = module.model
+        if self._stage == 3:
+            # The loss uses it outside of the module that it belongs to.
+            deepspeed.zero.register_external_parameter(module, head.weight)
+            make_state(self._zero.optimizer, self._zero.fp32_partitioned_groups_flat)
+        else:
+            make_state(self._zero.optimizer, self._zero.single_partition_of_fp32_groups)
+            self._zero._lazy_init_hp_params_optimizer_state()
+
+    def _config(self) -> dict[str, Any]:
+        settings, deepspeed = self._settings, self._settings.deepspeed
+        zero: dict[str, Any] = {
+            "stage": self._stage,
+            "overlap_comm": False,
+            # What stage 3 would keep whole, it rounds to bf16 at each step, but not when a
+            # checkpoint is taken up: a resumed run would end with other bits.
+            "stage3_param_persistence_threshold": 0,
+        }
+        if deepspeed.offload_optimizer:
+            zero["offload_optimizer"] = {"device": "cpu"}
+        if deepspeed.offload_parameters:
+            zero["offload_param"] = {"device": "cpu"}
+        return {
+            "train_micro_batch_size_per_gpu": settings.micro_batch_size,
+            # The loop says when a step is.
+            "managed_gradient_accumulation": False,
+            "gradient_clipping": settings.max_grad_norm,
+            "zero_optimization": zero,
+            # Its own AdamW is compiled on first use.
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
+            "torch_autocast": {
+                "enabled": resolve(settings.precision, self._worker.device) == "bf16",
+                "dtype": "bfloat16",
+            },
+        }
+
+    def micro_batch(self, last: bool) -> AbstractContextManager[object]:
+        """See `Strategy.micro_batch`; gradients meet in `step`, of stages 2 and 3 in `backward`."""
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """See `Strategy.backward`."""
+        self._engine.backward(loss)
+
+    def step(self, learning_rate: float) -> Tensor:
+        """See `Strategy.step`; DeepSpeed takes none if the norm is not finite."""
+        set_learning_rate(self._zero, learning_rate)
+        self._engine.step()
+        return torch.as_tensor(self._engine.get_global_grad_norm(), dtype=torch.float32)
+
+    def state(self) -> dict[str, Tensor]:
+        """See `Strategy.state`; gathered a tensor at a time, and each worker keeps a part."""
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+        steps = next(iter(self._zero.optimizer.state.values()))[STEP]
+        state: dict[str, Tensor] = {}
+        for number, (name, parameter) in enumerate(trained_parameters(self._model).items()):
+            mine = number % self._worker.world_size == self._worker.rank
+            if mine:
+                state[f"{name}/{STEP}"] = steps
+            for key in (None, *MOMENTS):
+                value = (
+                    safe_get_full_optimizer_state(parameter, key)
+                    if key
+                    else safe_get_full_fp32_param(parameter)
+                )
+                if mine:
+                    state[f"{name}/{key}" if key else name] = value.cpu()
+        return state
+
+    def restore(self, read: Read) -> None:
+        """See `Strategy.restore`."""
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+        parameters = list(trained_parameters(self._model).items())
+        for start in range(0, len(parameters), _READ_AT_ONCE):
+            some = parameters[start : start + _READ_AT_ONCE]
+            whole = {}
+            for name, parameter in some:
+                shape = getattr(parameter, "ds_shape", parameter.shape)
+                for key in (name, *(f"{name}/{moment}" for moment in MOMENTS)):
+                    whole[key] = torch.empty(shape)
+                whole[f"{name}/{STEP}"] = torch.empty(())
+            read(whole)
+            for name, parameter in some:
+                self._fill(parameter, whole[name])
+                safe_set_full_fp32_param(parameter, whole[name])
+                for key in MOMENTS:
+                    safe_set_full_optimizer_state(parameter, whole[f"{name}/{key}"], key)
+        for state in self._zero.optimizer.state.values():
+            state[STEP].copy_(whole[f"{parameters[-1][0]}/{STEP}"])
+
+    def _fill(self, parameter: nn.Parameter, value: Tensor) -> None:
+        """Set what the forward pass computes with, which is not the optimizer's copy."""
+        import deepspeed
+
+        with (
+            deepspeed.zero.GatheredParameters([parameter], modifier_rank=0)
+            if self._stage == 3
+            else nullcontext(),
+            torch.no_grad(),
+        ):
+            if self._stage < 3 or self._worker.rank == 0:
+                parameter.copy_(value)
+
+
+def _library(device: torch.device) -> Any:
+    # It would take a GPU that is there, though none was asked for.
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    try:
+        import deepspeed
+    except ImportError as error:
+        raise UserError(
+            "train.strategy",
+            "got deepspeed, which is not installed",
+            "pip install -e '.[deepspeed]', or choose strategy: fsdp2",
+        ) from error
+    # It calls what PyTorch will rename, twice a step.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    # What speeds up sums on one machine's CPUs is compiled on first use, with tools that may
+    # not be there.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed

@@ -1,0 +1,115 @@
+"""Fully sharded data parallel: every worker holds a share of every tensor."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+
+from moray.config.schema import Train
+from moray.model.blocks import blocks_of
+from moray.model.loss import TokenLoss
+from moray.model.precision import resolve
+from moray.train.engine.optimizer import make_optimizer, take_step
+from moray.train.engine.strategies.interface import Read
+from moray.train.engine.strategies.state import make_state, trained_parameters, training_state
+from moray.workers.worker import Worker
+
+
+class FullyShardedStrategy:
+    """PyTorch's FSDP2, a block at a time.
+
+    The first worker has the weights in main memory; the others start empty and get their shares
+    from it, so that no device ever holds the whole model.
+    """
+
+    module: nn.Module
+
+    def __init__(self, settings: Train, worker: Worker) -> None:
+        self._settings = settings
+        self._worker = worker
+        self.loads_weights = worker.rank == 0
+
+    def wrap(self, module: TokenLoss) -> None:
+        """See `Strategy.wrap`."""
+        weights = dict(module.state_dict()) if self.loads_weights else {}
+        buffers = dict(module.named_buffers())
+        module.to("meta")
+        # Moving a module makes new parameters: what was one has become two.
+        module.model.tie_weights()
+        options = self._options()
+        for block in blocks_of(module.model):
+            fully_shard(block, **options)
+        fully_shard(module, **options)
+        offload = self._settings.fsdp2.cpu_offload
+        module.to_empty(device=torch.device("cpu") if offload else self._worker.device)
+        whole = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_model_state_dict(module, weights, options=whole)
+        self._fill_buffers(module, buffers)
+        self.module, self._model = module, module.model
+        self._optimizer = make_optimizer(self._model, self._settings)
+        make_state(self._optimizer, trained_parameters(self._model).values())
+
+    def _options(self) -> dict[str, Any]:
+        settings, worker = self._settings, self._worker
+        bf16 = resolve(settings.precision, worker.device) == "bf16"
+        return {
+            "mesh": init_device_mesh(worker.device.type, (worker.world_size,)),
+            "reshard_after_forward": settings.fsdp2.reshard_after_forward,
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=torch.bfloat16 if bf16 else None,
+                reduce_dtype=torch.float32,
+                cast_forward_inputs=False,
+            ),
+            "offload_policy": CPUOffloadPolicy(pin_memory=worker.device.type == "cuda")
+            if settings.fsdp2.cpu_offload
+            else OffloadPolicy(),
+        }
+
+    def _fill_buffers(self, module: nn.Module, found: dict[str, Tensor]) -> None:
+        """Those that aren't part of a state dict too, such as the angles of rotary embeddings."""
+        for name, buffer in module.named_buffers():
+            value = torch.empty_like(buffer, device=self._worker.device)
+            if self.loads_weights:
+                value.copy_(found[name])
+            dist.broadcast(value, src=0)
+            owner, _, key = name.rpartition(".")
+            setattr(module.get_submodule(owner), key, value)
+
+    @contextmanager
+    def _synchronised(self, last: bool) -> Iterator[None]:
+        module = self.module
+        assert isinstance(module, FSDPModule)
+        module.set_requires_gradient_sync(last)
+        yield
+
+    def micro_batch(self, last: bool) -> AbstractContextManager[object]:
+        """See `Strategy.micro_batch`."""
+        return self._synchronised(last)
+
+    def backward(self, loss: Tensor) -> None:
+        """See `Strategy.backward`."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def step(self, learning_rate: float) -> Tensor:
+        """See `Strategy.step`."""
+        return take_step(self._model, self._optimizer, learning_rate, self._settings.max_grad_norm)
+
+    def state(self) -> dict[str, Tensor]:
+        """See `Strategy.state`."""
+        return training_state(self._model, self._optimizer)
+
+    def restore(self, read: Read) -> None:
+        """See `Strategy.restore`."""
+        read(training_state(self._model, self._optimizer))

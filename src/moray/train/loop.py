@@ -1,0 +1,185 @@
+"""The training loop: what every worker does, whoever starts it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from moray.config.schema import Train
+from moray.errors import UserError
+from moray.model.precision import agreed
+from moray.provenance.manifest import read_manifest
+from moray.tokens.loader import Shard, from_memory, from_stream
+from moray.tokens.order import Order
+from moray.tokens.rows import Rows
+from moray.tokens.store import StoredSplit
+from moray.train.checkpoints.checkpoint import folder_of, newest_step
+from moray.train.checkpoints.resume import resume
+from moray.train.checkpoints.saver import Saver
+from moray.train.engine.build import build
+from moray.train.engine.memory import collected_when_asked, keep_freed_memory
+from moray.train.engine.step import gradients, held_out_loss
+from moray.train.engine.strategies import make_strategy
+from moray.train.feed import feeds
+from moray.train.job import Job
+from moray.train.schedule import learning_rate
+from moray.train.supervision.failures import explained
+from moray.train.supervision.lock import sole_writer
+from moray.train.supervision.requests import Request, Requests
+from moray.train.supervision.stall import ended_by_stall
+from moray.train.throughput import Stopwatch
+from moray.workers.collectives import sum_over_workers
+from moray.workers.worker import Worker
+
+
+def train(job: Job, worker: Worker) -> dict[str, Any]:
+    """Train a run to its end, from its newest checkpoint if there is one.
+
+    Returns:
+        Facts of the training for `train.json`; the same on all workers.
+
+    Raises:
+        UserError: on all workers: a gradient is not finite, and nothing was saved since; or the
+            disk is full.
+    """
+    torch.set_num_threads(job.threads)
+    keep_freed_memory()
+    with (
+        explained(job, worker),
+        sole_writer(job.work) if worker.rank == 0 else nullcontext(),
+        collected_when_asked() as collect,
+        ended_by_stall(job.work, worker.rank, job.settings.stall_timeout) as alive,
+    ):
+        return _train(job, worker, alive, collect)
+
+
+def _train(
+    job: Job, worker: Worker, alive: Callable[[], None], collect: Callable[[], None]
+) -> dict[str, Any]:
+    precision = agreed(job.settings.precision, worker.device)
+    settings = job.settings.model_copy(update={"precision": precision})
+    job = replace(job, settings=settings)
+    manifest, held_out = read_manifest(job.tokens), StoredSplit(job.tokens, "validation")
+    order = Order(manifest["splits"]["train"]["windows"], settings.global_batch_size, settings.seed)
+    num_steps = settings.max_steps or order.num_steps(settings.num_epochs)
+    step_tokens = settings.global_batch_size * held_out.block_size
+
+    strategy = make_strategy(settings, worker)
+    built = build(job, worker, strategy, held_out.block_size, num_steps * step_tokens)
+    first_step, history, judged = resume(job, worker, strategy, num_steps)
+    if history and first_step == 0:
+        history.append(step=0, num_steps=num_steps, note=built.note)
+    requests = Requests(job.work.parent)
+    saver = Saver(folder_of(job.work), settings.save_total_limit)
+    stopwatch, done = Stopwatch(worker, step_tokens, built.flops_per_token, first_step), first_step
+    rows = _rows(job, order, Shard(first_step, num_steps, worker.rank, worker.world_size))
+
+    largest_norm, looked_at = torch.zeros((), device=worker.device), done
+    for feed in feeds(rows, settings.micro_batch_size):
+        if judged.stop:
+            break
+        alive()
+        _seed_dropout(settings.seed, done, worker.rank)
+        # One message for both: what the mean is taken over, and what only the first worker sees.
+        told = (feed.trained, requests.pending() if worker.rank == 0 else Request.NONE)
+        tokens, request = sum_over_workers(torch.tensor(told)).tolist()
+        loss = gradients(strategy, feed.batches, tokens, settings, worker)
+        rate = learning_rate(settings, done, num_steps)
+        norm = strategy.step(rate)
+        # NaN and infinity stay.
+        largest_norm = torch.maximum(largest_norm, norm.to(worker.device))
+        done += 1
+
+        due = _due(settings, done, num_steps)
+        if request:
+            due.add("save")
+        # Looking at it makes the host wait for a GPU, so not at each step there; nothing is saved
+        # before it was looked at.
+        if due or worker.device.type == "cpu":
+            if not torch.isfinite(largest_norm):
+                saver.finish()
+                saved = newest_step(folder_of(job.work))
+                raise _not_finite(looked_at + 1, done, largest_norm, saved)
+            looked_at = done
+        if not due:
+            continue
+        largest_norm.zero_()
+        stopwatch.stop(done)
+        if "log" in due:
+            mean = sum_over_workers(loss).item()
+            if history:
+                history.append(
+                    step=done,
+                    num_steps=num_steps,
+                    epoch=done * settings.global_batch_size / order.num_rows,
+                    loss=mean,
+                    learning_rate=rate,
+                    grad_norm=norm.item(),
+                    **stopwatch.speed(),
+                )
+        if "evaluate" in due and len(held_out):
+            judged.losses[done] = held_out_loss(strategy, held_out, settings, worker)
+            if history:
+                history.append(step=done, num_steps=num_steps, eval_loss=judged.losses[done])
+        best = judged.best if settings.load_best_model_at_end else None
+        if "save" in due or best == done or judged.stop:
+            if history:
+                history.sync()
+            saver.save(done, strategy.state(), best)
+        if request:
+            saver.finish()
+            if worker.rank == 0:
+                requests.done(Request(request))
+        if request == Request.STOP:
+            break
+        collect()
+        stopwatch.start(done)
+    saver.finish()
+    best = judged.best if settings.load_best_model_at_end else None
+    return {
+        "steps": done,
+        "exported_step": done if best is None else best,
+        "ended": judged.stop or done == num_steps,
+        "resumed_from": first_step,
+        "precision": precision,
+        "compiled": built.compiled,
+        "device": worker.device.type,
+        "num_workers": worker.world_size,
+    }
+
+
+def _due(settings: Train, done: int, num_steps: int) -> set[str]:
+    """What is done after a step; after the last one, all of it."""
+    intervals = {
+        "log": settings.logging_steps,
+        "evaluate": settings.eval_steps,
+        "save": settings.save_steps,
+    }
+    due = {name for name, steps in intervals.items() if done % steps == 0 or done == num_steps}
+    # A run may end with an evaluation, and its best step be one: each has its loss too.
+    return due | {"log"} if "evaluate" in due else due
+
+
+def _rows(job: Job, order: Order, shard: Shard) -> Iterator[Rows]:
+    if job.rows_url is None:
+        return from_memory(StoredSplit(job.tokens, "train"), order, shard)
+    return from_stream(job.tokens, job.rows_url, order, shard)
+
+
+def _seed_dropout(seed: int, step: int, rank: int) -> None:
+    """Make dropout a function of the step, so that a resumed run draws what it would have."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0]))
+
+
+def _not_finite(first: int, last: int, norm: Tensor, saved: int) -> UserError:
+    steps = f"step {last}" if first == last else f"one of steps {first} to {last}"
+    return UserError(
+        "train.learning_rate",
+        f"got a gradient norm of {norm.item()} at {steps}, expected a finite one",
+        "lower it, or look at the data of that step; "
+        + (f"the checkpoint of step {saved} is intact" if saved else "no checkpoint was there yet"),
+    )

@@ -1,0 +1,1 @@
+"""What workers are: where one stands, what they send each other, where Ray is."""

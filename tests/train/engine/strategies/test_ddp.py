@@ -1,0 +1,76 @@
+"""DDP over gloo, in two real processes."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from checkpoints import tensors_of
+from torch.multiprocessing.spawn import spawn
+
+from moray.train.checkpoints import checkpoint
+from moray.train.history import HISTORY, read_history
+from moray.train.job import Job
+from moray.train.loop import train
+from moray.workers.worker import Worker
+
+KEEP_ALL = {"save_total_limit": 10}
+
+
+def losses(job: Job) -> list[float]:
+    return [line["loss"] for line in read_history(job.work / HISTORY) if "loss" in line]
+
+
+def work(rank: int, world_size: int, store: str, job: Job) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
+    train(job, Worker(rank, world_size, torch.device("cpu")))
+    dist.destroy_process_group()
+
+
+def train_on(world_size: int, job: Job, folder: Path) -> None:
+    store = folder / f"rendezvous-{job.work.name}-{world_size}"
+    spawn(work, (world_size, str(store), job), nprocs=world_size)  # type: ignore[no-untyped-call]
+
+
+def test_two_workers_have_the_losses_of_one(make_job: Any, alone: Worker, tmp_path: Path) -> None:
+    one, two = make_job("one"), make_job("two", micro_batch_size=3)
+    train(one, alone)
+    train_on(2, two, tmp_path)
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
+    held_out = [
+        [line["eval_loss"] for line in read_history(job.work / HISTORY) if "eval_loss" in line]
+        for job in (one, two)
+    ]
+    assert held_out[1] == pytest.approx(held_out[0], rel=1e-4)
+
+
+def test_three_workers_resume_to_the_same_bits(make_job: Any, tmp_path: Path) -> None:
+    """With three, the order of summation matters, and must not depend on when DDP began."""
+    settings = {"global_batch_size": 9, "save_total_limit": 10, "save_steps": 3}
+    undisturbed, resumed = make_job("undisturbed", **settings), make_job("resumed", **settings)
+    train_on(3, undisturbed, tmp_path)
+    train_on(3, resumed, tmp_path)
+    folder = checkpoint.folder_of(resumed.work)
+    for step in (6, 8):
+        (checkpoint.path_of(folder, step) / "manifest.json").unlink()
+    (tmp_path / "rendezvous-resumed-3").unlink(missing_ok=True)
+    train_on(3, resumed, tmp_path)
+    last = [checkpoint.path_of(checkpoint.folder_of(job.work), 8) for job in (undisturbed, resumed)]
+    first, second = (tensors_of(path) for path in last)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert losses(resumed) == losses(undisturbed)
+
+
+def test_a_run_of_two_workers_goes_on_with_one(
+    make_job: Any, alone: Worker, tmp_path: Path
+) -> None:
+    whole, moved = make_job("whole"), make_job("moved")
+    train(whole, alone)
+    train_on(2, replace(moved, settings=moved.settings.model_copy(update=KEEP_ALL)), tmp_path)
+    for step in (6, 8):
+        (checkpoint.path_of(checkpoint.folder_of(moved.work), step) / "manifest.json").unlink()
+    assert train(moved, alone)["resumed_from"] == 4
+    assert losses(moved) == pytest.approx(losses(whole), rel=1e-4)

@@ -1,0 +1,150 @@
+"""Whether a run is compiled, and what becomes of a model that is."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from moray.config.schema import Train
+from moray.model.load import load_model
+from moray.train.engine import compilation
+from moray.train.engine.compilation import (
+    reason_not_to_compile,
+    uncompiled,
+    use_cache,
+    use_plain_attention,
+)
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+# What a core, and a data-centre GPU, does in a minute.
+MINUTE = {CPU: 9e12, GPU: 6e15}
+
+
+@pytest.fixture
+def sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that is known to work; what it is asked is tested below."""
+    monkeypatch.setattr(compilation, "compiler_fault", lambda device: None)
+
+
+@pytest.mark.usefixtures("sound")
+@pytest.mark.parametrize("device", [CPU, GPU])
+@pytest.mark.parametrize("processors", [1, 2, 8])
+def test_a_run_of_more_than_a_minute_is_compiled(device: torch.device, processors: int) -> None:
+    flops = MINUTE[device] * processors
+    assert reason_not_to_compile(Train(), 1.01 * flops, device, processors) is None
+    assert reason_not_to_compile(Train(), 0.5 * flops, device, processors) == (
+        "the run takes some 30 s, too few to earn what compiling costs"
+    )
+
+
+@pytest.mark.usefixtures("sound")
+@pytest.mark.parametrize("flops", [1.0, 1e30])
+def test_what_the_config_says_holds_however_long_the_run(flops: float) -> None:
+    assert reason_not_to_compile(Train(compile=True), flops, CPU, 1) is None
+    assert reason_not_to_compile(Train(compile=False), flops, CPU, 1) == "compile: false"
+
+
+_TRY = """
+import torch
+from moray.config.schema import Train
+from moray.errors import UserError
+from moray.train.engine.compilation import reason_not_to_compile
+print(reason_not_to_compile(Train(), 1e30, torch.device("cpu"), 1))
+try:
+    reason_not_to_compile(Train(compile=True), 1e30, torch.device("cpu"), 1)
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("compiler", [None, "#!/bin/sh\necho no Python.h >&2; exit 1\n"])
+def test_a_compiler_that_is_missing_or_broken_is_told_before_it_is_needed(
+    compiler: str | None, tmp_path: Path
+) -> None:
+    if compiler:
+        (tmp_path / "g++").write_text(compiler)
+        (tmp_path / "g++").chmod(0o755)
+    environment = os.environ | {
+        "PATH": str(tmp_path),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _TRY], env=environment, capture_output=True, text=True, check=True
+    )
+    told, refused = done.stdout.splitlines()
+    assert told.startswith("the compiler fails (")
+    assert refused.startswith("train.compile: got true where the compiler fails (")
+    assert refused.endswith("; set it to auto or to false")
+
+
+@pytest.mark.usefixtures("sound")
+def test_how_a_run_is_resumed_or_logged_decides_nothing() -> None:
+    for flops in (1e10, 1e14):
+        reasons = {
+            reason_not_to_compile(Train(save_steps=steps, max_steps=steps), flops, CPU, 2)
+            for steps in (1, 1000)
+        }
+        assert len(reasons) == 1
+
+
+def test_compiled_code_is_kept_where_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    use_cache(tmp_path / "compiled")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
+
+
+@pytest.mark.parametrize(
+    ("device", "block_size", "plain"),
+    [(CPU, 64, True), (CPU, 512, True), (CPU, 1024, False), (GPU, 64, False)],
+)
+def test_attention_is_plain_where_rows_are_short_and_the_device_a_cpu(
+    device: torch.device, block_size: int, plain: bool, model_folder: Path
+) -> None:
+    model = load_model(model_folder)
+    tokens = torch.arange(48).view(2, 24)
+    with torch.no_grad():
+        before = model(input_ids=tokens).logits
+        use_plain_attention(model, device, block_size)
+        assert (model.config._attn_implementation == "eager") is plain
+        torch.testing.assert_close(model(input_ids=tokens).logits, before, rtol=1e-4, atol=1e-5)
+
+
+class Doubled(nn.Module):
+    def forward(self, value: Tensor) -> Tensor:
+        return 2 * value
+
+
+def test_for_the_body_compiled_modules_run_as_they_were_written() -> None:
+    made: list[int] = []
+    ran: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        made.append(len(inputs))
+
+        def run(*values: Tensor) -> Any:
+            ran.append(len(values))
+            return graph(*values)
+
+        return run
+
+    module = Doubled()
+    module.compile(backend=backend, dynamic=False)
+    with uncompiled():
+        assert module(torch.ones(3)).tolist() == [2, 2, 2]
+    assert (len(made), len(ran)) == (0, 0)
+    module(torch.ones(2))
+    assert (len(made), len(ran)) == (1, 1)
+    with uncompiled():
+        assert module(torch.ones(2)).tolist() == [2, 2]
+        assert module(torch.ones(5)).tolist() == [2] * 5
+    assert (len(made), len(ran)) == (1, 1)
+    module(torch.ones(2))
+    assert (len(made), len(ran)) == (1, 2)

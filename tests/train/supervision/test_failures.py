@@ -1,0 +1,223 @@
+"""What the user is told of workers that failed, by failures that are real."""
+
+import json
+import resource
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from moray.config.schema import Train
+from moray.errors import UserError
+from moray.train.checkpoints import checkpoint
+from moray.train.history import HISTORY
+from moray.train.job import Job
+from moray.train.supervision.failures import WorkersFailedError, explained, forget, meaning_of
+from moray.train.supervision.stall import ended_by_stall
+from moray.workers.worker import Worker
+
+PLACE = Worker(rank=3, world_size=4, device=torch.device("cpu"))
+FAILED = WorkersFailedError("worker 3: ValueError: odd")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    work = tmp_path / "work"
+    work.mkdir()
+    return Job(
+        start=tmp_path,
+        tokens=tmp_path,
+        work=work,
+        settings=Train(micro_batch_size=4, stall_timeout=90),
+        adapter=None,
+        threads=1,
+        cache=tmp_path,
+    )
+
+
+def told(job: Job) -> str:
+    return str(meaning_of(FAILED, job, "tuned", max_failures=3))
+
+
+# No machine has an address space for these.
+def too_large_a_tensor() -> None:
+    torch.empty(2**48)
+
+
+def too_large_an_array() -> None:
+    bytearray(2**62)
+
+
+def too_large_a_list() -> None:
+    [None] * 2**59
+
+
+@pytest.mark.parametrize(
+    ("allocate", "error", "text"),
+    [
+        (too_large_a_tensor, RuntimeError, "can't allocate memory: you tried to allocate"),
+        (too_large_an_array, MemoryError, "(MemoryError)"),
+        (too_large_a_list, MemoryError, "(MemoryError)"),
+    ],
+)
+def test_memory_that_is_too_small_is_told_with_what_to_lower(
+    job: Job, allocate: Callable[[], None], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error), explained(job, PLACE):
+        allocate()
+    line = told(job)
+    assert line.startswith(
+        "train.micro_batch_size: micro-batches of 4 don't fit in the memory of worker 3 (cpu: "
+    )
+    assert text in line
+    assert line.endswith(
+        "); lower it, or set train.gradient_checkpointing: true or train.strategy: fsdp2"
+    )
+
+
+def test_a_single_row_is_not_asked_to_be_lowered(job: Job) -> None:
+    job = replace(job, settings=Train(micro_batch_size=1))
+    with pytest.raises(MemoryError), explained(job, PLACE):
+        too_large_an_array()
+    assert told(job).endswith("; set train.gradient_checkpointing: true or train.strategy: fsdp2")
+
+
+def test_the_memory_of_a_gpu_is_told_too(job: Job) -> None:
+    """PyTorch's exception for it, which needs no GPU to be raised."""
+    worker = replace(PLACE, device=torch.device("cuda", 1))
+    with pytest.raises(torch.OutOfMemoryError), explained(job, worker):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 1 has")
+    assert (
+        "worker 3 on a cuda is too small (CUDA out of memory. Tried to allocate 2.00 GiB.), "
+        in (told(job))
+    )
+
+
+def test_a_full_disk_is_told_as_such(job: Job) -> None:
+    (job.work / "file").write_bytes(bytes(2345))
+    # The kernel's own device for it: every write says that no space is left.
+    with pytest.raises(OSError, match="No space left"), explained(job, PLACE):
+        Path("/dev/full").write_text("x")
+    assert told(job) == (
+        f"{job.work}: got a full disk after 2,345 bytes, expected room for more; "
+        "free some and run the same command again"
+    )
+
+
+def test_what_an_earlier_attempt_died_of_is_not_told_of_a_later_one(job: Job) -> None:
+    with pytest.raises(MemoryError), explained(job, PLACE):
+        too_large_an_array()
+    with pytest.raises(ValueError, match="odd"), explained(job, replace(PLACE, rank=0)):
+        raise ValueError("odd")
+    assert told(job).startswith("runs.tuned.ray.max_failures: got more than 3 failures of workers")
+
+
+def test_a_disk_too_full_for_the_meaning_hides_nothing(job: Job) -> None:
+    """The kernel refuses to write anything into files, as it does with a quota."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(file: Path) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        file.write_bytes(b"x")
+
+    try:
+        with pytest.raises(OSError, match="File too large") as caught, explained(job, PLACE):
+            fill(job.work / "history")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.traceback[-1].name == "write_bytes"
+    assert "the last: worker 3: ValueError: odd" in told(job)
+
+
+def test_a_disk_that_took_no_meaning_is_told_by_the_last_failure(job: Job) -> None:
+    hang(job, 0)
+    failed = WorkersFailedError("OSError: [Errno 28] No space left on device")
+    line = str(meaning_of(failed, job, "tuned", max_failures=3))
+    assert line.startswith(f"{job.work}: got a full disk after ")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UserError("train.learning_rate", "got inf", "lower it"),
+        ValueError("can't allocate memory for jokes"),
+        RuntimeError("connection reset by peer"),
+        FileNotFoundError(2, "No such file"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_what_needs_no_meaning_or_has_none_passes_as_it_is(job: Job, error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught, explained(job, PLACE):
+        raise error
+    assert caught.value is error
+    assert list(job.work.iterdir()) == []
+
+
+def test_a_body_that_does_not_fail_leaves_nothing(job: Job) -> None:
+    with explained(job, PLACE):
+        pass
+    assert list(job.work.iterdir()) == []
+
+
+def hang(job: Job, *ranks: int) -> None:
+    """Leave what workers leave that hang."""
+    for rank in ranks:
+        before = set(job.work.iterdir())
+        with ended_by_stall(job.work, rank, 600):
+            pass
+        (file,) = set(job.work.iterdir()) - before
+        file.write_text(f"File all_reduce.py, line {rank}")
+
+
+def test_workers_that_hung_are_named_with_the_last_step_and_their_stacks_are_logged(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"step": 4, "loss": 1.0}, {"step": 6, "loss": 1.0}, {"step": 6, "eval_loss": 1.0}]
+    (job.work / HISTORY).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    hang(job, 0, 2)
+    assert told(job) == (
+        "runs.tuned.train.stall_timeout: got no step within 90 s on workers 0, 2, the last known "
+        "one is 6; see where they hung in the log; raise it if steps take that long"
+    )
+    logged = capsys.readouterr().err
+    for rank in (0, 2):
+        assert f"worker {rank} hung here:\nFile all_reduce.py, line {rank}\n" in logged
+
+
+def test_workers_may_hang_before_the_first_step(job: Job) -> None:
+    hang(job, 1)
+    assert "on workers 1, the last known one is 0;" in told(job)
+
+
+@pytest.mark.parametrize("steps", [[], [20, 100, 90]])
+def test_of_any_other_failure_the_last_one_is_told_and_where_the_run_goes_on(
+    job: Job, steps: list[int]
+) -> None:
+    folder = checkpoint.folder_of(job.work)
+    for step in steps:
+        checkpoint.commit(folder, step, checkpoint.temporary_folder(folder, step))
+    assert told(job) == (
+        "runs.tuned.ray.max_failures: got more than 3 failures of workers, the last: worker 3: "
+        "ValueError: odd; see the log; a worker that was killed may have run out of memory: lower "
+        "train.micro_batch_size then; the same command goes on from step "
+        f"{max(steps, default=0)}"
+    )
+
+
+def test_a_meaning_goes_before_the_stacks_of_those_who_waited_for_that_worker(job: Job) -> None:
+    hang(job, 0)
+    with pytest.raises(MemoryError), explained(job, PLACE):
+        too_large_an_array()
+    assert told(job).startswith("train.micro_batch_size: ")
+
+
+def test_what_earlier_starts_have_left_is_forgotten(job: Job) -> None:
+    forget(job.work)
+    hang(job, 0)
+    with pytest.raises(MemoryError), explained(job, PLACE):
+        too_large_an_array()
+    forget(job.work)
+    assert list(job.work.iterdir()) == []
+    assert told(job).startswith("runs.tuned.ray.max_failures: ")

@@ -1,0 +1,183 @@
+"""What is asked for is held against what is there, before anything is started."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moray.config.schema import Ray
+from moray.errors import UserError
+from moray.workers.cluster import check_cores, connected
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def test_workers_that_fit_pass() -> None:
+    check_cores(Ray(num_workers=CORES), "runs.tuned.ray")
+    check_cores(Ray(num_workers=2 * CORES, resources_per_worker={"CPU": 0.5}), "runs.tuned.ray")
+
+
+def test_more_cpus_than_there_are_cost_one_line() -> None:
+    with pytest.raises(UserError) as caught:
+        check_cores(Ray(num_workers=CORES + 1), "runs.tuned.ray")
+    assert str(caught.value) == (
+        f"runs.tuned.ray.num_workers: got {CORES + 1} workers of 1 CPU each, expected at most "
+        f"{CORES} CPU in all, which is what this machine has; "
+        "lower num_workers or resources_per_worker.CPU"
+    )
+
+
+def test_a_cluster_elsewhere_is_not_held_against_this_machine() -> None:
+    check_cores(Ray(num_workers=10_000, address="auto"), "runs.tuned.ray")
+
+
+@pytest.mark.parametrize(
+    ("resources", "use_gpu", "resource"),
+    [({"CPU": 1, "accelerator": 1}, False, "accelerator"), ({"CPU": 1}, True, "GPU")],
+)
+def test_what_only_ray_knows_of_is_refused_at_once(
+    resources: dict[str, float], use_gpu: bool, resource: str
+) -> None:
+    settings = Ray(num_workers=1, resources_per_worker=resources, use_gpu=use_gpu)
+    with (
+        pytest.raises(UserError, match=f"1 workers of 1 {resource} each, expected at most 0"),
+        connected(settings, "runs.tuned.ray"),
+    ):
+        pytest.fail("nothing may run")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]"])
+def test_an_open_cluster_beyond_this_machine_is_refused(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with (
+        pytest.raises(UserError, match="a cluster beyond this machine, without RAY_AUTH_MODE"),
+        connected(Ray(address=f"{host}:6379"), "runs.tuned.ray"),
+    ):
+        pytest.fail("nothing may run")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "ray://127.0.0.1", "[::1]"])
+def test_an_address_where_no_ray_is_costs_one_line_at_once(host: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"{host}:{free.getsockname()[1]}"
+        with (
+            pytest.raises(
+                UserError, match=f"^runs.tuned.ray.address: got {re.escape(address)}, where no Ray "
+            ),
+            connected(Ray(address=address), "runs.tuned.ray"),
+        ):
+            pytest.fail("nothing may run")
+
+
+def test_the_check_needs_no_ray() -> None:
+    code = (
+        "import sys; from moray.config.schema import Ray; "
+        "from moray.workers.cluster import check_cores; "
+        "check_cores(Ray(num_workers=1), 'x'); sys.exit('ray' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_workers_that_would_leave_no_cpu_for_reading_are_refused_with_the_numbers() -> None:
+    """On a cluster whose CPUs they would all hold; one more, and they are taken."""
+    script = """
+from ray.cluster_utils import Cluster
+from moray.workers.cluster import connected
+from moray.config.schema import Ray
+from moray.errors import UserError
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+try:
+    with connected(Ray(address=cluster.address, num_workers=1), "runs.tuned.ray", True):
+        print("one worker")
+    with connected(Ray(address=cluster.address, num_workers=2), "runs.tuned.ray"):
+        print("two workers from memory")
+    try:
+        with connected(Ray(address=cluster.address, num_workers=2), "runs.tuned.ray", True):
+            print("two workers streaming")
+    except UserError as error:
+        print(error)
+finally:
+    cluster.shutdown()
+"""
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | token,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "one worker",
+        "two workers from memory",
+        "runs.tuned.ray.num_workers: got 2 workers of 1 CPU each with data.loader: stream, "
+        "expected one CPU beside them for reading, of the 2 that the cluster has; "
+        "lower num_workers or resources_per_worker.CPU",
+    ]
+
+
+IN_A_LOCAL_RAY = """
+import os, sys
+from moray.workers.cluster import connected
+from moray.config.schema import Ray
+
+def watch(event, arguments):
+    if event == "open" and str(arguments[0]).endswith("auth_token") and "w" in (arguments[1] or ""):
+        print("written again")
+
+sys.addaudithook(watch)
+os.umask(0)
+with connected(Ray(num_workers=1, resources_per_worker={"CPU": 0.1}), "runs.tuned.ray"):
+    import ray
+    print(ray.get(ray.remote(lambda: "works").remote()))
+"""
+
+
+def in_a_local_ray(home: Path) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    return subprocess.run(
+        [sys.executable, "-c", IN_A_LOCAL_RAY],
+        env=kept | {"HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("existing", [None, 0o644])
+def test_nobody_else_can_read_the_token_of_a_local_ray(
+    tmp_path: Path, existing: int | None
+) -> None:
+    """Not for a moment: it is there for its user alone before Ray looks for one."""
+    token = tmp_path / ".ray/auth_token"
+    if existing is not None:
+        token.parent.mkdir()
+        token.write_text("0123456789abcdef" * 4)
+        token.chmod(existing)
+    done = in_a_local_ray(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["works"]
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert list(token.parent.iterdir()) == [token]
+    assert len(token.read_text()) == 64
+    assert existing is None or token.read_text() == "0123456789abcdef" * 4
+
+
+def test_without_a_place_for_the_token_nothing_is_started(tmp_path: Path) -> None:
+    (tmp_path / ".ray").touch()
+    done = in_a_local_ray(tmp_path)
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1] == (
+        f"moray.errors.UserError: {tmp_path}/.ray/auth_token: got no place for a token that only "
+        "you can read (File exists); make the file yours and its folder writable, or set "
+        "RAY_AUTH_TOKEN"
+    )
