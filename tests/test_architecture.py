@@ -15,7 +15,7 @@ FLOORS = [
     {"tokens"},
     {"corpus"},
     {"workers"},
-    {"config", "provenance", "errors", "console", "processes"},
+    {"config", "provenance", "errors", "console", "machine", "processes"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 GROUND = len(FLOORS) - 1
@@ -23,7 +23,7 @@ GROUND = len(FLOORS) - 1
 # Within training: the driver, what it starts, and down to what all of them know.
 TRAIN_FLOORS = [
     {"driver"},
-    {"launchers", "preflight"},
+    {"entry", "preflight"},
     {"loop"},
     {"supervision"},
     {"checkpoints"},

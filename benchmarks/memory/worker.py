@@ -1,8 +1,6 @@
 """What a worker holds between its backward pass and its step, for each strategy."""
 
 import gc
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from moray.train.engine.footprint import footprint
 from moray.train.engine.step import gradients
 from moray.train.engine.strategies import make_strategy
 from moray.train.feed import feeds
-from moray.train.launchers.torchrun import process_group
 from moray.workers.worker import Worker
 
 ENGINES: dict[str, dict[str, Any]] = {
@@ -56,9 +53,7 @@ def held_by(folder: Path, settings: dict[str, Any], worker: Worker) -> tuple[int
     return held, footprint(run.settings, trained, 0, worker.world_size).total
 
 
-if __name__ == "__main__":
-    folder, engine, output = sys.argv[1:]
-    with process_group("cpu") as worker:
-        found = held_by(Path(folder), ENGINES[engine] | {"compile": False}, worker)
-        if worker.rank == 0:
-            Path(output).write_text(json.dumps(found))
+def measure(arguments: tuple[Path, str], worker: Worker) -> tuple[int, int]:
+    """What `held_by` gives for an engine, without compiled code."""
+    folder, engine = arguments
+    return held_by(folder, ENGINES[engine] | {"compile": False}, worker)

@@ -15,9 +15,9 @@ import typer
 from benchmarks.train.contestants import CORES
 from benchmarks.train.setting import BATCH_SIZE, job, prepare
 from moray.config.schema import Ray
+from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
-from moray.train.launchers import ray_train
 
 SAVE_STEPS, KILLS, SEED = 10, 5, 0
 # Steps between two kills, so that each finds a run that has saved since the last.
@@ -44,9 +44,7 @@ def main(folder: Path | None = None) -> None:
         )
         settings = Ray(num_workers=CORES, max_failures=KILLS)
         # A daemon: the run is left where it is when all kills are done.
-        threading.Thread(
-            target=ray_train.launch, args=(run, settings, "recovery"), daemon=True
-        ).start()
+        threading.Thread(target=run_job, args=(run, settings, "recovery"), daemon=True).start()
         _measure(run)
 
 

@@ -35,8 +35,8 @@ from moray.provenance.manifest import read_manifest
 from moray.tokens.tokenizer import load_tokenizer
 from moray.train import loop
 from moray.train.engine import compilation
+from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
-from moray.train.launchers import ray_train, torchrun
 from moray.workers.worker import Worker
 
 CORES = len(os.sched_getaffinity(0))
@@ -111,14 +111,13 @@ def _all_logits(
     return torch.nn.functional.cross_entropy(logits, targets[:counted], reduction="sum")
 
 
-def _launched(
-    folder: Path, work: Path, launch: Callable[..., Any], workers: int, **settings: Any
-) -> float:
+def _launched(folder: Path, work: Path, launcher: str, workers: int, **settings: Any) -> float:
     threads = CORES // workers
     work.mkdir()
     ray = Ray(num_workers=workers, resources_per_worker={"CPU": threads})
     rows = BATCH_SIZE // workers
-    launch(job(folder, work, threads, **{"micro_batch_size": rows, **settings}), ray, "benchmark")
+    engine = {"launcher": launcher, "micro_batch_size": rows}
+    run_job(job(folder, work, threads, **{**engine, **settings}), ray, "benchmark")
     return _steady(work)
 
 
@@ -194,10 +193,10 @@ CONTESTANTS: dict[str, Callable[[Path, Path], float]] = {
     "+ plain attention: moray": _in_this_process,
 }
 LAUNCHED: dict[str, Callable[[Path, Path], float]] = {
-    "torchrun": partial(_launched, launch=torchrun.launch, workers=1),
-    "Ray": partial(_launched, launch=ray_train.launch, workers=1),
-    "Ray, a worker a core": partial(_launched, launch=ray_train.launch, workers=CORES),
-    "torchrun, a worker a core": partial(_launched, launch=torchrun.launch, workers=CORES),
+    "torchrun": partial(_launched, launcher="torchrun", workers=1),
+    "Ray": partial(_launched, launcher="ray", workers=1),
+    "Ray, a worker a core": partial(_launched, launcher="ray", workers=CORES),
+    "torchrun, a worker a core": partial(_launched, launcher="torchrun", workers=CORES),
 }
 ON_FUNCTIONS: dict[str, Callable[[Path, Path], float]] = {
     "functions: Trainer, its defaults": _trainer_on_functions,

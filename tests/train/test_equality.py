@@ -1,15 +1,13 @@
 """One run, whoever computes it: launchers, strategies and layouts give the same losses."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fleet
 import numpy as np
 import pytest
 import torch
-from fleet import by_ray, by_torchrun, losses
+from fleet import losses, train_all
 from jobs import Make, job_maker
 
 from moray.config.schema import Adapter
@@ -81,28 +79,18 @@ def on(workers: int, jobs: Jobs) -> list[Job]:
 def torchrun_jobs(make_job: Make, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     jobs, folder = jobs_of(make_job, "torchrun"), tmp_path_factory.mktemp("torchrun")
     for workers in (1, 2, 4):
-        by_torchrun(workers, on(workers, jobs), folder)
+        train_all(on(workers, jobs), workers, "torchrun", folder)
     return jobs
 
 
 @pytest.fixture(scope="module")
-def ray_jobs(make_job: Make, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    import ray
-
+def ray_jobs(make_job: Make, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     # Checkpoints don't depend on the launcher.
     jobs = jobs_of(make_job, "ray", save_steps=30, save_total_limit=1)
     folder = tmp_path_factory.mktemp("ray")
-    ray.init(
-        address="local",
-        num_cpus=4,
-        log_to_driver=False,
-        include_dashboard=False,
-        runtime_env={"env_vars": {"PYTHONPATH": str(Path(fleet.__file__).parent)}},
-    )
     for workers in (1, 2, 4):
-        by_ray(workers, on(workers, jobs), folder)
-    yield jobs
-    ray.shutdown()
+        train_all(on(workers, jobs), workers, "ray", folder)
+    return jobs
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "ray"])
@@ -179,7 +167,7 @@ def test_a_checkpoint_goes_on_under_any_strategy_on_any_number_of_workers(
             for step in (20, 30):
                 shutil.rmtree(checkpoint.path_of(checkpoint.folder_of(new.work), step))
             moved.append((name, job, new))
-    by_torchrun(workers, [new for *_, new in moved], tmp_path)
+    train_all([new for *_, new in moved], workers, "torchrun", tmp_path / "workers")
     for name, job, new in moved:
         assert len(losses(new)) == 20, name
         assert losses(new) == pytest.approx(losses(job)[10:], rel=1e-5), name

@@ -12,8 +12,13 @@ import pytest
 from moray.config.schema import Ray
 from moray.errors import UserError
 from moray.workers.cluster import check_cores, connected
+from moray.workers.launch import Launch
 
 CORES = len(os.sched_getaffinity(0))
+
+
+def launch_of(settings: Ray) -> Launch:
+    return Launch(settings, "runs.tuned.ray", Path("."), "ray", timeout=60)
 
 
 def test_workers_that_fit_pass() -> None:
@@ -37,7 +42,7 @@ def test_a_cluster_elsewhere_is_not_held_against_this_machine() -> None:
 
 @pytest.mark.parametrize(
     ("resources", "use_gpu", "resource"),
-    [({"CPU": 1, "accelerator": 1}, False, "accelerator"), ({"CPU": 1}, True, "GPU")],
+    [({"CPU": 1, "accelerator": 1}, False, "accelerator")],
 )
 def test_what_only_ray_knows_of_is_refused_at_once(
     resources: dict[str, float], use_gpu: bool, resource: str
@@ -45,7 +50,7 @@ def test_what_only_ray_knows_of_is_refused_at_once(
     settings = Ray(num_workers=1, resources_per_worker=resources, use_gpu=use_gpu)
     with (
         pytest.raises(UserError, match=f"1 workers of 1 {resource} each, expected at most 0"),
-        connected(settings, "runs.tuned.ray"),
+        connected(launch_of(settings)),
     ):
         pytest.fail("nothing may run")
 
@@ -57,7 +62,7 @@ def test_an_open_cluster_beyond_this_machine_is_refused(
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with (
         pytest.raises(UserError, match="a cluster beyond this machine, without RAY_AUTH_MODE"),
-        connected(Ray(address=f"{host}:6379"), "runs.tuned.ray"),
+        connected(launch_of(Ray(address=f"{host}:6379"))),
     ):
         pytest.fail("nothing may run")
 
@@ -71,7 +76,7 @@ def test_an_address_where_no_ray_is_costs_one_line_at_once(host: str) -> None:
             pytest.raises(
                 UserError, match=f"^runs.tuned.ray.address: got {re.escape(address)}, where no Ray "
             ),
-            connected(Ray(address=address), "runs.tuned.ray"),
+            connected(launch_of(Ray(address=address))),
         ):
             pytest.fail("nothing may run")
 
@@ -88,19 +93,26 @@ def test_the_check_needs_no_ray() -> None:
 def test_workers_that_would_leave_no_cpu_for_reading_are_refused_with_the_numbers() -> None:
     """On a cluster whose CPUs they would all hold; one more, and they are taken."""
     script = """
+from pathlib import Path
 from ray.cluster_utils import Cluster
+from moray.workers.launch import Launch
 from moray.workers.cluster import connected
 from moray.config.schema import Ray
 from moray.errors import UserError
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+
+def launch(workers, streams):
+    ray = Ray(address=cluster.address, num_workers=workers)
+    return Launch(ray, "runs.tuned.ray", Path("."), "ray", 60, streams=streams)
+
 try:
-    with connected(Ray(address=cluster.address, num_workers=1), "runs.tuned.ray", True):
+    with connected(launch(1, True)):
         print("one worker")
-    with connected(Ray(address=cluster.address, num_workers=2), "runs.tuned.ray"):
+    with connected(launch(2, False)):
         print("two workers from memory")
     try:
-        with connected(Ray(address=cluster.address, num_workers=2), "runs.tuned.ray", True):
+        with connected(launch(2, True)):
             print("two workers streaming")
     except UserError as error:
         print(error)
@@ -127,6 +139,8 @@ finally:
 
 IN_A_LOCAL_RAY = """
 import os, sys
+from pathlib import Path
+from moray.workers.launch import Launch
 from moray.workers.cluster import connected
 from moray.config.schema import Ray
 
@@ -136,7 +150,8 @@ def watch(event, arguments):
 
 sys.addaudithook(watch)
 os.umask(0)
-with connected(Ray(num_workers=1, resources_per_worker={"CPU": 0.1}), "runs.tuned.ray"):
+ray = Ray(num_workers=1, resources_per_worker={"CPU": 0.1})
+with connected(Launch(ray, "runs.tuned.ray", Path("."), "ray", 60)):
     import ray
     print(ray.get(ray.remote(lambda: "works").remote()))
 """

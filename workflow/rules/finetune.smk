@@ -13,6 +13,8 @@ rule finetune_run:
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: plan.train_threads(EXPERIMENT, wildcards.run)
+    resources:
+        gpu=lambda wildcards: plan.train_gpus(EXPERIMENT, wildcards.run),
     params:
         code=code("finetune"),
         cfg=lambda wildcards: plan.train_config(EXPERIMENT, wildcards.run),

@@ -13,6 +13,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+from moray.config.layout import Layout, lay_out_here
 from moray.config.schema import (
     CHAT_FORMATS,
     Dataset,
@@ -190,9 +191,19 @@ def generate_config(experiment: Experiment, run: str) -> dict[str, Any]:
 
 
 def train_threads(experiment: Experiment, run: str) -> int:
-    """CPUs that a run's workers take on this machine."""
-    ray = experiment.runs[run].ray
-    return math.ceil(ray.num_workers * ray.resources_per_worker.get("CPU", 1))
+    """Cores of this machine that a run's workers take."""
+    cores = experiment.runs[run].ray.resources_per_worker.get("CPU", 1)
+    return math.ceil(_train_layout(experiment, run).num_workers * cores)
+
+
+def train_gpus(experiment: Experiment, run: str) -> int:
+    """GPUs of this machine that a run's workers take."""
+    return _train_layout(experiment, run).num_gpus
+
+
+def _train_layout(experiment: Experiment, run: str) -> Layout:
+    section = experiment.runs[run]
+    return lay_out_here(section.ray, section.train.global_batch_size)
 
 
 def evaluate_execution(experiment: Experiment, run: str) -> dict[str, Any]:

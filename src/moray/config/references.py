@@ -43,7 +43,8 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
         yield from _known(f"runs.{name}.model.run", run.model.run, experiment.runs, "runs")
     else:
         yield from _known(f"runs.{name}.model", run.model, experiment.models, "models")
-    if run.train.global_batch_size % run.ray.num_workers:
+    workers = run.ray.num_workers
+    if workers != "auto" and run.train.global_batch_size % workers:
         yield UserError(
             f"runs.{name}.train.global_batch_size",
             f"got {run.train.global_batch_size}, expected a multiple of ray.num_workers "

@@ -16,16 +16,15 @@ from moray.provenance.manifest import MANIFEST, write_json
 from moray.provenance.versions import software
 from moray.tokens.remote import copy_to
 from moray.train.checkpoints import checkpoint
+from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
-from moray.train.launchers import ray_train, torchrun
 from moray.train.preflight import faults
-from moray.train.supervision.failures import WorkersFailedError, forget, meaning_of
+from moray.train.supervision.failures import forget, meaning_of
 from moray.train.supervision.lock import sole_driver
 from moray.train.supervision.progress import shown
 from moray.train.supervision.requests import Requests, beside_signals, stopped_by_signals
-
-_LAUNCHERS = {"ray": ray_train.launch, "torchrun": torchrun.launch}
+from moray.workers.launch import WorkersFailedError
 
 
 def run_training(
@@ -99,16 +98,15 @@ def run_training(
 
 
 def _launched(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
-    """Facts of a training that came to its end, or to one that was asked for."""
+    """What the loop returned, at the end of the run or where it was asked to stop."""
     requests = Requests(job.work.parent)
-    launch = _LAUNCHERS[job.settings.launcher]
     with sole_driver(job.work):
         # Of earlier starts; what was asked for while this process came up holds.
         forget(job.work)
         requests.forget(before=psutil.Process().create_time())
         with shown(job.work, run), stopped_by_signals(requests, run):
             try:
-                return beside_signals(lambda: launch(job, ray_settings, run))
+                return beside_signals(lambda: run_job(job, ray_settings, run))
             except WorkersFailedError as error:
                 raise meaning_of(error, job, run, ray_settings.max_failures) from error
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from moray.config.layout import lay_out_here
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
 from moray.model.shapes import Shapes, num_adapter_parameters, num_parameters
@@ -42,7 +43,7 @@ def faults(
         work: folder of its checkpoints; None if it isn't known yet.
     """
     found = [
-        *_processors(run, ray),
+        *_processors(run, ray, settings.global_batch_size),
         *_libraries(run, settings, adapter, ray),
         *_writable(f"runs.{run}.ray.storage_path", Path(ray.storage_path)),
         *_writable("the working directory", results),
@@ -52,8 +53,10 @@ def faults(
     whole = num_parameters(shapes)
     trained = whole if adapter is None else num_adapter_parameters(shapes, adapter.rank)
     frozen = 0 if adapter is None else whole
-    if ray.address == "local" and (ray.use_gpu is False or not _gpus_are_there()):
-        found += _memory(run, settings, ray, trained, frozen)
+    if ray.address == "local":
+        layout = lay_out_here(ray, settings.global_batch_size)
+        if not layout.use_gpu:
+            found += _memory(run, settings, layout.num_workers, trained, frozen)
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
         kept = min(kept, -(-settings.max_steps // settings.save_steps))
@@ -65,22 +68,11 @@ def faults(
     return found
 
 
-def _processors(run: str, ray: Ray) -> Iterator[UserError]:
+def _processors(run: str, ray: Ray, batch_size: int) -> Iterator[UserError]:
     try:
-        check_cores(ray, f"runs.{run}.ray")
+        check_cores(ray, f"runs.{run}.ray", batch_size)
     except UserError as error:
         yield error
-    if ray.address == "local" and ray.use_gpu is True:
-        # Takes seconds, so only where it is asked for.
-        import torch
-
-        if (there := torch.cuda.device_count()) < ray.num_workers:
-            yield UserError(
-                f"runs.{run}.ray.use_gpu",
-                f"got true for {ray.num_workers} workers, expected a GPU for each; this machine "
-                f"has {there}",
-                "set it to auto, or lower num_workers",
-            )
 
 
 def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> Iterator[UserError]:
@@ -101,20 +93,17 @@ def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> 
         )
 
 
-def _gpus_are_there() -> bool:
-    """Without PyTorch, which takes seconds to say so."""
-    return any(Path("/dev", name).exists() for name in ("nvidiactl", "kfd"))
-
-
-def _memory(run: str, settings: Train, ray: Ray, trained: int, frozen: int) -> Iterator[UserError]:
-    each = footprint(settings, trained, frozen, ray.num_workers).total
+def _memory(
+    run: str, settings: Train, workers: int, trained: int, frozen: int
+) -> Iterator[UserError]:
+    each = footprint(settings, trained, frozen, workers).total
     there = psutil.virtual_memory().available
     if _CONTAINER.exists() and (limit := _CONTAINER.read_text().strip()).isdigit():
         there = min(there, int(limit))
-    if each * ray.num_workers > there:
+    if each * workers > there:
         yield UserError(
             f"runs.{run}.ray.num_workers",
-            f"got {ray.num_workers} workers that hold {each / 1e9:,.1f} GB each in weights, "
+            f"got {workers} workers that hold {each / 1e9:,.1f} GB each in weights, "
             f"gradients and optimizer state, expected what fits into the {there / 1e9:,.1f} GB of "
             "memory that are free",
             "lower it, set train.strategy: fsdp2, or train an adapter",

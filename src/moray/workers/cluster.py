@@ -1,4 +1,4 @@
-"""Where Ray is: on this machine for the time of a run, or a cluster that is there already."""
+"""Where Ray is: started on this machine for a run, or a cluster that exists already."""
 
 import ipaddress
 import os
@@ -8,10 +8,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
+from moray import machine
+from moray.config.layout import Layout, check_gpus, lay_out, lay_out_here
 from moray.config.schema import Ray
 from moray.errors import UserError
+from moray.workers.launch import Launch, on_this_machine
 
 _LOCAL = "local"
 
@@ -38,61 +40,97 @@ _LOCAL_ENVIRONMENT = {
 }
 
 
-def check_cores(settings: Ray, path: str) -> None:
-    """Hold what local workers ask for against this machine, before anything is started.
+def check_cores(settings: Ray, path: str, batch_size: int | None = None) -> None:
+    """Compare what local workers need with this machine, before anything is started.
 
     Raises:
-        UserError: if they ask for more CPUs than there are.
+        UserError: if they need more CPUs or GPUs than there are.
     """
     if settings.address == _LOCAL:
+        layout = lay_out_here(settings, batch_size)
+        check_gpus(layout, len(machine.gpus()), path)
         wanted = {"CPU": settings.resources_per_worker.get("CPU", 0)}
-        _check(wanted, settings.num_workers, {"CPU": _cores()}, path, "this machine")
+        _check(wanted, layout.num_workers, {"CPU": machine.cores()}, path, "this machine")
 
 
 @contextmanager
-def connected(settings: Ray, path: str, streams: bool = False) -> Iterator[bool]:
+def connected(launch: Launch) -> Iterator[Layout]:
     """Connect to Ray for the body; a local Ray is started before and ended after it.
 
-    Args:
-        settings: the `ray` section of the config.
-        path: of that section in the config, for errors.
-        streams: whether Ray Data feeds the workers, for which its tasks need a CPU beside them.
-
     Yields:
-        Whether workers get a GPU each.
+        How many workers there are, and whether each gets a GPU.
 
     Raises:
-        UserError: if the workers ask for more than there is, Ray's token can't be kept private, or
+        UserError: if the workers need more than there is, Ray's token can't be kept private, or
             no Ray is at the address.
     """
-    check_cores(settings, path)
+    settings, path = launch.ray, launch.path
+    check_cores(settings, path, launch.batch_size)
     os.environ.update(_ENVIRONMENT)
-    if settings.address == _LOCAL:
-        os.environ.update(_LOCAL_ENVIRONMENT)
     _check_authentication(settings, path)
     if settings.address == _LOCAL:
+        os.environ.update(_LOCAL_ENVIRONMENT)
         _keep_token_private()
+        with on_this_machine(launch) as layout, _local_ray(launch, layout):
+            _check_resources(launch, layout, "this machine")
+            yield layout
+    else:
+        with _cluster(launch):
+            there = _ray_resources()
+            layout = lay_out(settings, there.get("CPU", 0), there.get("GPU", 0), launch.batch_size)
+            check_gpus(layout, there.get("GPU", 0), path)
+            _check_resources(launch, layout, "the cluster")
+            yield layout
+
+
+@contextmanager
+def _local_ray(launch: Launch, layout: Layout) -> Iterator[None]:
     import ray
 
-    options: dict[str, Any] = {"log_to_driver": False}
-    if settings.address == _LOCAL:
+    ray.init(
+        address=_LOCAL,
+        log_to_driver=False,
         # The workers may hold all cores: tasks then share them with the workers.
-        options["num_cpus"] = _cores() + streams
-        options["object_store_memory"] = _OBJECT_STORE_BYTES * (4 if streams else 1)
-        options["include_dashboard"] = settings.include_dashboard
-    with _answering(settings, path):
-        ray.init(address=settings.address, **options)
+        num_cpus=machine.cores() + launch.streams,
+        num_gpus=layout.num_gpus,
+        object_store_memory=_OBJECT_STORE_BYTES * (4 if launch.streams else 1),
+        include_dashboard=launch.ray.include_dashboard,
+    )
     try:
-        there = ray.cluster_resources()
-        wanted = {"GPU": 1.0} | settings.resources_per_worker
-        enough = there.get("GPU", 0) >= settings.num_workers * wanted["GPU"]
-        use_gpu = enough if settings.use_gpu == "auto" else settings.use_gpu
-        if not use_gpu:
-            wanted = dict(settings.resources_per_worker)
-        _check(wanted, settings.num_workers, there, path, "the cluster", streams)
-        yield use_gpu
+        yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _cluster(launch: Launch) -> Iterator[None]:
+    import ray
+
+    with _answering(launch.ray, launch.path):
+        ray.init(address=launch.ray.address, log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _ray_resources() -> dict[str, float]:
+    """What the Ray that this process is connected to has in all, by name."""
+    import ray
+
+    resources: dict[str, float] = ray.cluster_resources()
+    return resources
+
+
+def worker_resources(settings: Ray, layout: Layout) -> dict[str, float]:
+    """What Ray reserves for each worker, by name."""
+    wanted = {"GPU": 1.0} | settings.resources_per_worker
+    return {name: share for name, share in wanted.items() if name != "GPU" or layout.use_gpu}
+
+
+def _check_resources(launch: Launch, layout: Layout, where: str) -> None:
+    wanted = worker_resources(launch.ray, layout)
+    _check(wanted, layout.num_workers, _ray_resources(), launch.path, where, launch.streams)
 
 
 def _check(
@@ -119,10 +157,6 @@ def _check(
                 f"expected at most {available:g} {resource} in all, which is what {where} has",
                 f"lower num_workers or resources_per_worker.{resource}",
             )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_authentication(settings: Ray, path: str) -> None:
@@ -153,8 +187,6 @@ def _answering(settings: Ray, path: str) -> Iterator[None]:
             _knock(settings.endpoint)
         yield
     except ConnectionError as error:
-        if settings.address == _LOCAL:
-            raise
         raise UserError(
             f"{path}.address",
             f"got {settings.address}, where no Ray answers",

@@ -14,8 +14,9 @@ from moray.errors import UserError
 from moray.train.checkpoints import checkpoint
 from moray.train.history import HISTORY
 from moray.train.job import Job
-from moray.train.supervision.failures import WorkersFailedError, explained, forget, meaning_of
+from moray.train.supervision.failures import explained, forget, meaning_of
 from moray.train.supervision.stall import ended_by_stall
+from moray.workers.launch import WorkersFailedError
 from moray.workers.worker import Worker
 
 PLACE = Worker(rank=3, world_size=4, device=torch.device("cpu"))

@@ -73,9 +73,13 @@ class Ray(Section):
         description="`local` starts Ray on this machine for the run; else a cluster's address, "
         "`host:port` or `ray://host:port`, or `auto` for the one that this machine belongs to.",
     )
-    num_workers: PositiveInt = execution_only(2, description="Training processes.")
+    num_workers: Literal["auto"] | PositiveInt = execution_only(
+        "auto",
+        description="Training processes. `auto`: one for each GPU, as far as they divide "
+        "`train.global_batch_size` evenly; without a GPU, two.",
+    )
     use_gpu: Literal["auto"] | bool = execution_only(
-        "auto", description="Whether each worker gets a GPU; `auto`: where there is one for each."
+        "auto", description="Whether each worker gets a GPU; `auto`: if there is one for each."
     )
     resources_per_worker: dict[str, Annotated[float, Field(gt=0)]] = execution_only(
         {"CPU": 1.0}, description="What Ray reserves for each worker; CPUs are its threads."

@@ -22,6 +22,7 @@ from moray.train.checkpoints.checkpoint import folder_of, newest_step
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.supervision import stall
+from moray.workers.launch import WorkersFailedError
 from moray.workers.worker import Worker
 
 _MEANING = "failure.json"
@@ -30,10 +31,6 @@ _MEANING = "failure.json"
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc")
 _NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 _A_FEW_MEGABYTES = 8 * 2**20
-
-
-class WorkersFailedError(Exception):
-    """Workers failed more often than the config allows; the text is of the last failure."""
 
 
 @contextmanager

@@ -5,7 +5,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from moray.config.schema import Train
+
 _PREFIX = "stalled-"
+
+
+def collective_timeout(settings: Train) -> float:
+    """Seconds after which a collective gives up.
+
+    Later than the worker that keeps the others waiting: that one's stacks are worth having.
+    """
+    return 2 * settings.stall_timeout
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""PyTorch's elastic agent as the launcher, from the driver on."""
+"""A job on workers that PyTorch's elastic agent starts, from the driver on."""
 
 import fcntl
 import json
@@ -18,9 +18,9 @@ from pydantic import TypeAdapter
 from moray.config.schema import Ray, execution_keys, result_keys
 from moray.errors import UserError
 from moray.train.checkpoints import checkpoint
+from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
-from moray.train.launchers.torchrun import launch
 from moray.train.loop import train
 from moray.workers.worker import Worker
 
@@ -40,25 +40,26 @@ def test_a_run_is_recorded_with_the_losses_of_one_process(
 
 
 def test_a_fault_reaches_the_user_and_spends_no_restart(make_job: Any, tmp_path: Path) -> None:
-    job = make_job(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0)
+    job = make_job(launcher="torchrun", learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0)
     with pytest.raises(UserError, match="at step 2"):
-        launch(job, Ray(num_workers=1), "name")
+        run_job(job, Ray(num_workers=1), "name")
     assert len(losses(job)) == 1
 
 
 def test_more_workers_than_cores_are_refused(make_job: Any) -> None:
     with pytest.raises(UserError, match=r"runs\.name\.ray\.num_workers: got 10000 workers"):
-        launch(make_job(), Ray(num_workers=10_000), "name")
+        run_job(make_job(launcher="torchrun"), Ray(num_workers=10_000), "name")
 
 
 def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(
     make_job: Any, alone: Worker
 ) -> None:
-    undisturbed, killed = make_job("undisturbed", max_steps=60), make_job("killed", max_steps=60)
+    undisturbed = make_job("undisturbed", max_steps=60)
+    killed = make_job("killed", max_steps=60, launcher="torchrun")
     train(undisturbed, alone)
     killing = threading.Thread(target=kill_once, args=(killed,))
     killing.start()
-    facts = launch(killed, Ray(num_workers=1, max_failures=1), "name")
+    facts = run_job(killed, Ray(num_workers=1, max_failures=1), "name")
     killing.join()
     assert facts["resumed_from"] >= 4
     assert losses(killed) == losses(undisturbed)
@@ -73,7 +74,7 @@ def kill_once(job: Job) -> None:
             command = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"moray.train.launchers.torchrun" in command and is_mine(int(process.name)):
+        if b"moray.workers.torchrun" in command and is_mine(int(process.name)):
             os.kill(int(process.name), signal.SIGKILL)
             return
     raise AssertionError("no worker was found")
@@ -85,13 +86,13 @@ def is_mine(process: int) -> bool:
 
 
 def test_workers_end_with_the_process_that_started_them(make_job: Any, tmp_path: Path) -> None:
-    job = make_job(max_steps=10**6, compile=False)
+    job = make_job(max_steps=10**6, compile=False, launcher="torchrun")
     script = (
         "import sys; from pathlib import Path; from pydantic import TypeAdapter\n"
         "from moray.config.schema import Ray; from moray.train.job import Job\n"
-        "from moray.train.launchers.torchrun import launch\n"
+        "from moray.train.entry import run_job\n"
         "job = TypeAdapter(Job).validate_json(Path(sys.argv[1]).read_bytes())\n"
-        "launch(job, Ray(num_workers=1), 'name')\n"
+        "run_job(job, Ray(num_workers=1), 'name')\n"
     )
     (tmp_path / "job.json").write_bytes(TypeAdapter(Job).dump_json(job))
     driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "job.json")])

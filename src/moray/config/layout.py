@@ -1,0 +1,99 @@
+"""How many workers a stage has and what each computes on, from the config and the machine."""
+
+import math
+from dataclasses import dataclass
+
+from moray import machine
+from moray.config.schema import Ray
+from moray.errors import UserError
+
+# Of `num_workers: auto` where there is no GPU.
+_CPU_WORKERS = 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Workers and GPUs of a stage.
+
+    Attributes:
+        num_workers: processes.
+        num_gpus: GPUs that all of them take; 0 if they compute on the CPU.
+        note: why GPUs that are there stay unused; None if none do.
+    """
+
+    num_workers: int
+    num_gpus: int
+    note: str | None = None
+
+    @property
+    def use_gpu(self) -> bool:
+        """Whether each worker computes on a GPU."""
+        return self.num_gpus > 0
+
+
+def lay_out(ray: Ray, cores: float, gpus: float, batch_size: int | None = None) -> Layout:
+    """The layout of a stage; `check_gpus` says whether there are enough GPUs for it.
+
+    Args:
+        ray: the `ray` section.
+        cores: that there are.
+        gpus: that there are.
+        batch_size: rows that the workers must divide evenly; None if any number will do.
+    """
+    share = ray.resources_per_worker.get("GPU", 1.0)
+    room = math.floor(gpus / share)
+    use_gpu = room > 0 if ray.use_gpu == "auto" else ray.use_gpu
+    if ray.num_workers == "auto":
+        workers = max(1, room if use_gpu else _cpu_workers(ray, cores))
+        workers = _largest_divisor(batch_size, workers) if batch_size else workers
+    else:
+        workers = ray.num_workers
+        use_gpu = use_gpu and (ray.use_gpu is True or workers <= room)
+    used = math.ceil(workers * share) if use_gpu else 0
+    return Layout(workers, used, _unused(ray, workers, used, gpus, batch_size))
+
+
+def lay_out_here(ray: Ray, batch_size: int | None = None) -> Layout:
+    """The layout of a stage on this machine; see `lay_out`."""
+    return lay_out(ray, machine.cores(), len(machine.gpus()), batch_size)
+
+
+def check_gpus(layout: Layout, gpus: float, path: str) -> None:
+    """Make sure that there are enough GPUs.
+
+    Args:
+        layout: of the stage.
+        gpus: that there are.
+        path: of the `ray` section in the config.
+
+    Raises:
+        UserError: if there are fewer than the layout takes.
+    """
+    if layout.num_gpus > gpus:
+        raise UserError(
+            f"{path}.use_gpu",
+            f"true for {layout.num_workers} workers needs {layout.num_gpus} GPUs, and there are "
+            f"{gpus:g}",
+            "set it to auto, or lower num_workers",
+        )
+
+
+def _cpu_workers(ray: Ray, cores: float) -> int:
+    return min(_CPU_WORKERS, int(cores / ray.resources_per_worker.get("CPU", 1.0)))
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    return next(divisor for divisor in range(min(limit, number), 0, -1) if number % divisor == 0)
+
+
+def _unused(ray: Ray, workers: int, used: int, gpus: float, batch_size: int | None) -> str | None:
+    if used >= gpus or ray.use_gpu is False:
+        return None
+    if used == 0:
+        return (
+            f"using the CPU: {workers} workers need a GPU each, and there are {gpus:g}; set "
+            "ray.num_workers to auto to use them"
+        )
+    if ray.num_workers == "auto":
+        return f"using {used} of {gpus:g} GPUs: more workers don't divide {batch_size} rows evenly"
+    return f"using {used} of {gpus:g} GPUs, because ray.num_workers is {workers}"

@@ -1,0 +1,47 @@
+"""Running a job on workers."""
+
+from typing import Any
+
+from moray.config.schema import Ray
+from moray.train.engine.memory import uncollected
+from moray.train.job import Job
+from moray.train.supervision.stall import collective_timeout
+from moray.workers.launch import Launch
+from moray.workers.run import run_on_workers
+from moray.workers.worker import Worker
+
+
+def run_job(job: Job, ray: Ray, run: str) -> dict[str, Any]:
+    """Train a job on as many workers as the config says.
+
+    Args:
+        job: the job.
+        ray: the `ray` section of the run.
+        run: its name.
+
+    Returns:
+        What the loop returned.
+
+    Raises:
+        UserError: the first that any worker raised, or if the workers need more than there is.
+        WorkersFailedError: if workers were lost or failed more often than the config allows.
+    """
+    launch = Launch(
+        ray=ray,
+        path=f"runs.{run}.ray",
+        folder=job.work,
+        launcher=job.settings.launcher,
+        timeout=collective_timeout(job.settings),
+        batch_size=job.settings.global_batch_size,
+        streams=job.rows_url is not None,
+    )
+    # The same on all workers.
+    return run_on_workers(train_on_worker, job, launch)[0]
+
+
+def train_on_worker(job: Job, worker: Worker) -> dict[str, Any]:
+    """The training loop, imported in the worker alone: its libraries take seconds to load."""
+    # Garbage collections during these imports would take half a second.
+    with uncollected():
+        from moray.train.loop import train
+    return train(job, worker)

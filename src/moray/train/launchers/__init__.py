@@ -1,1 +1,0 @@
-"""Who starts the workers: Ray Train, or PyTorch's elastic agent."""

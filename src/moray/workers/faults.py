@@ -1,0 +1,40 @@
+"""The first fault of any worker, where all workers and the driver see it.
+
+A worker that waits for the others in a collective can't be sent anything through the process
+group. So the fault is a file, in a folder that all of them reach.
+"""
+
+import json
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from moray.errors import UserError
+
+
+class FirstFault:
+    """A `UserError` that ends all workers; of several, the first one recorded."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use a folder that all workers share."""
+        self._file = folder / "fault.json"
+
+    def record(self, error: UserError) -> None:
+        """Publish a fault, unless there is one."""
+        written = self._file.with_name(f"{self._file.name}.tmp-{uuid.uuid4().hex[:8]}")
+        written.write_text(json.dumps(error.args))
+        try:
+            # Whole or not at all, and never in place of an earlier one.
+            with suppress(FileExistsError):
+                os.link(written, self._file)
+        finally:
+            written.unlink()
+
+    def found(self) -> UserError | None:
+        """The fault, if a worker has recorded one."""
+        return UserError(*json.loads(self._file.read_text())) if self._file.exists() else None
+
+    def clear(self) -> None:
+        """Remove the fault of an earlier start."""
+        self._file.unlink(missing_ok=True)

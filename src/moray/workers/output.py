@@ -1,0 +1,57 @@
+"""What workers print, brought into the log of the stage that started them."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_PREFIX = "output-"
+_POLL_SECONDS = 0.5
+
+
+def redirect_output(folder: Path, rank: int) -> None:
+    """Send standard output and error of this process, of C code too, into a file of its rank."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with (folder / f"{_PREFIX}{rank}.txt").open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+
+@contextmanager
+def followed_output(folder: Path) -> Iterator[None]:
+    """During the body, copy what workers print to standard error, each line with its rank."""
+    for file in folder.glob(f"{_PREFIX}*.txt"):
+        file.unlink()
+    copied: dict[Path, int] = {}
+    ended = threading.Event()
+
+    def follow() -> None:
+        while not ended.wait(_POLL_SECONDS):
+            _copy(folder, copied)
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
+        _copy(folder, copied, last=True)
+
+
+def _copy(folder: Path, copied: dict[Path, int], last: bool = False) -> None:
+    for file in sorted(folder.glob(f"{_PREFIX}*.txt")):
+        with file.open("rb") as stream:
+            stream.seek(copied.get(file, 0))
+            lines = stream.read().splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n") and not last:
+            # The rest of the line is still to come.
+            lines.pop()
+        copied[file] = copied.get(file, 0) + sum(map(len, lines))
+        rank = file.stem.removeprefix(_PREFIX)
+        for line in lines:
+            print(f"[worker {rank}] {line.decode(errors='replace').rstrip()}", file=sys.stderr)
+    sys.stderr.flush()

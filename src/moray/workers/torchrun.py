@@ -1,0 +1,118 @@
+"""Starting workers with PyTorch's elastic agent, as `torchrun` does; without Ray."""
+
+import os
+import pickle
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from moray.processes import die_with_parent
+from moray.workers.cluster import check_cores
+from moray.workers.entry import EntryPoint, run_entry_point
+from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
+from moray.workers.worker import Worker
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+
+def run(
+    entry_point: EntryPoint[Argument, Result], argument: Argument, launch: Launch
+) -> list[Result] | None:
+    """Run an entry point on workers of this machine; if one is lost, all start again.
+
+    Returns:
+        The results by rank; None if a worker had a fault.
+
+    Raises:
+        UserError: if the workers need more than there is.
+        WorkersFailedError: if workers were lost or failed more often than the config allows.
+    """
+    check_cores(launch.ray, launch.path)
+    with on_this_machine(launch) as layout, TemporaryDirectory(prefix="moray-") as folder:
+        task, results = Path(folder, "task.pickle"), Path(folder, "results.pickle")
+        device = "gpu" if layout.use_gpu else "cpu"
+        work = (entry_point, argument, device, launch.folder, launch.timeout)
+        # Modules are found there as they are here, which Ray sees to by itself.
+        task.write_bytes(pickle.dumps(sys.path) + pickle.dumps(work))
+        _start(layout.num_workers, [str(task), str(results)], launch.ray.max_failures)
+        # Of our own making, in a folder that only this user can write to.
+        gathered: list[Result] | None = pickle.loads(results.read_bytes())
+        return gathered
+
+
+def _start(workers: int, arguments: list[str], max_restarts: int) -> None:
+    with TemporaryDirectory(prefix="moray-") as logs:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=workers,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=max_restarts,
+            monitor_interval=0.2,
+            logs_specs=DefaultLogsSpecs(log_dir=logs),
+        )
+        try:
+            elastic_launch(config, sys.executable)("-m", __name__, *arguments)
+        except ChildFailedError as error:
+            _, failure = error.get_first_failure()
+            raise WorkersFailedError(f"worker {failure.local_rank}: {failure.message}") from error
+
+
+@contextmanager
+def process_group(device_type: str, timeout: float) -> Iterator[Worker]:
+    """Be one of the workers for the body.
+
+    Args:
+        device_type: `gpu` or `cpu`.
+        timeout: seconds after which a collective fails.
+    """
+    die_with_parent()
+    device = torch.device("cpu")
+    if device_type == "gpu":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        # Checkpoints go through main memory, and so through gloo, on GPUs too.
+        "cpu:gloo,cuda:nccl" if device_type == "gpu" else "gloo",
+        timeout=timedelta(seconds=timeout),
+    )
+    try:
+        yield Worker(dist.get_rank(), dist.get_world_size(), device)
+    finally:
+        dist.destroy_process_group()
+
+
+@record
+def _main(task: str, results: str) -> None:
+    with Path(task).open("rb") as file:
+        sys.path[:] = pickle.load(file)
+        entry_point, argument, device_type, folder, timeout = pickle.load(file)
+    with process_group(device_type, timeout) as worker:
+        gathered = run_entry_point(entry_point, argument, worker, folder)
+        if worker.rank == 0:
+            Path(results).write_bytes(pickle.dumps(gathered))
+        if gathered is None:
+            # A thread may wait in a collective for a worker that has failed, and would keep the
+            # process group from closing. The agent takes any other status for a failure.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

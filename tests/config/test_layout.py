@@ -1,0 +1,66 @@
+from typing import Any
+
+import pytest
+
+from moray.config.layout import check_gpus, lay_out
+from moray.config.schema import Ray
+from moray.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("ray", "gpus", "batch_size", "workers", "used"),
+    [
+        ({}, 0, 16, 2, 0),
+        ({}, 1, 16, 1, 1),
+        ({}, 8, 16, 8, 8),
+        ({}, 6, 16, 4, 4),
+        ({}, 3, None, 3, 3),
+        ({}, 0, 1, 1, 0),
+        ({"use_gpu": False}, 8, 16, 2, 0),
+        ({"num_workers": 2}, 1, 16, 2, 0),
+        ({"num_workers": 1}, 4, 16, 1, 1),
+        ({"num_workers": 4, "resources_per_worker": {"GPU": 0.5}}, 2, 16, 4, 2),
+        ({"resources_per_worker": {"GPU": 2}}, 8, 16, 4, 8),
+        ({"num_workers": 2, "use_gpu": True}, 1, 16, 2, 2),
+    ],
+)
+def test_each_gpu_gets_a_worker_and_two_train_without_one(
+    ray: dict[str, Any], gpus: int, batch_size: int | None, workers: int, used: int
+) -> None:
+    layout = lay_out(Ray(**ray), cores=16, gpus=gpus, batch_size=batch_size)
+    assert (layout.num_workers, layout.num_gpus, layout.use_gpu) == (workers, used, used > 0)
+
+
+def test_one_core_gets_one_worker() -> None:
+    assert lay_out(Ray(), cores=1, gpus=0, batch_size=16).num_workers == 1
+
+
+@pytest.mark.parametrize(
+    ("ray", "gpus", "note"),
+    [
+        (
+            {"num_workers": 2},
+            1,
+            "using the CPU: 2 workers need a GPU each, and there are 1; set",
+        ),
+        ({}, 6, "using 4 of 6 GPUs: more workers don't divide 16 rows evenly"),
+        ({"num_workers": 1}, 2, "using 1 of 2 GPUs, because ray.num_workers is 1"),
+    ],
+)
+def test_gpus_that_stay_unused_are_mentioned(ray: dict[str, Any], gpus: int, note: str) -> None:
+    told = lay_out(Ray(**ray), cores=16, gpus=gpus, batch_size=16).note
+    assert told is not None
+    assert told.startswith(note)
+
+
+@pytest.mark.parametrize(("ray", "gpus"), [({}, 0), ({}, 4), ({"use_gpu": False}, 4)])
+def test_nothing_is_said_where_all_are_used_or_none_is_wanted(
+    ray: dict[str, Any], gpus: int
+) -> None:
+    assert lay_out(Ray(**ray), cores=16, gpus=gpus, batch_size=16).note is None
+
+
+def test_too_few_gpus_cost_one_line() -> None:
+    layout = lay_out(Ray(num_workers=2, use_gpu=True), cores=16, gpus=1)
+    with pytest.raises(UserError, match=r"^runs.x.ray.use_gpu: true for 2 workers needs 2 GPUs, "):
+        check_gpus(layout, 1, "runs.x.ray")

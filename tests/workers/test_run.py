@@ -1,0 +1,96 @@
+"""Entry points on real workers of each launcher."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from moray.config.schema import Ray
+from moray.errors import UserError
+from moray.workers.launch import Launch, WorkersFailedError
+from moray.workers.run import run_on_workers
+from moray.workers.worker import Worker
+
+LAUNCHERS = ["ray", "torchrun"]
+
+
+@pytest.fixture
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> Launch:
+    """Two workers; with retries, which a fault must not spend."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+    ray = Ray(num_workers=2, max_failures=2)
+    return Launch(ray, "runs.name.ray", tmp_path, request.param, timeout=60)
+
+
+def sum_and_rank(addend: int, worker: Worker) -> tuple[int, int]:
+    total = torch.tensor(worker.rank + addend)
+    dist.all_reduce(total)
+    print(f"hello from {worker.rank}")
+    os.write(2, b"from C\n")
+    return int(total), worker.rank
+
+
+@pytest.mark.parametrize("launch", LAUNCHERS, indirect=True)
+def test_each_workers_result_is_returned_and_what_it_prints_is_logged_with_its_rank(
+    launch: Launch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_on_workers(sum_and_rank, 10, launch) == [(21, 0), (21, 1)]
+    out, log = capfd.readouterr()
+    for rank in (0, 1):
+        assert f"[worker {rank}] hello from {rank}\n" in log
+        assert f"[worker {rank}] from C\n" in log
+    assert "hello" not in out
+
+
+def fail_on_one(attempts: Path, worker: Worker) -> None:
+    with (attempts / f"attempts-{worker.rank}").open("a") as file:
+        file.write("x")
+    if worker.rank == 1:
+        raise UserError("a.key", "is wrong", "set it right")
+    dist.barrier()
+
+
+@pytest.mark.parametrize("launch", LAUNCHERS, indirect=True)
+def test_a_fault_of_one_worker_ends_those_that_wait_for_it_and_spends_no_retry(
+    launch: Launch,
+) -> None:
+    """A collective would wait for a minute, and a retry would count a second attempt."""
+    with pytest.raises(UserError, match=r"^a\.key: is wrong; set it right$"):
+        run_on_workers(fail_on_one, launch.folder, launch)
+    attempts = [(launch.folder / f"attempts-{rank}").read_text() for rank in (0, 1)]
+    assert attempts == ["x", "x"]
+
+
+def lose_one(attempts: Path, worker: Worker) -> int:
+    file = attempts / f"attempts-{worker.rank}"
+    with file.open("a") as stream:
+        stream.write("x")
+    dist.barrier()
+    if worker.rank == 1 and len(file.read_text()) < 3:
+        os.write(2, b"a native crash\n")
+        os._exit(1)
+    dist.barrier()
+    return len(file.read_text())
+
+
+@pytest.mark.parametrize("launch", LAUNCHERS, indirect=True)
+def test_workers_that_are_lost_are_replaced_as_often_as_the_config_allows(
+    launch: Launch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_on_workers(lose_one, launch.folder, launch)[1] == 3
+    assert capfd.readouterr().err.count("[worker 1] a native crash\n") == 2
+
+
+def raise_always(_: None, worker: Worker) -> None:
+    raise ValueError("odd")
+
+
+def test_workers_that_keep_failing_are_given_up(tmp_path: Path) -> None:
+    ray = Ray(num_workers=1, max_failures=1)
+    launch = Launch(ray, "runs.name.ray", tmp_path, "torchrun", timeout=60)
+    with pytest.raises(WorkersFailedError, match="ValueError: odd"):
+        run_on_workers(raise_always, None, launch)
