@@ -66,7 +66,7 @@ POINTS: dict[str, tuple[Any, str, Original]] = {
     "before the list of tensors": (tensors.FileSystemWriter, "finish", _before),
     "before the list of tensors is renamed": (Path, "rename", _before),
     "after the tensors": (saver, "save", _after),
-    "before the files' fsync": (checkpoint, "write_manifest", _before),
+    "before the files' fsync": (saver, "list_files", _before),
     "before the manifest": (manifest, "write_json", _before),
     "before the folder's fsync": (checkpoint, "_sync", _before),
     "before the rename": (Path, "rename", _before_commit),

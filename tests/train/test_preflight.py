@@ -15,6 +15,7 @@ import torch
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
 from moray.model.shapes import Shapes
+from moray.provenance.manifest import list_files
 from moray.train.checkpoints import checkpoint
 from moray.train.preflight import faults
 
@@ -255,7 +256,7 @@ def test_checkpoints_that_a_run_has_already_need_no_room_again(tmp_path: Path) -
     folder = checkpoint.folder_of(tmp_path / "state/tuned/fingerprint")
     temporary = checkpoint.temporary_folder(folder, 10)
     (temporary / "weights").write_bytes(bytes(5000))
-    there = checkpoint.commit(folder, 10, temporary)
+    there = checkpoint.commit(folder, 10, temporary, list_files(temporary, temporary.iterdir()))
     (checkpoint.temporary_folder(folder, 20) / "weights").write_bytes(bytes(7000))
     size = sum(file.stat().st_size for file in there.iterdir())
     whole = (ENDLESS + 1) * 12 * WHOLE + 4 * WHOLE

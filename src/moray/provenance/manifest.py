@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +14,9 @@ from moray.provenance.digest import sha256_file
 from moray.provenance.space import telling_of_full_disk
 
 MANIFEST = "manifest.json"
+
+Files = dict[str, dict[str, Any]]
+"""Size and SHA-256 of files, by their names in a folder."""
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -64,16 +67,25 @@ def write_manifest(folder: Path, **facts: Any) -> None:
         facts: what else the manifest says.
     """
     (folder / MANIFEST).unlink(missing_ok=True)
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    write_listed_manifest(folder, list_files(folder, paths), **facts)
+
+
+def write_listed_manifest(folder: Path, files: Files, **facts: Any) -> None:
+    """Write a `manifest.json` with files that `list_files` has listed, perhaps elsewhere."""
+    write_json(folder / MANIFEST, {**facts, "files": dict(sorted(files.items()))})
+
+
+def list_files(folder: Path, paths: Iterable[Path]) -> Files:
+    """Size and SHA-256 of files below a folder, by name, once they are on the disk."""
+    paths = list(paths)
     names = [path.relative_to(folder).as_posix() for path in paths]
-    # A digest takes a core 0.6 s per GB, and a large checkpoint has a file of each worker.
+    # A digest takes a core 0.6 s per GB.
     with ThreadPoolExecutor() as pool:
-        files = dict(zip(names, pool.map(_on_disk, paths), strict=True))
-    write_json(folder / MANIFEST, {**facts, "files": files})
+        return dict(zip(names, pool.map(_on_disk, paths), strict=True))
 
 
 def _on_disk(path: Path) -> dict[str, Any]:
-    """A file's size and digest, once it is on the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
     return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}

@@ -30,7 +30,7 @@ from moray.train.schedule import learning_rate
 from moray.train.supervision.failures import explained
 from moray.train.supervision.lock import sole_writer
 from moray.train.supervision.requests import Request, Requests
-from moray.train.supervision.stall import ended_by_stall
+from moray.train.supervision.stall import collective_timeout, ended_by_stall
 from moray.train.throughput import Stopwatch
 from moray.workers.collectives import sum_over_workers
 from moray.workers.worker import Worker
@@ -74,7 +74,7 @@ def _train(
     if history and first_step == 0:
         history.append(step=0, num_steps=num_steps, note=built.note)
     requests = Requests(job.work.parent)
-    saver = Saver(folder_of(job.work), settings.save_total_limit)
+    saver = Saver(folder_of(job.work), settings.save_total_limit, collective_timeout(settings))
     stopwatch, done = Stopwatch(worker, step_tokens, built.flops_per_token, first_step), first_step
     rows = _rows(job, order, Shard(first_step, num_steps, worker.rank, worker.world_size))
 

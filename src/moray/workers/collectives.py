@@ -1,4 +1,4 @@
-"""What workers tell each other, whatever the strategy; with one process, nothing."""
+"""What workers send each other, whatever the strategy; with one process, nothing."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -23,7 +23,7 @@ def together(make: Callable[[], Value], group: dist.ProcessGroup | None = None) 
 
     Args:
         make: called on each worker.
-        group: by which they tell each other; the default one unless given.
+        group: of the workers; the default one unless given.
 
     Raises:
         UserError: on all workers, if it did on any: else the others would wait for ever.
@@ -34,13 +34,18 @@ def together(make: Callable[[], Value], group: dist.ProcessGroup | None = None) 
         value = [make()]
     except UserError as error:
         fault = error.args
-    if dist.is_initialized():
-        faults: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(faults, fault, group)
-        fault = next(filter(None, faults), None)
-    if fault:
+    if fault := next(filter(None, gathered(fault, group)), None):
         raise UserError(*fault)
     return value[0]
+
+
+def gathered(value: Value, group: dist.ProcessGroup | None = None) -> list[Value]:
+    """Each worker's value, by rank, on all of them."""
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value, group)
+    return values
 
 
 def from_any_worker(make: Callable[[], Value | None]) -> Value | None:
@@ -49,11 +54,7 @@ def from_any_worker(make: Callable[[], Value | None]) -> Value | None:
     Raises:
         UserError: on all workers, if it did on any.
     """
-    mine = together(make)
-    if not dist.is_initialized():
-        return mine
-    values: list[Value | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, mine)
+    values = gathered(together(make))
     return next((value for value in values if value is not None), None)
 
 

@@ -3,11 +3,10 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
-
-import torch.distributed as dist
+from typing import TypeVar
 
 from moray.errors import UserError
+from moray.workers.collectives import gathered
 from moray.workers.faults import FirstFault
 from moray.workers.output import redirect_output
 from moray.workers.worker import Worker
@@ -49,7 +48,7 @@ def run_entry_point(
 
     def run() -> None:
         try:
-            results.append(_gathered(entry_point(argument, worker)))
+            results.append(gathered(entry_point(argument, worker)))
         except UserError as error:
             first_fault.record(error)
         except BaseException as error:
@@ -65,11 +64,3 @@ def run_entry_point(
     if errors:
         raise errors[0]
     return results[0]
-
-
-def _gathered(result: Result) -> list[Result]:
-    if not dist.is_initialized():
-        return [result]
-    gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, result)
-    return gathered

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from moray.provenance.manifest import list_files
 from moray.train.checkpoints import checkpoint
 
 
@@ -11,7 +12,7 @@ def write(folder: Path, step: int, content: bytes = b"weights") -> Path:
     temporary = checkpoint.temporary_folder(folder, step)
     (temporary / "model.safetensors").write_bytes(content)
     (temporary / "optimizer.pt").write_bytes(b"state")
-    return checkpoint.commit(folder, step, temporary)
+    return checkpoint.commit(folder, step, temporary, list_files(temporary, temporary.iterdir()))
 
 
 def flip(path: Path) -> None:

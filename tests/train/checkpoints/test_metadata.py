@@ -40,7 +40,7 @@ class Call:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A sound checkpoint."""
-    saver = Saver(tmp_path / "checkpoints", keep=1)
+    saver = Saver(tmp_path / "checkpoints", keep=1, timeout=60)
     saver.save(3, STATE, best=None)
     saver.finish()
     return checkpoint.path_of(tmp_path / "checkpoints", 3)

@@ -50,7 +50,7 @@ def steps_in(folder: Path) -> list[int]:
 
 def test_what_was_saved_is_read_back_bit_by_bit(tmp_path: Path) -> None:
     state = state_of(1)
-    saver = Saver(tmp_path, keep=2)
+    saver = Saver(tmp_path, keep=2, timeout=60)
     saver.save(10, state, best=None)
     saver.finish()
     folder = checkpoint.path_of(tmp_path, 10)
@@ -67,7 +67,7 @@ def test_what_was_saved_is_read_back_bit_by_bit(tmp_path: Path) -> None:
 def test_tensors_are_filled_in_place_so_that_a_model_has_them(tmp_path: Path) -> None:
     layer = torch.nn.Linear(3, 2)
     weights = {name: value.detach().clone() for name, value in layer.named_parameters()}
-    saver = Saver(tmp_path, keep=1)
+    saver = Saver(tmp_path, keep=1, timeout=60)
     saver.save(1, weights, best=None)
     saver.finish()
     other = torch.nn.Linear(3, 2)
@@ -82,7 +82,7 @@ def test_tensors_are_filled_in_place_so_that_a_model_has_them(tmp_path: Path) ->
 
 def test_a_part_can_be_read(tmp_path: Path) -> None:
     state = state_of(2)
-    saver = Saver(tmp_path, keep=1)
+    saver = Saver(tmp_path, keep=1, timeout=60)
     saver.save(1, state, best=None)
     saver.finish()
     part = {"bias": torch.zeros(7)}
@@ -108,7 +108,7 @@ def test_the_state_is_that_of_the_step_though_the_training_goes_on(
 ) -> None:
     state = state_of(3)
     expected = {name: value.clone() for name, value in state.items()}
-    saver = Saver(tmp_path, keep=1)
+    saver = Saver(tmp_path, keep=1, timeout=60)
     saver.save(1, state, best=None)
     for value in state.values():
         value.zero_()
@@ -122,7 +122,7 @@ def test_the_state_is_that_of_the_step_though_the_training_goes_on(
 def test_saving_does_not_wait_for_the_disk_and_finishing_does(
     tmp_path: Path, held: Callable[[], None]
 ) -> None:
-    saver = Saver(tmp_path, keep=1)
+    saver = Saver(tmp_path, keep=1, timeout=60)
     saver.save(1, state_of(1), best=None)
     assert not checkpoint.path_of(tmp_path, 1).exists()
     held()
@@ -132,7 +132,7 @@ def test_saving_does_not_wait_for_the_disk_and_finishing_does(
 
 
 def test_one_is_there_for_good_before_the_next_is_begun(tmp_path: Path) -> None:
-    saver = Saver(tmp_path, keep=3)
+    saver = Saver(tmp_path, keep=3, timeout=60)
     saver.finish()
     for step in (1, 2, 3):
         saver.save(step, state_of(step), best=None)
@@ -150,7 +150,7 @@ def test_one_is_there_for_good_before_the_next_is_begun(tmp_path: Path) -> None:
 def test_the_newest_are_kept_and_the_best(
     keep: int, best: int | None, kept: list[int] | None, tmp_path: Path
 ) -> None:
-    saver = Saver(tmp_path, keep)
+    saver = Saver(tmp_path, keep, timeout=60)
     for step in (10, 20, 30, 40, 50):
         saver.save(step, state_of(step), best if best is not None and step >= best else None)
         saver.finish()
@@ -164,7 +164,7 @@ def test_a_write_that_fails_is_told_and_leaves_no_checkpoint(
     def fail(folder: Path, step: int, temporary: Path) -> Path:
         raise OSError("no space left")
 
-    saver = Saver(tmp_path, keep=1)
+    saver = Saver(tmp_path, keep=1, timeout=60)
     monkeypatch.setattr("moray.train.checkpoints.checkpoint.commit", fail)
     saver.save(1, state_of(1), best=None)
     with pytest.raises(OSError, match="no space left"):
@@ -180,7 +180,7 @@ def test_a_disk_that_takes_no_folder_is_told_as_full(
 
     monkeypatch.setattr("moray.train.checkpoints.checkpoint.temporary_folder", fail)
     with pytest.raises(UserError, match="got a full disk after 0 bytes"):
-        Saver(tmp_path, keep=1).save(1, state_of(1), best=None)
+        Saver(tmp_path, keep=1, timeout=60).save(1, state_of(1), best=None)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def be_one_of_two(folder: Path, rank: int, told: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     # As many as workers, so that each writes one.
     state = {name: torch.full((40_000,), 1.0) for name in ("one", "other")}
-    saver = Saver(folder / "checkpoints", keep=2)
+    saver = Saver(folder / "checkpoints", keep=2, timeout=60)
     saver.save(1, state, best=None)
     saver.finish()
     if rank == 1:

@@ -198,7 +198,7 @@ def test_of_any_other_failure_the_last_one_is_told_and_where_the_run_goes_on(
 ) -> None:
     folder = checkpoint.folder_of(job.work)
     for step in steps:
-        checkpoint.commit(folder, step, checkpoint.temporary_folder(folder, step))
+        checkpoint.commit(folder, step, checkpoint.temporary_folder(folder, step), {})
     assert told(job) == (
         "runs.tuned.ray.max_failures: got more than 3 failures of workers, the last: worker 3: "
         "ValueError: odd; see the log; a worker that was killed may have run out of memory: lower "

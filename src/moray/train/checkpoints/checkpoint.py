@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from moray.provenance.manifest import damaged_files, write_manifest
+from moray.provenance.manifest import Files, damaged_files, write_listed_manifest
 
 _PREFIX = "step-"
 
@@ -27,9 +27,16 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"{_PREFIX}{step:08d}"
 
 
-def commit(folder: Path, step: int, temporary: Path) -> Path:
-    """Make what lies in `temporary` the checkpoint of a step."""
-    write_manifest(temporary, step=step)
+def commit(folder: Path, step: int, temporary: Path, files: Files) -> Path:
+    """Make what lies in `temporary` the checkpoint of a step.
+
+    Args:
+        folder: where checkpoints lie.
+        step: how many steps are done.
+        temporary: holds the files.
+        files: what `list_files` says of them.
+    """
+    write_listed_manifest(temporary, files, step=step)
     _sync(temporary)
     final = path_of(folder, step)
     if final.exists():

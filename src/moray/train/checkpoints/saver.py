@@ -7,6 +7,7 @@ descriptions of tensors and nothing else; tensors are read by `torch.load(weight
 
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
@@ -17,10 +18,11 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from moray.provenance.manifest import Files, list_files
 from moray.provenance.space import telling_of_full_disk, try_room
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.metadata import MetadataReader
-from moray.workers.collectives import from_first_worker, together
+from moray.workers.collectives import from_first_worker, gathered, together
 
 
 class Saver:
@@ -29,19 +31,24 @@ class Saver:
     All workers call the same methods in the same order.
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int, timeout: float) -> None:
         """Prepare to save.
 
         Args:
             folder: where checkpoints lie.
             keep: newest checkpoints that are kept.
+            timeout: seconds after which workers stop waiting for each other.
         """
         self._folder = folder
         self._keep = keep
         self._pending: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1)
         # Of its own: the workers' other messages must not meet those of the background.
-        self._group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+        self._group = (
+            dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+            if dist.is_initialized()
+            else None
+        )
 
     def save(self, step: int, state: dict[str, Tensor], best: int | None) -> None:
         """Copy a state, and have it written while the training goes on.
@@ -76,8 +83,11 @@ class Saver:
         try:
             # A worker that fails must not remove what another still looks through.
             together(lambda: self._write_tensors(state, temporary), self._group)
+            # Each its own: one worker would take long for all, while the others wait.
+            mine = together(lambda: self._list_own_files(temporary), self._group)
+            files = gathered(mine, self._group)
             # The others must not go on as if it were there.
-            together(lambda: self._commit(step, temporary, best), self._group)
+            together(lambda: self._commit(step, temporary, files, best), self._group)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -104,11 +114,20 @@ class Saver:
         with telling_of_full_disk(self._folder):
             try_room(self._folder, sum(value.nbytes for value in state.values()))
 
-    def _commit(self, step: int, temporary: Path, best: int | None) -> None:
+    def _list_own_files(self, temporary: Path) -> Files:
+        rank = dist.get_rank() if self._group else 0
+        paths = list(temporary.glob(f"__{rank}_*"))
+        if rank == 0:
+            paths.append(temporary / ".metadata")
+        with telling_of_full_disk(self._folder):
+            return list_files(temporary, paths)
+
+    def _commit(self, step: int, temporary: Path, files: list[Files], best: int | None) -> None:
         if self._group is not None and dist.get_rank() > 0:
             return
         with telling_of_full_disk(self._folder):
-            checkpoint.commit(self._folder, step, temporary)
+            whole = {name: facts for listed in files for name, facts in listed.items()}
+            checkpoint.commit(self._folder, step, temporary, whole)
             checkpoint.remove_old(self._folder, self._keep, best)
 
 
