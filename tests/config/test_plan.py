@@ -167,7 +167,7 @@ def test_training_is_told_its_optimisation_and_the_adapter_if_there_is_one() -> 
         ("runs.tuned.train.decay_ratio", 0.5, plan.train_config, "tuned"),
         ("runs.tuned.adapter", {}, plan.train_config, "tuned"),
         ("runs.tuned.model", "tiny", plan.export_config, "tuned"),
-        ("defaults.evaluate.max_rows", 5, plan.evaluate_config, "tuned"),
+        ("defaults.evaluate.max_documents", 5, plan.evaluate_config, "tuned"),
         ("defaults.generate.seed", 5, plan.generate_config, "tuned"),
     ],
 )

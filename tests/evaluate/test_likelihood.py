@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from moray.corpus.dataset import read_documents
 from moray.corpus.document import Document
 from moray.evaluate.likelihood import Scores, score
+from moray.evaluate.selection import select_documents
 from moray.tokens.rows import Segment
 from moray.tokens.store import StoredSplit
 
@@ -59,7 +60,7 @@ def test_scores_are_those_of_each_document_alone(
 ) -> None:
     numbers = split.segments[:, Segment.DOCUMENT]
     assert len(numbers) > len(set(numbers.tolist())), "some documents are cut over rows"
-    scores = score(model, split, len(split), batch_size=4).by_document()
+    scores = score(model, split, select_documents(split, None), batch_size=4).by_document()
     assert scores.document.tolist() == list(range(len(rows)))
     expected = [one_by_one(model, tokenizer, row, split.block_size) for row in rows]
     assert sum(correct for _, _, _, correct in expected) > 0
@@ -69,7 +70,7 @@ def test_scores_are_those_of_each_document_alone(
 
 
 def test_a_piece_has_its_own_tokens_and_bytes(model: PreTrainedModel, split: StoredSplit) -> None:
-    scores = score(model, split, len(split), batch_size=4)
+    scores = score(model, split, select_documents(split, None), batch_size=4)
     pieces = [
         (piece.document, int(piece.mask.sum()), piece.bytes)
         for row in range(len(split))
@@ -96,26 +97,20 @@ def test_the_sums_of_a_document_are_over_all_its_pieces() -> None:
 def test_the_batch_size_changes_nothing(
     model: PreTrainedModel, split: StoredSplit, batch_size: int
 ) -> None:
-    expected = as_sums(score(model, split, len(split), 4))
-    got = as_sums(score(model, split, len(split), batch_size))
+    expected = as_sums(score(model, split, select_documents(split, None), 4))
+    got = as_sums(score(model, split, select_documents(split, None), batch_size))
     assert [sums[1:] for sums in got] == [sums[1:] for sums in expected]
     assert [sums[0] for sums in got] == pytest.approx([sums[0] for sums in expected], rel=1e-5)
 
 
-def test_of_the_first_rows_only_what_lies_in_them_counts(
+def test_of_a_selection_only_its_documents_are_scored(
     model: PreTrainedModel, split: StoredSplit
 ) -> None:
-    some = len(split) // 2
-    counted: dict[int, list[int]] = {}
-    for row in range(some):
-        for piece in pieces_of(split, row):
-            sums = counted.setdefault(piece.document, [0, 0])
-            sums[0] += int(piece.mask.sum())
-            sums[1] += piece.bytes
-    scores = score(model, split, some, batch_size=4).by_document()
-    assert scores.document.tolist() == sorted(counted)
-    expected = [tuple(counted[document]) for document in sorted(counted)]
-    assert list(zip(scores.tokens.tolist(), scores.bytes.tolist(), strict=True)) == expected
-    rest = score(model, split, len(split), batch_size=4)
-    assert scores.nll.sum() < rest.nll.sum()
-    assert np.all(scores.nll > 0)
+    """Whole documents, with the sums that they have when all are scored."""
+    whole = score(model, split, select_documents(split, None), batch_size=4).by_document()
+    some = score(model, split, select_documents(split, 5), batch_size=4).by_document()
+    assert len(some.document) == 5
+    at = np.searchsorted(whole.document, some.document)
+    for name in ("document", "tokens", "bytes", "correct"):
+        assert getattr(some, name).tolist() == getattr(whole, name)[at].tolist()
+    assert some.nll == pytest.approx(whole.nll[at], rel=1e-5)

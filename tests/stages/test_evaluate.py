@@ -11,12 +11,13 @@ from moray.corpus.dataset import read_documents
 from moray.errors import UserError
 from moray.evaluate.bootstrap import figures
 from moray.evaluate.likelihood import score
+from moray.evaluate.selection import select_documents
 from moray.model.load import load_model
 from moray.stages.evaluate import evaluate
-from moray.tokens.rows import is_trained
+from moray.tokens.rows import Segment, is_trained
 from moray.tokens.store import StoredSplit
 
-CFG = {"max_rows": None, "bootstrap_samples": 30, "confidence": 0.9}
+CFG = {"max_documents": None, "bootstrap_samples": 30, "confidence": 0.9}
 
 
 def run(base: Path, tuned: Path, store: Path, output: Path, **cfg: Any) -> dict[str, Any]:
@@ -37,8 +38,9 @@ def test_both_models_are_scored_on_the_whole_test_split(
     assert result["tokens"] == is_trained(split.rows).sum()
     assert result["bytes"] == size
     assert result["confidence"] == 0.9
+    everything = select_documents(split, None)
     for name, folder in (("base", model_folder), ("tuned", tuned_folder)):
-        expected = figures(score(load_model(folder), split, len(split), batch_size=16))
+        expected = figures(score(load_model(folder), split, everything, batch_size=16))
         got = {figure: interval["value"] for figure, interval in result[name].items()}
         assert got == pytest.approx(expected)
     assert result["difference"]["bits_per_byte"]["high"] < 0
@@ -52,14 +54,17 @@ def test_a_model_does_not_differ_from_itself(
     assert all(set(one.values()) == {0.0} for one in result["difference"].values())
 
 
-@pytest.mark.parametrize("rows", [1, 3, 10_000])
-def test_no_more_rows_are_scored_than_asked_for(
-    tmp_path: Path, tuned_folder: Path, store: Path, rows: int
+@pytest.mark.parametrize("count", [1, 3, 10_000])
+def test_no_more_documents_are_scored_than_asked_for(
+    tmp_path: Path, tuned_folder: Path, store: Path, count: int
 ) -> None:
     split = StoredSplit(store, "test")
-    result = run(tuned_folder, tuned_folder, store, tmp_path / "eval.json", max_rows=rows)
-    assert result["rows"] == min(rows, len(split))
-    assert result["tokens"] == is_trained(split.rows[:rows]).sum()
+    segments = split.segments
+    result = run(tuned_folder, tuned_folder, store, tmp_path / "eval.json", max_documents=count)
+    assert result["documents"] == min(count, len(set(segments[:, Segment.DOCUMENT].tolist())))
+    chosen = select_documents(split, count)
+    assert result["rows"] == len(chosen.rows)
+    assert result["bytes"] == chosen.segments[:, Segment.BYTES].sum()
 
 
 def test_a_damaged_store_leaves_nothing_behind(

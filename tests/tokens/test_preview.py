@@ -1,5 +1,7 @@
 """What is shown of a store before it is trained on."""
 
+import re
+
 import numpy as np
 import pytest
 from conversations import CHATML, TALKS, TOOLS, chat_tokenizer, conversation
@@ -65,6 +67,31 @@ def test_a_document_that_is_cut_is_shown_piece_by_piece(
     assert one == f"0: 10 tokens in row 0\n{END}⟦zyxwvutsr⟧"
     assert other == f"0: 7 tokens in row 1\nr⟦qponm{END}⟧"
     assert short == f"1: 3 tokens in row 1\n{END}⟦x{END}⟧"
+
+
+@pytest.mark.parametrize("block_size", [100, 4096])
+def test_of_a_long_document_the_beginning_is_shown_and_the_rest_counted(
+    tokenizer: PreTrainedTokenizerFast, block_size: int
+) -> None:
+    prompt, completion = "z" * 50, "zyxw" * 5_000
+    encoder = Encoder(tokenizer, block_size)
+    documents = [Document(prompt=prompt, completion=completion), Document(text="x")]
+    pieces, _ = encoder.encode(documents, 0, count_bytes=False)
+    *shown, last = show(encoder, documents)
+    assert last.startswith("1: 3 tokens in row ")
+    text, _, rest = "\n".join(shown).rpartition("\n... ")
+    assert len(text) < 3000
+    assert text.startswith(f"0: {min(block_size, 4096):,} tokens in row 0\n{END}zz")
+    assert "⟦zyxw" in text
+
+    found = re.fullmatch(r"([\d,]+) more tokens in (\d+) rows?, ([\d,]+) of them trained", rest)
+    assert found is not None
+    tokens, rows, trained = (int(number.replace(",", "")) for number in found.groups())
+    mine = [piece for piece in pieces if piece.document == 0]
+    assert tokens == sum(len(piece.tokens) for piece in mine) - 1024
+    assert rows == len(mine) - 1024 // block_size
+    masks = np.concatenate([piece.mask for piece in mine])
+    assert trained == masks[1024:].sum()
 
 
 def test_the_first_documents_are_shown_whichever_row_they_are_in(

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from moray.evaluate.selection import Selection
 from moray.model.loss import TokenLoss, has_plain_head
 from moray.tokens.batch import Batch, make_batch
 from moray.tokens.rows import Segment
@@ -46,23 +47,25 @@ class Scores:
 
 
 @torch.no_grad()
-def score(model: PreTrainedModel, split: StoredSplit, num_rows: int, batch_size: int) -> Scores:
-    """Score the pieces in the first rows of a split, in the model's own precision.
+def score(
+    model: PreTrainedModel, split: StoredSplit, selection: Selection, batch_size: int
+) -> Scores:
+    """Score the selected pieces of a split, in the model's own precision.
 
     Args:
         model: in evaluation mode.
         split: of a token store.
-        num_rows: rows that are scored.
+        selection: documents of the split.
         batch_size: rows in a forward pass.
     """
     module = TokenLoss(model, has_plain_head(model))
-    pieces = split.segments[split.segments[:, Segment.START] < num_rows * split.block_size]
+    pieces = selection.segments
     nll, tokens = np.zeros(len(pieces)), np.zeros(len(pieces), np.int64)
     correct = np.zeros_like(tokens)
-    for start in range(0, num_rows, batch_size):
-        rows = np.arange(start, min(start + batch_size, num_rows))
-        batch = make_batch(split.rows[rows])
-        piece = _piece_of_token(split, rows, batch)
+    for start in range(0, len(selection.rows), batch_size):
+        rows = selection.rows[start : start + batch_size]
+        batch = make_batch(selection.read(split, rows))
+        piece = _piece_of_token(selection, rows, batch)
         batch = batch.to(model.device)
         logits, wanted = module.logits(batch).float(), batch.targets
         losses = F.cross_entropy(logits, wanted, reduction="none")
@@ -73,9 +76,11 @@ def score(model: PreTrainedModel, split: StoredSplit, num_rows: int, batch_size:
     return Scores(np.array(document), nll, tokens, np.array(size), correct)
 
 
-def _piece_of_token(split: StoredSplit, rows: NDArray[np.int64], batch: Batch) -> NDArray[np.int64]:
+def _piece_of_token(
+    selection: Selection, rows: NDArray[np.int64], batch: Batch
+) -> NDArray[np.int64]:
     """The piece of each trained token of a batch in reading order, shape (trained tokens,)."""
-    row, column = np.divmod(batch.target_indices.numpy(), split.block_size)
-    offset = rows[row] * split.block_size + column
-    starts = split.segments[:, Segment.START]
-    return np.searchsorted(starts, offset, side="right") - 1
+    block_size = batch.input_ids.shape[1]
+    row, column = np.divmod(batch.target_indices.numpy(), block_size)
+    starts = selection.segments[:, Segment.START]
+    return np.searchsorted(starts, rows[row] * block_size + column, side="right") - 1

@@ -1,8 +1,9 @@
-"""Score a run's model and its base on the same held-out rows."""
+"""Score a run's model and its base on the same held-out documents."""
 
 from moray.console import say
 from moray.evaluate.bootstrap import compare
 from moray.evaluate.likelihood import score
+from moray.evaluate.selection import select_documents
 from moray.model.load import load_model
 from moray.provenance.manifest import write_json
 from moray.stages.boundary import File, Folder, Json, command_line
@@ -23,14 +24,14 @@ def evaluate(
         batch_size: rows in a forward pass.
     """
     split = StoredSplit(tokens, "test")
-    rows = min(cfg["max_rows"] or len(split), len(split))
+    selection = select_documents(split, cfg["max_documents"])
     scores = {
-        name: score(load_model(folder), split, rows, batch_size)
+        name: score(load_model(folder), split, selection, batch_size)
         for name, folder in (("base", base), ("tuned", tuned))
     }
     held_out = scores["base"]
     result = {
-        "rows": rows,
+        "rows": len(selection.rows),
         "documents": len(held_out.by_document().tokens),
         "tokens": int(held_out.tokens.sum()),
         "bytes": int(held_out.bytes.sum()),

@@ -1,25 +1,50 @@
 """Documents as the model sees them, with what is trained marked."""
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from moray.tokens.rows import Packed, Rows, Segment, is_trained
 
 _OPEN, _CLOSE = "⟦", "⟧"
+# Tokens of a document that are shown: a page or two.
+_SHOWN_TOKENS = 1024
 
 
 def preview(window: Packed, tokenizer: PreTrainedTokenizerFast, num_documents: int) -> str:
-    """The first documents of a window, decoded; ⟦ and ⟧ stand around trained tokens."""
-    block_size = window.rows["tokens"].shape[1]
-    segments = window.segments
-    lines = []
-    for document in np.unique(segments[:, Segment.DOCUMENT])[:num_documents]:
-        for start, length, _, _ in segments[segments[:, Segment.DOCUMENT] == document]:
-            row, column = divmod(int(start), block_size)
-            part = slice(column, column + int(length))
-            lines.append(f"--- document {document}: {length} tokens in row {row}")
-            lines.append(_marked(window.rows[row : row + 1], part, tokenizer))
+    """The beginnings of a window's first documents, decoded.
+
+    ⟦ and ⟧ stand around trained tokens. What isn't shown of a long document is counted.
+    """
+    documents = window.segments[:, Segment.DOCUMENT]
+    lines: list[str] = []
+    for document in np.unique(documents)[:num_documents]:
+        lines += _shown(window.rows, window.segments[documents == document], tokenizer)
     return "\n".join(lines) + "\n"
+
+
+def _shown(rows: Rows, pieces: NDArray[np.int64], tokenizer: PreTrainedTokenizerFast) -> list[str]:
+    """The lines of a document."""
+    block_size = rows["tokens"].shape[1]
+    lines, room = [], _SHOWN_TOKENS
+    left: list[NDArray[Any]] = []
+    for start, length, document, _ in pieces.tolist():
+        row, column = divmod(start, block_size)
+        shown = min(length, room)
+        room -= shown
+        if shown:
+            lines.append(f"--- document {document}: {length:,} tokens in row {row}")
+            part = slice(column, column + shown)
+            lines.append(_marked(rows[row : row + 1], part, tokenizer))
+        if shown < length:
+            left.append(is_trained(rows[row : row + 1])[0, column + shown : column + length])
+    if left:
+        tokens, trained = sum(map(len, left)), sum(int(part.sum()) for part in left)
+        rows_left = f"{len(left):,} row{'s' if len(left) > 1 else ''}"
+        lines.append(f"... {tokens:,} more tokens in {rows_left}, {trained:,} of them trained")
+    return lines
 
 
 def _marked(rows: Rows, part: slice, tokenizer: PreTrainedTokenizerFast) -> str:

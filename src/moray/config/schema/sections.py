@@ -140,8 +140,10 @@ class Ray(Section):
 class Evaluate(Section):
     """Scoring a run's model and its base on the test split."""
 
-    max_rows: PositiveInt | None = Field(
-        None, description="Rows of the test split that are scored; all of them unless given."
+    max_documents: PositiveInt | None = Field(
+        None,
+        description="Documents of the test split that are scored, each of them whole: a random "
+        "sample, the same for every model. All documents unless given.",
     )
     bootstrap_samples: PositiveInt = Field(
         1000, description="Resamplings of the documents behind an interval."

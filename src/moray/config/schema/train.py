@@ -114,7 +114,11 @@ class Train(Section):
     eval_steps: PositiveInt = Field(
         100, description="Steps between evaluations on the validation split."
     )
-    eval_rows: PositiveInt = Field(64, description="Rows of the validation split that are used.")
+    eval_rows: PositiveInt = Field(
+        64,
+        description="Rows of the validation split that are scored: a random sample, the same at "
+        "every evaluation and in every run on the same tokens.",
+    )
     early_stopping_patience: PositiveInt | None = Field(
         None,
         description="Evaluations in a row without a lower validation loss that end the run; it "

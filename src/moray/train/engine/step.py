@@ -7,6 +7,7 @@ from torch import Tensor
 from moray.config.schema import Train
 from moray.model.precision import autocast
 from moray.tokens.batch import Batch, num_trained
+from moray.tokens.sample import sample
 from moray.tokens.store import StoredSplit
 from moray.train.engine.compilation import uncompiled
 from moray.train.engine.strategies import Strategy
@@ -44,8 +45,9 @@ def gradients(
 
 @torch.no_grad()
 def held_out_loss(strategy: Strategy, split: StoredSplit, settings: Train, worker: Worker) -> float:
-    """Mean loss over the tokens of the first `eval_rows` rows, in nats."""
-    rows = split.rows[: min(settings.eval_rows, len(split))]
+    """Mean loss over the trained tokens of a sample of `eval_rows` rows, in nats."""
+    # The first rows are no sample: packing puts the longest pieces first.
+    rows = split.rows[sample(len(split), settings.eval_rows)]
     mine = np.array_split(rows, worker.world_size)[worker.rank]
     most = -(-len(rows) // worker.world_size)
     total = torch.zeros((), device=worker.device)
