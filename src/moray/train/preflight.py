@@ -9,9 +9,14 @@ import psutil
 
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
-from moray.model.shapes import Shapes, num_adapter_parameters, num_parameters
+from moray.model.shapes import (
+    Shapes,
+    num_adapter_parameters,
+    num_in_linear_layers,
+    num_parameters,
+)
 from moray.provenance.space import check_space
-from moray.train.engine.footprint import footprint
+from moray.train.engine.footprint import footprint, frozen_bytes
 from moray.workers.cluster import check_cores
 
 _FLOAT = 4
@@ -51,7 +56,8 @@ def faults(
         return found
     whole = num_parameters(shapes)
     trained = whole if adapter is None else num_adapter_parameters(shapes, adapter.rank)
-    frozen = 0 if adapter is None else whole
+    linear = num_in_linear_layers(shapes)
+    frozen = frozen_bytes(adapter, linear=linear, other=whole - linear)
     if ray.address == "local" and (ray.use_gpu is False or not _gpus_are_there()):
         found += _memory(run, settings, ray, trained, frozen)
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
