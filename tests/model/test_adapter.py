@@ -126,7 +126,7 @@ def test_peft_loads_what_was_saved_and_a_merged_model_says_the_same(
     expected = logits_of(model)
     assert (expected - logits_of(load_model(model_folder))).abs().max() > 0.01
     folder = tmp_path / "adapter"
-    save_adapter(model, adapter, folder)
+    save_adapter(model, adapter, folder, torch.float32)
     loaded = PeftModel.from_pretrained(load_model(model_folder), str(folder)).eval()
     torch.testing.assert_close(logits_of(loaded), expected, rtol=0, atol=0)
     whole = merged(load_model(model_folder), folder)

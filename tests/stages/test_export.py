@@ -5,24 +5,39 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from checkpoints import tensors_of
 from conversations import CHATML, TALKS
 from peft import PeftModel
+from safetensors import safe_open
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from moray.config.schema import Adapter, Data, Train, result_keys
 from moray.corpus.dataset import SPLITS, write_dataset
-from moray.provenance.manifest import damaged_files, read_manifest
+from moray.errors import UserError
+from moray.model.load import empty_model, load_model
+from moray.model.loss import TokenLoss, has_plain_head
+from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
 from moray.stages.export import export
 from moray.stages.tokenize import tokenize
+from moray.tokens.batch import make_batch
+from moray.tokens.store import StoredSplit
+from moray.tokens.tokenizer import stop_token_ids
 from moray.train.checkpoints import checkpoint
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.workers.worker import Worker
 
-CFG = {"run": "tuned", "start": "models/chat", "dataset": "talks", "chat_template": CHATML}
+CFG: dict[str, Any] = {
+    "run": "tuned",
+    "start": "models/chat",
+    "dataset": "talks",
+    "chat_template": CHATML,
+}
+CFG |= {"dtype": "auto", "merge_adapter": True}
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +56,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory, chat_folder: Path) -> Path
     return folder
 
 
-def train_run(folder: Path, name: str, adapter: Adapter | None) -> None:
+def train_run(folder: Path, name: str, adapter: Adapter | None, start: str = "start") -> None:
     """Train two steps, and record what the driver would."""
     (folder / name).mkdir()
     settings = Train(max_steps=2, global_batch_size=2, learning_rate=1e-2, precision="fp32")
     job = Job(
-        folder / "start",
+        folder / start,
         folder / "tokens",
         folder / name,
         settings,
@@ -67,9 +82,11 @@ def train_run(folder: Path, name: str, adapter: Adapter | None) -> None:
     (folder / name / "train.json").write_text(json.dumps(record))
 
 
-def run(trained: Path, output: Path, name: str = "run", **changes: Any) -> Path:
+def run(
+    trained: Path, output: Path, name: str = "run", start: str = "start", **changes: Any
+) -> Path:
     files = trained / name / "train.json", trained / name / "history.jsonl"
-    export(trained / "start", *files, output, CFG | changes)
+    export(trained / start, *files, output, CFG | changes)
     return output
 
 
@@ -134,3 +151,138 @@ def test_without_one_the_tokenizer_stays_as_it_was(trained: Path, tmp_path: Path
     assert tokenizer.chat_template == "its own"
     assert tokenizer.get_vocab() == before.get_vocab()
     assert tokenizer.eos_token == before.eos_token == "<|im_end|>"
+
+
+def stored(folder: Path) -> set[str]:
+    """The types of the weights in a folder."""
+    with safe_open(folder / "model.safetensors", framework="pt") as weights:
+        return {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+
+
+@pytest.mark.parametrize(
+    ("start", "dtype", "expected"),
+    [
+        ("fp32", "auto", "F32"),
+        ("fp32", "bf16", "BF16"),
+        ("bf16", "auto", "BF16"),
+        ("bf16", "fp32", "F32"),
+        ("fp16", "auto", "F16"),
+    ],
+)
+def test_weights_have_the_type_of_the_start_or_the_one_that_the_config_names(
+    trained: Path, tmp_path: Path, start: str, dtype: str, expected: str
+) -> None:
+    folder = tmp_path / "trained"
+    shutil.copytree(trained, folder)
+    types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    load_model(folder / "start").to(types[start]).save_pretrained(folder / "start")
+    before = {path: path.read_bytes() for path in (folder / "start").iterdir()}
+    model = run(folder, tmp_path / "model", dtype=dtype)
+    assert stored(model) == {expected}
+    # Rounded once, from what was trained.
+    weights = tensors_of(Path(json.loads((folder / "run/train.json").read_text())["checkpoint"]))
+    kind = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}[expected]
+    for name, value in AutoModelForCausalLM.from_pretrained(model).state_dict().items():
+        assert torch.equal(value, weights[name].to(kind))
+    assert {path: path.read_bytes() for path in (folder / "start").iterdir()} == before
+
+
+def held_out_loss(model: Any, tokens: Path) -> float:
+    batch = make_batch(np.asarray(StoredSplit(tokens, "test").rows))
+    with torch.no_grad():
+        total = TokenLoss(model.eval(), has_plain_head(model))(batch)
+    return float(total) / len(batch.targets)
+
+
+@pytest.fixture(scope="module")
+def chain(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`start`; an adapter on it in `first`; another on that in `second`; a merged twin of both."""
+    folder = tmp_path_factory.mktemp("chain")
+    for name in ("start", "tokens"):
+        shutil.copytree(trained / name, folder / name)
+    for name, start in (("first", "start"), ("second", "first")):
+        train_run(folder, f"run of {name}", Adapter(rank=4), start)
+        run(folder, folder / name, f"run of {name}", start, merge_adapter=False)
+        run(folder, folder / f"merged {name}", f"run of {name}", start)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_an_adapter_by_itself_is_loaded_as_the_model_it_would_be_merged_into(
+    chain: Path, name: str
+) -> None:
+    assert damaged_files(chain / name) == []
+    assert not list((chain / name).glob("model*.safetensors"))
+    assert not (chain / name / "config.json").exists()
+    merged = AutoModelForCausalLM.from_pretrained(chain / f"merged {name}").state_dict()
+    loaded = load_model(chain / name)
+    assert not loaded.training
+    assert loaded.state_dict().keys() == merged.keys()
+    for key, value in loaded.state_dict().items():
+        torch.testing.assert_close(value, merged[key], rtol=0, atol=0)
+    half = load_model(chain / name, dtype=torch.bfloat16)
+    for key, value in half.state_dict().items():
+        assert torch.equal(value, merged[key].bfloat16())
+    tokenizer = AutoTokenizer.from_pretrained(chain / name)
+    assert tokenizer.chat_template == CHATML
+    assert stop_token_ids(tokenizer, chain / name) == stop_token_ids(tokenizer, chain / "start")
+    assert "the adapter alone, which is loaded on top of `models/chat`" in (
+        chain / name / "README.md"
+    ).read_text().replace("\n", " ")
+
+
+def test_peft_loads_an_adapter_by_itself_onto_its_base_with_the_same_loss(chain: Path) -> None:
+    base = AutoModelForCausalLM.from_pretrained(chain / "start")
+    before = held_out_loss(base, chain / "tokens")
+    by_peft = PeftModel.from_pretrained(base, str(chain / "first")).get_base_model()
+    found = held_out_loss(by_peft, chain / "tokens")
+    assert found < 0.99 * before
+    assert held_out_loss(load_model(chain / "first"), chain / "tokens") == pytest.approx(
+        found, rel=1e-5
+    )
+
+
+def test_an_adapter_by_itself_has_the_type_that_the_config_names(
+    chain: Path, tmp_path: Path
+) -> None:
+    for dtype, kind in (("auto", torch.float32), ("bf16", torch.bfloat16)):
+        folder = run(chain, tmp_path / dtype, "run of first", merge_adapter=False, dtype=dtype)
+        weights = load_file(folder / "adapter_model.safetensors")
+        assert {value.dtype for value in weights.values()} == {kind}
+
+
+def test_a_folder_moved_with_its_base_is_loaded_and_one_without_is_refused(
+    chain: Path, tmp_path: Path
+) -> None:
+    moved = Path(shutil.copytree(chain, tmp_path / "moved"))
+    load_model(moved / "second")
+    shutil.rmtree(moved / "start")
+    with pytest.raises(UserError) as caught:
+        load_model(moved / "second")
+    assert str(caught.value).startswith(
+        f"{moved}/first: the base of this adapter is missing: no model in {moved}/start; "
+    )
+
+
+def test_a_base_that_has_changed_is_refused(chain: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(chain, tmp_path / "moved"))
+    write_manifest(moved / "start", changed=True)
+    for load in (load_model, empty_model):
+        with pytest.raises(UserError, match="has changed since the adapter was trained"):
+            load(moved / "first")
+
+
+def test_an_adapter_by_itself_is_not_merged_into_4_bit_weights(chain: Path) -> None:
+    with pytest.raises(UserError, match=r"^adapter\.quantize_base: .* holds an adapter alone"):
+        load_model(chain / "first", in_4bit=True)
+
+
+def test_the_base_is_the_one_of_the_manifest_and_no_other(chain: Path, tmp_path: Path) -> None:
+    """A path in adapter_config.json would be followed by transformers, wherever it leads."""
+    moved = Path(shutil.copytree(chain, tmp_path / "moved"))
+    config = moved / "first/adapter_config.json"
+    other = shutil.copytree(chain / "merged second", tmp_path / "other")
+    keys = json.loads(config.read_text()) | {"base_model_name_or_path": str(other)}
+    config.write_text(json.dumps(keys))
+    for key, value in load_model(moved / "first").state_dict().items():
+        assert torch.equal(value, load_model(chain / "first").state_dict()[key])

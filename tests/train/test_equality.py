@@ -142,7 +142,7 @@ def test_merged_adapters_are_base_and_adapters_side_by_side(
         if layout == "lora":
             last = checkpoint.path_of(checkpoint.folder_of(job.work), 30)
             beside = trained_model(small / "model", last, ADAPTER).eval()
-            save_adapter(beside, ADAPTER, tmp_path / engine)
+            save_adapter(beside, ADAPTER, tmp_path / engine, torch.float32)
             whole = merged(load_model(small / "model"), tmp_path / engine)
             assert held_out_loss(whole, job.tokens) == pytest.approx(
                 held_out_loss(beside, job.tokens), rel=1e-5

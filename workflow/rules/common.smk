@@ -46,6 +46,12 @@ def start_manifest(wildcards):
     return f"{plan.start_folder(EXPERIMENT, wildcards.run)}/manifest.json"
 
 
+def start_dependencies(wildcards):
+    """What the start is loaded with, where it is an adapter that was exported alone."""
+    folders = plan.start_dependencies(EXPERIMENT, wildcards.run)
+    return [f"{folder}/manifest.json" for folder in folders]
+
+
 def tokens_manifest(wildcards):
     return f"results/tokens/{plan.store_name(EXPERIMENT, wildcards.run)}/manifest.json"
 

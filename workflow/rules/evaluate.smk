@@ -2,6 +2,7 @@ rule evaluate:
     """Likelihood of the test split, before and after."""
     input:
         base=start_manifest,
+        base_dependencies=start_dependencies,
         tuned="results/runs/{run}/model/manifest.json",
         tokens=tokens_manifest,
     output:

@@ -2,6 +2,7 @@ rule export:
     """A run's last checkpoint, or its best, as a Hugging Face folder."""
     input:
         start=start_manifest,
+        start_dependencies=start_dependencies,
         train="results/runs/{run}/train.json",
         history="results/runs/{run}/history.jsonl",
     output:

@@ -2,6 +2,7 @@ rule finetune_run:
     """Training on Ray Train; checkpoints lie in ray.storage_path, out of the workflow's reach."""
     input:
         start=start_manifest,
+        start_dependencies=start_dependencies,
         tokens=tokens_manifest,
     output:
         history="results/runs/{run}/history.jsonl",

@@ -2,6 +2,7 @@ rule generate_run:
     """Prompts of the test split, continued before and after."""
     input:
         base=start_manifest,
+        base_dependencies=start_dependencies,
         tuned="results/runs/{run}/model/manifest.json",
         index=lambda wildcards: f"results/datasets/{EXPERIMENT.runs[wildcards.run].dataset}/dataset.json",
         rows=lambda wildcards: ancient(

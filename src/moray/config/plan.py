@@ -151,6 +151,23 @@ def start_folder(experiment: Experiment, run: str) -> str:
     )
 
 
+def start_dependencies(experiment: Experiment, run: str) -> list[str]:
+    """The folders that the start of a run needs to be loaded, besides its own.
+
+    An adapter that was exported alone needs the start of its own run, and what that needs.
+    """
+    model = experiment.runs[run].model
+    if not isinstance(model, RunRef) or not exports_adapter(experiment, model.run):
+        return []
+    return [start_folder(experiment, model.run), *start_dependencies(experiment, model.run)]
+
+
+def exports_adapter(experiment: Experiment, run: str) -> bool:
+    """Whether a run's exported folder holds an adapter alone."""
+    section = experiment.runs[run]
+    return section.adapter is not None and not section.export.merge_adapter
+
+
 def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's weights depend on, besides tokens and start."""
     section = experiment.runs[run]
@@ -171,6 +188,7 @@ def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
     return {
         "chat_template": chat_template(experiment, run),
         "dataset": section.dataset,
+        **result_keys(section.export),
         "run": run,
         "start": start_folder(experiment, run),
     }

@@ -3,7 +3,8 @@
 import difflib
 from collections.abc import Collection, Iterator
 
-from moray.config.schema import Experiment, Run, RunRef, ScratchModel
+from moray.config.plan import exports_adapter
+from moray.config.schema import Adapter, Experiment, Run, RunRef, ScratchModel
 from moray.errors import UserError
 
 
@@ -51,7 +52,7 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
             f"({run.ray.num_workers})",
             "change either",
         )
-    yield from _engine(name, run)
+    yield from _engine(experiment, name, run)
     dataset = experiment.datasets.get(run.dataset)
     chooses = run.train.early_stopping_patience or run.train.load_best_model_at_end
     none = dataset and "validation" not in dataset.given_splits and dataset.validation_share == 0
@@ -69,7 +70,7 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
         )
 
 
-def _engine(name: str, run: Run) -> Iterator[UserError]:
+def _engine(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     """Keys of the engine that don't go together."""
     if run.train.launcher == "torchrun" and run.data.loader == "stream":
         yield UserError(
@@ -78,12 +79,40 @@ def _engine(name: str, run: Run) -> Iterator[UserError]:
             "streams",
             "change either",
         )
-    if run.adapter and run.adapter.quantize_base and run.train.strategy != "ddp":
+    if run.adapter:
+        yield from _adapter(experiment, name, run, run.adapter)
+
+
+def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> Iterator[UserError]:
+    """Keys of an adapter that don't go together with others."""
+    path, train = f"runs.{name}.adapter", run.train
+    if adapter.base_dtype == "bf16" and train.precision == "fp32":
         yield UserError(
-            f"runs.{name}.adapter.quantize_base",
-            f"got {run.adapter.quantize_base} with train.strategy: {run.train.strategy}, expected "
-            "strategy: ddp, because weights of 4 bits can't be spread",
+            f"{path}.base_dtype",
+            "bf16 weights can't be computed with in train.precision: fp32",
             "change either",
+        )
+    if adapter.base_dtype == "bf16" and train.strategy == "deepspeed":
+        yield UserError(
+            f"{path}.base_dtype",
+            "bf16 can't be combined with train.strategy: deepspeed, which refuses weights of two "
+            "types",
+            "set strategy to ddp or fsdp2",
+        )
+    start = run.model.run if isinstance(run.model, RunRef) else None
+    if adapter.quantize_base and start in experiment.runs and exports_adapter(experiment, start):
+        yield UserError(
+            f"{path}.quantize_base",
+            f"4bit can't be combined with a start that is an adapter alone (run {start}), which "
+            "can't be merged into 4-bit weights",
+            f"set export.merge_adapter: true in run {start}",
+        )
+    if adapter.quantize_base and train.strategy != "ddp":
+        yield UserError(
+            f"{path}.quantize_base",
+            f"4bit can't be combined with train.strategy: {train.strategy}, because 4-bit weights "
+            "can't be sharded",
+            "set strategy to ddp",
         )
 
 

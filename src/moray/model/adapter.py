@@ -16,7 +16,7 @@ from moray.errors import UserError
 
 
 def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
-    """Freeze a model and give it adapters that add nothing yet.
+    """Freeze a model and give it adapters that add nothing yet, in fp32 whatever the model is in.
 
     Raises:
         UserError: if a name that is asked for is of none of the model's layers, or of an
@@ -34,6 +34,10 @@ def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
                 f"got {settings.target_modules} ({str(error).splitlines()[0]})",
                 "name linear layers of the model, or choose all-linear",
             ) from error
+    # PEFT gives them the type that the layer computes in, in which small updates would be lost.
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
 
 
 def _check_names(model: PreTrainedModel, names: Iterable[str]) -> None:
@@ -59,12 +63,21 @@ def _check_names(model: PreTrainedModel, names: Iterable[str]) -> None:
             )
 
 
-def save_adapter(model: PreTrainedModel, settings: Adapter, folder: Path) -> None:
-    """Write a model's adapters as PEFT loads them onto their base."""
-    folder.mkdir()
+def save_adapter(
+    model: PreTrainedModel, settings: Adapter, folder: Path, dtype: torch.dtype
+) -> None:
+    """Write a model's adapters as PEFT loads them onto their base.
+
+    Args:
+        model: with adapters.
+        settings: the `adapter` section that they were made by.
+        folder: where to write; made if it isn't there.
+        dtype: type of the stored weights.
+    """
+    folder.mkdir(exist_ok=True)
     _config(settings).save_pretrained(str(folder))
     weights = {
-        f"base_model.model.{name}": value.contiguous()
+        f"base_model.model.{name}": value.to(dtype).contiguous()
         for name, value in get_peft_model_state_dict(model, adapter_name="default").items()
     }
     save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})

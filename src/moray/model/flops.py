@@ -2,6 +2,8 @@
 
 from transformers import PreTrainedModel
 
+from moray.model.size import num_weights
+
 
 def flops_per_token(model: PreTrainedModel, block_size: int) -> float:
     """Floating-point operations of a forward and a backward pass, per token.
@@ -15,7 +17,7 @@ def flops_per_token(model: PreTrainedModel, block_size: int) -> float:
     if lookup is model.get_output_embeddings().weight:
         lookup = None
     weights = [parameter for parameter in model.parameters() if parameter is not lookup]
-    products = sum((6 if w.requires_grad else 4) * w.numel() for w in weights if w.dim() >= 2)
+    products = sum((6 if w.requires_grad else 4) * num_weights(w) for w in weights if w.dim() >= 2)
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     width = head * config.num_attention_heads
     attention = 12 * config.num_hidden_layers * width * block_size

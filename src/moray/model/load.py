@@ -12,6 +12,7 @@ from transformers import (
 )
 
 from moray.errors import UserError
+from moray.model.folder import whole_model_and_adapters
 
 _FOUR_BITS = BitsAndBytesConfig(
     load_in_4bit=True,
@@ -21,23 +22,52 @@ _FOUR_BITS = BitsAndBytesConfig(
 )
 
 
-def load_model(folder: Path, in_4bit: bool = False) -> PreTrainedModel:
-    """The model of a Hugging Face folder in fp32, in evaluation mode, on the CPU.
+def load_model(
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    in_4bit: bool = False,
+) -> PreTrainedModel:
+    """The model of a folder, in evaluation mode.
 
-    Code and pickles in the folder are never run.
+    The folder holds a whole model as transformers saves it, or an adapter that a run exported
+    alone, which is merged into its base, in fp32, before the weights are converted. Code and
+    pickles in a folder are never run.
 
     Args:
-        folder: where it lies.
-        in_4bit: whether its linear layers are held in 4-bit NormalFloat instead, on a GPU.
+        folder: the folder.
+        dtype: type of the weights.
+        device: where the weights are put.
+        in_4bit: whether the linear layers are held in 4-bit NormalFloat instead.
 
     Raises:
-        UserError: if the folder holds no such model, or only a part of its weights.
+        UserError: if the folder holds no such model, or only a part of its weights, or an adapter
+            whose base is missing or has changed, or one that would have to be quantized.
     """
+    whole, adapters = whole_model_and_adapters(folder)
+    if not adapters:
+        return _whole_model(whole, dtype, in_4bit).to(device)
+    if in_4bit:
+        raise UserError(
+            "adapter.quantize_base",
+            f"{folder} holds an adapter alone, which can't be merged into 4-bit weights",
+            "set export.merge_adapter: true in the run it comes from",
+        )
+    # PEFT takes a while to import.
+    from moray.model.adapter import merged
+
+    model = _whole_model(whole, torch.float32, in_4bit=False)
+    for adapter in adapters:
+        model = merged(model, adapter)
+    return model.to(device, dtype).eval()
+
+
+def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
     model: PreTrainedModel
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
-            dtype=torch.float32,
+            dtype=dtype,
             use_safetensors=True,
             local_files_only=True,
             # Without it, transformers asks on the terminal whether to run a folder's code.
@@ -53,7 +83,7 @@ def load_model(folder: Path, in_4bit: bool = False) -> PreTrainedModel:
             raise _no_model(folder, error) from error
         raise UserError(
             "adapter.quantize_base",
-            f"got 4bit, which needs a library ({str(error).splitlines()[0]})",
+            f"4bit needs a library that is missing ({str(error).splitlines()[0]})",
             "pip install -e '.[qlora]', or set it to null",
         ) from error
     if missing := sorted(report["missing_keys"]):
@@ -66,12 +96,13 @@ def load_model(folder: Path, in_4bit: bool = False) -> PreTrainedModel:
     return model.eval()
 
 
-def empty_model(folder: Path) -> PreTrainedModel:
-    """The model of a Hugging Face folder without its weights, on PyTorch's `meta` device."""
+def empty_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The model that `load_model` gives, without its weights, on PyTorch's `meta` device."""
+    folder, _ = whole_model_and_adapters(folder)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
     except (OSError, ValueError, ImportError) as error:
         raise _no_model(folder, error) from error
     return model.eval()

@@ -68,6 +68,11 @@ def num_adapter_parameters(shapes: Shapes, rank: int) -> int:
     return sum(rank * sum(shape) for shape in _matrices(shapes))
 
 
+def num_in_linear_layers(shapes: Shapes) -> int:
+    """How many numbers the matrices have that are no embeddings."""
+    return sum(map(math.prod, _matrices(shapes)))
+
+
 def _matrices(shapes: Shapes) -> Iterator[tuple[int, ...]]:
     outside = ("embed", "lm_head", "wte", "wpe")
     for name, shape in shapes.items():

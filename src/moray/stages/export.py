@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from moray.config.schema import Adapter
 from moray.console import say
 from moray.model.adapter import merged, save_adapter
+from moray.model.folder import base_reference, stored_dtype, whole_model_and_adapters
 from moray.model.load import load_model
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 from moray.stages.boundary import File, Folder, Json, command_line
@@ -16,14 +19,14 @@ from moray.train.history import read_history
 
 _CARD = """\
 ---
-library_name: transformers
+library_name: {library}
 pipeline_tag: text-generation
 tags: [moray]
 ---
 
 # {run}
 
-`{start}`, fine-tuned on the dataset `{dataset}` for {steps} steps by moray.
+`{start}`, fine-tuned on the dataset `{dataset}` for {steps} steps by moray.{kind}
 
 | | |
 |---|---|
@@ -45,51 +48,78 @@ tags: [moray]
 ```
 """
 
+_ALONE = """ This folder holds
+the adapter alone, which is loaded on top of `{start}`."""
+
+_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
+# Trained in fp32, and small.
+_ADAPTER_DTYPE = {"auto": torch.float32, **_DTYPE}
+
 
 def export(start: Folder, train: File, history: File, output: Folder, cfg: Json) -> None:
     """Write model, tokenizer, generation config, model card, and the manifest last.
 
-    Of a run with adapters, these are merged into the model, and lie in `adapter/` by themselves.
+    Of a run with an adapter, the adapter is merged into the model, and lies in `adapter/` by
+    itself; or, without `merge_adapter`, it is all that is written, and the manifest names its base.
 
     Args:
-        start: Hugging Face folder that the run started from.
+        start: model folder that the run started from.
         train: the run's `train.json`.
         history: the run's `history.jsonl`.
         output: folder to write to.
-        cfg: names of the run, its start and its dataset; the chat template that it spoke by.
+        cfg: names of the run, its start and its dataset; the `export` section; the chat template
+            of the run.
     """
     record = json.loads(train.read_text())
     adapter = Adapter(**record["adapter"]) if record["adapter"] else None
     model = trained_model(start, Path(record["checkpoint"]), adapter)
+    dtype = _dtype(cfg["dtype"], start)
     with whole_or_nothing(output):
-        if adapter is not None:
-            save_adapter(model, adapter, output / "adapter")
-            model = merged(load_model(start), output / "adapter")
-        model.save_pretrained(output)
+        facts: dict[str, Any] = {}
+        if adapter is None or cfg["merge_adapter"]:
+            if adapter is not None:
+                save_adapter(model, adapter, output / "adapter", torch.float32)
+                model = merged(load_model(start), output / "adapter")
+            parameters = model.num_parameters()
+            model.to(dtype).save_pretrained(output)
+        else:
+            save_adapter(model, adapter, output, _ADAPTER_DTYPE[cfg["dtype"]])
+            model.generation_config.save_pretrained(output)
+            parameters = model.num_parameters(only_trainable=True)
+            facts["base"] = base_reference(output, start)
         tokenizer = load_tokenizer(start)
         if cfg["chat_template"] is not None:
             tokenizer.chat_template = cfg["chat_template"]
         tokenizer.save_pretrained(output)
-        (output / "README.md").write_text(_card(cfg, record, history))
+        (output / "README.md").write_text(_card(cfg, record, history, alone="base" in facts))
         lineage = json.loads((start / MANIFEST).read_text())
         lineage.pop("files")
         write_manifest(
             output,
             run=cfg["run"],
             fingerprint=record["fingerprint"],
-            parameters=model.num_parameters(),
+            parameters=parameters,
             start=lineage,
+            **facts,
         )
     say(f"model of {cfg['run']}: {output}")
 
 
-def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path) -> str:
+def _dtype(key: str, start: Path) -> torch.dtype:
+    if key == "auto":
+        return stored_dtype(whole_model_and_adapters(start)[0])
+    return _DTYPE[key]
+
+
+def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path, alone: bool) -> str:
     exported = record["exported_step"]
     lines = [line for line in read_history(history) if line["step"] <= exported]
     losses = [line["loss"] for line in lines if "loss" in line]
     held_out = [line["eval_loss"] for line in lines if "eval_loss" in line]
     return _CARD.format(
         **{key: cfg[key] for key in ("run", "start", "dataset")},
+        library="peft" if alone else "transformers",
+        kind=_ALONE.format(start=cfg["start"]) if alone else "",
         steps=exported,
         loss=losses[-1],
         eval_loss=f"{held_out[-1]:.4f} nats a token" if held_out else "none: the split is empty",

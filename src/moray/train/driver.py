@@ -10,6 +10,7 @@ import psutil
 from moray.config.schema import Adapter, Data, Ray, Train, result_keys
 from moray.console import say
 from moray.errors import ConfigError, UserError
+from moray.model.folder import whole_model_and_adapters
 from moray.model.shapes import shapes_in
 from moray.provenance.digest import fingerprint
 from moray.provenance.manifest import MANIFEST, write_json
@@ -54,7 +55,8 @@ def run_training(
     keys = {"adapter": adapter and result_keys(adapter), "train": result_keys(settings)}
     identity = fingerprint([keys, code, libraries], inputs)
     work = Path(ray_settings.storage_path, run, identity)
-    if found := faults(run, settings, adapter, ray_settings, shapes_in(start), output, work):
+    shapes = shapes_in(whole_model_and_adapters(start)[0])
+    if found := faults(run, settings, adapter, ray_settings, shapes, output, work):
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
     threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))

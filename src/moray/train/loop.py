@@ -60,7 +60,7 @@ def train(job: Job, worker: Worker) -> dict[str, Any]:
 def _train(
     job: Job, worker: Worker, alive: Callable[[], None], collect: Callable[[], None]
 ) -> dict[str, Any]:
-    precision = agreed(job.settings.precision, worker.device)
+    precision = agreed(_precision(job), worker.device)
     settings = job.settings.model_copy(update={"precision": precision})
     job = replace(job, settings=settings)
     manifest, held_out = read_manifest(job.tokens), StoredSplit(job.tokens, "validation")
@@ -150,6 +150,12 @@ def _train(
         "device": worker.device.type,
         "num_workers": worker.world_size,
     }
+
+
+def _precision(job: Job) -> str:
+    # Weights in bf16 are multiplied in bf16, whatever the hardware.
+    in_bf16 = job.adapter is not None and job.adapter.base_dtype == "bf16"
+    return "bf16" if in_bf16 else job.settings.precision
 
 
 def _due(settings: Train, done: int, num_steps: int) -> set[str]:

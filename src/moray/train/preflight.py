@@ -10,9 +10,14 @@ import psutil
 from moray.config.layout import lay_out_here
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
-from moray.model.shapes import Shapes, num_adapter_parameters, num_parameters
+from moray.model.shapes import (
+    Shapes,
+    num_adapter_parameters,
+    num_in_linear_layers,
+    num_parameters,
+)
 from moray.provenance.space import check_space
-from moray.train.engine.footprint import footprint
+from moray.train.engine.footprint import footprint, frozen_bytes
 from moray.workers.cluster import check_cores
 
 _FLOAT = 4
@@ -52,7 +57,8 @@ def faults(
         return found
     whole = num_parameters(shapes)
     trained = whole if adapter is None else num_adapter_parameters(shapes, adapter.rank)
-    frozen = 0 if adapter is None else whole
+    linear = num_in_linear_layers(shapes)
+    frozen = frozen_bytes(adapter, linear=linear, other=whole - linear)
     if ray.address == "local":
         layout = lay_out_here(ray, settings.global_batch_size)
         if not layout.use_gpu:

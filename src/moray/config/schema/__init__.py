@@ -16,7 +16,7 @@ from moray.config.schema.datasets import (
 )
 from moray.config.schema.experiment import Experiment, Run, RunRef, Sections
 from moray.config.schema.models import HubModel, PathModel, ScratchModel, TrainedTokenizer
-from moray.config.schema.sections import Data, Evaluate, Generate, Ray
+from moray.config.schema.sections import Data, Evaluate, Export, Generate, Ray
 from moray.config.schema.train import FSDP2, DeepSpeed, Train
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "DeepSpeed",
     "Evaluate",
     "Experiment",
+    "Export",
     "Generate",
     "HubDataset",
     "HubModel",

@@ -29,8 +29,14 @@ class Adapter(Section):
         description="Whether magnitudes of the base's columns are trained too. Source: Liu et "
         "al., 2024.",
     )
+    base_dtype: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="Type of the frozen base's weights during training. `bf16` takes half of the "
+        "memory and computes in bf16; the adapters stay fp32. Needs `strategy: ddp` or `fsdp2`.",
+    )
     quantize_base: Literal["4bit"] | None = Field(
         None,
-        description="`4bit`: the frozen base is held in 4-bit NormalFloat (QLoRA, Dettmers et "
-        "al., 2023). Needs a GPU, the optional `qlora` extra and `strategy: ddp`.",
+        description="`4bit`: the linear layers of the frozen base are held in 4-bit NormalFloat "
+        "(QLoRA, Dettmers et al., 2023), and its other weights in `base_dtype`. Needs the optional "
+        "`qlora` extra and `strategy: ddp`.",
     )

@@ -6,7 +6,7 @@ from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Name, Section
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.models import BaseModelSource
-from moray.config.schema.sections import Data, Evaluate, Generate, Ray
+from moray.config.schema.sections import Data, Evaluate, Export, Generate, Ray
 from moray.config.schema.train import Train
 
 
@@ -25,6 +25,7 @@ class Sections(Section):
         None, description="Low-rank adapters to train in place of the whole model; `null`: none."
     )
     ray: Ray = Field(Ray(), description="Where the training runs.")
+    export: Export = Field(Export(), description="Writing the trained model.")
     evaluate: Evaluate = Field(Evaluate(), description="Scoring against the base.")
     generate: Generate = Field(Generate(), description="Continuing held-out prompts.")
 

@@ -1,4 +1,4 @@
-"""The sections that every run has, besides `train` and `adapter`: data, ray, evaluate, generate."""
+"""The sections that every run has, besides `train` and `adapter`."""
 
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -135,6 +135,21 @@ class Ray(Section):
                 "leave it out, or set use_gpu to true or auto"
             )
         return self
+
+
+class Export(Section):
+    """Writing the trained model as a Hugging Face folder."""
+
+    dtype: Literal["auto", "fp32", "bf16"] = Field(
+        "auto",
+        description="Type of the stored weights. `auto`: that of the model the run started from; "
+        "adapters that aren't merged are stored in fp32.",
+    )
+    merge_adapter: bool = Field(
+        True,
+        description="Whether a run with an adapter exports a whole model, with the adapter merged "
+        "into the base. If false, it exports the adapter alone, which needs its base to be loaded.",
+    )
 
 
 class Evaluate(Section):

@@ -104,6 +104,20 @@ class Train(Section):
         description="Whether transformer blocks are compiled. `auto`: where a compiler is there "
         "and the run is long enough to earn the seconds that it takes.",
     )
+    attention: Literal["auto", "sdpa", "eager", "varlen", "flex"] = execution_only(
+        "auto",
+        description="How attention is computed; the result differs by rounding. `sdpa`: PyTorch's "
+        "`scaled_dot_product_attention`. `eager`: plain matrix products. `varlen`: PyTorch's "
+        "`varlen_attn`, and `flex`: its compiled `flex_attention`, both without a mask of every "
+        "pair of tokens, on GPUs alone (not tried yet). `auto`: on a GPU `varlen` where the model "
+        "and the precision allow it, else `sdpa`; on a CPU `eager` where blocks are compiled and "
+        "rows have at most 512 tokens, else `sdpa`.",
+    )
+    deterministic: bool = Field(
+        False,
+        description="Whether a GPU computes with deterministic algorithms alone, so that the same "
+        "run on the same machine gives the same bytes; slower (not tried yet). CPUs always do.",
+    )
     gradient_checkpointing: bool = execution_only(
         False,
         description="Whether the backward pass makes a block's inner states anew: much less "

@@ -2,24 +2,26 @@
 
 from dataclasses import dataclass
 
+import torch
 from transformers import PreTrainedModel
 
-from moray.config.schema import Train
-from moray.errors import UserError
 from moray.model.flops import flops_per_token
 from moray.model.load import check_isolation, check_length, empty_model, load_model
 from moray.model.loss import TokenLoss, has_plain_head
+from moray.model.size import num_quantized, num_weights
 from moray.train.engine.compilation import (
     compile_blocks,
     reason_not_to_compile,
     use_cache,
     use_plain_attention,
 )
-from moray.train.engine.footprint import footprint
+from moray.train.engine.footprint import footprint, frozen_bytes
 from moray.train.engine.strategies import Strategy
 from moray.train.job import Job
 from moray.workers.collectives import from_any_worker, from_first_worker, together
 from moray.workers.worker import Worker
+
+_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,9 @@ def build(job: Job, worker: Worker, strategy: Strategy, block_size: int, tokens:
         UserError: if the model doesn't fit the rows or the settings.
     """
     settings = job.settings
-    model = together(lambda: _model(job, worker, strategy.loads_weights))
+    model = together(lambda: _model(job, strategy.loads_weights))
     flops = flops_per_token(model, block_size)
-    held = _held(model, settings, worker)
+    held = _held(model, job, worker)
     processors = worker.world_size * (job.threads if worker.device.type == "cpu" else 1)
     use_cache(job.cache)
     # Machines may differ, and all can look at the same time.
@@ -74,16 +76,15 @@ def build(job: Job, worker: Worker, strategy: Strategy, block_size: int, tokens:
     return Built(flops, reason is None, f"{held}; blocks are {note}")
 
 
-def _model(job: Job, worker: Worker, with_weights: bool) -> PreTrainedModel:
+def _model(job: Job, with_weights: bool) -> PreTrainedModel:
     adapter = job.adapter
+    dtype = _DTYPE[adapter.base_dtype] if adapter else torch.float32
     in_4bit = adapter is not None and adapter.quantize_base == "4bit"
-    if in_4bit and worker.device.type != "cuda":
-        raise UserError(
-            "adapter.quantize_base",
-            f"got 4bit on a {worker.device.type}, expected a GPU, which alone computes with it",
-            "set it to null, or run on a GPU",
-        )
-    model = load_model(job.start, in_4bit) if with_weights else empty_model(job.start)
+    model = (
+        load_model(job.start, dtype, in_4bit=in_4bit)
+        if with_weights
+        else empty_model(job.start, dtype)
+    )
     if adapter is not None:
         # PEFT takes a while to import.
         from moray.model.adapter import add_adapter
@@ -92,10 +93,12 @@ def _model(job: Job, worker: Worker, with_weights: bool) -> PreTrainedModel:
     return model
 
 
-def _held(model: PreTrainedModel, settings: Train, worker: Worker) -> str:
+def _held(model: PreTrainedModel, job: Job, worker: Worker) -> str:
     trained = model.num_parameters(only_trainable=True)
-    frozen = model.num_parameters() - trained
-    megabytes = footprint(settings, trained, frozen, worker.world_size).total / 1e6
+    quantized = num_quantized(model)
+    frozen = sum(map(num_weights, model.parameters())) - trained
+    held = frozen_bytes(job.adapter, linear=quantized, other=frozen - quantized)
+    megabytes = footprint(job.settings, trained, held, worker.world_size).total / 1e6
     share = f" of {(trained + frozen) / 1e6:.1f} M" if frozen else ""
     return (
         f"{trained / 1e6:.1f} M{share} parameters are trained; each of {worker.world_size} on a "

@@ -2,14 +2,18 @@
 
 from dataclasses import dataclass
 
-from moray.config.schema import Train
+from moray.config.schema import Adapter, Train
 
 _FLOAT = 4
+_BYTES = {"fp32": 4, "bf16": 2}
+# A weight's own 4 bits; a scale of 8 bits for every 64 weights, and one of 32 bits for every 256 of
+# these. Source: Dettmers et al., "QLoRA", 2023, section 3.
+_FOUR_BIT_BYTES = 1 / 2 + 1 / 64 + 4 / (64 * 256)
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on a worker, all in fp32; activations come on top.
+    """Bytes on a worker; activations come on top.
 
     Attributes:
         parameters: what the forward pass computes with.
@@ -27,6 +31,21 @@ class Footprint:
         return self.parameters + self.gradients + self.optimizer
 
 
+def frozen_bytes(adapter: Adapter | None, linear: int, other: int) -> int:
+    """Bytes of the weights of a frozen base; 0 without an adapter, which trains all of them.
+
+    Args:
+        adapter: the `adapter` section.
+        linear: weights in linear layers other than the output embedding.
+        other: all other weights.
+    """
+    if adapter is None:
+        return 0
+    each: float = _BYTES[adapter.base_dtype]
+    in_linear = _FOUR_BIT_BYTES if adapter.quantize_base == "4bit" else each
+    return round(in_linear * linear + each * other)
+
+
 def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footprint:
     """The footprint of a strategy.
 
@@ -34,8 +53,8 @@ def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footp
 
     Args:
         settings: the `train` section.
-        trained: parameters that are trained.
-        frozen: parameters that aren't.
+        trained: parameters that are trained, which are in fp32.
+        frozen: bytes of those that aren't; see `frozen_bytes`.
         workers: how many share the work.
     """
     # Of each: whether parameters, gradients and optimizer state are spread; floats of the last.
@@ -53,7 +72,7 @@ def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footp
     name = f"zero {settings.deepspeed.zero_stage}" if deepspeed else settings.strategy
     parameters, gradients, optimizer, floats = spread[name]
     return Footprint(
-        _FLOAT * (trained + frozen) // (workers if parameters else 1),
+        (_FLOAT * trained + frozen) // (workers if parameters else 1),
         _FLOAT * trained // (workers if gradients else 1),
         _FLOAT * floats * trained // (workers if optimizer else 1),
     )

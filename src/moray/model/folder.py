@@ -1,0 +1,80 @@
+"""What lies in a model's folder: a whole model, or an adapter whose manifest names its base."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from moray.errors import UserError
+from moray.provenance.digest import sha256_file
+from moray.provenance.manifest import MANIFEST
+
+_STORED = {"BF16": torch.bfloat16, "F16": torch.float16}
+
+
+def base_reference(folder: Path, base: Path) -> dict[str, str]:
+    """What the manifest of an adapter's folder says of its base.
+
+    The path is relative to the adapter's folder, so that both are found wherever the workflow's
+    folder is moved, and from whatever directory a worker is started in.
+    """
+    path = os.path.relpath(base.absolute(), folder.absolute())
+    return {"path": path, "manifest": sha256_file(base / MANIFEST)}
+
+
+def whole_model_and_adapters(folder: Path) -> tuple[Path, list[Path]]:
+    """The folder of the whole model, and those of the adapters on top of it, in their order.
+
+    Only the manifest, which the workflow writes itself, says where a base is;
+    `adapter_config.json` can come from anyone and is never asked.
+
+    Raises:
+        UserError: if a base is missing, or isn't the one that the adapter was trained on.
+    """
+    adapters: list[Path] = []
+    while reference := _reference(folder):
+        adapters.insert(0, folder)
+        folder = _base(folder, reference)
+    return folder, adapters
+
+
+def stored_dtype(folder: Path) -> torch.dtype:
+    """The type that most numbers in the safetensors of a whole model have; else fp32."""
+    sizes: dict[str, int] = {}
+    for file in sorted(folder.glob("model*.safetensors")):
+        with safe_open(file, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118 - it is no mapping
+                part = weights.get_slice(name)
+                size = torch.Size(part.get_shape()).numel()
+                sizes[part.get_dtype()] = sizes.get(part.get_dtype(), 0) + size
+    most = max(sizes, key=lambda name: sizes[name], default="F32")
+    return _STORED.get(most, torch.float32)
+
+
+def _reference(folder: Path) -> dict[str, str] | None:
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    manifest: dict[str, Any] = json.loads(path.read_text())
+    return manifest.get("base")
+
+
+def _base(folder: Path, reference: dict[str, str]) -> Path:
+    base = Path(os.path.normpath(folder.absolute() / reference["path"]))
+    manifest = base / MANIFEST
+    if not manifest.is_file():
+        raise UserError(
+            str(folder),
+            f"the base of this adapter is missing: no model in {base}",
+            "run the workflow again to make it, or keep both in one results folder",
+        )
+    if sha256_file(manifest) != reference["manifest"]:
+        raise UserError(
+            str(folder),
+            f"the base of this adapter, {base}, has changed since the adapter was trained",
+            "run the workflow again to train the adapter on it",
+        )
+    return base
