@@ -43,11 +43,12 @@ def progress(
         yield from tqdm(items, **shown)
         return
     of_all = f" of {total:,}" if total else ""
+    plural = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
     told = time.monotonic()
     for number, item in enumerate(items, 1):
         yield item
         if time.monotonic() - told > _SECONDS_BETWEEN_LINES:
-            say(f"{label}: {number:,}{of_all} {unit}s")
+            say(f"{label}: {number:,}{of_all} {plural}")
             told = time.monotonic()
 
 

@@ -1,8 +1,8 @@
-"""Faults that a user can cause and mend, told in one line."""
+"""Errors that a user can cause and correct, in one line each."""
 
 
 class UserError(Exception):
-    """`path: got X, expected Y; do Z`: where it is, what is wrong, what to do.
+    """`path: problem; remedy`: where it is, what is wrong, what to do.
 
     Args:
         path: the config key (dotted) or the file that is at fault.
@@ -29,3 +29,8 @@ class ConfigError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text; the name of its type if it has none."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

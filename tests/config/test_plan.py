@@ -121,9 +121,10 @@ def test_another_value_stands_for_each_of_them() -> None:
 def test_how_a_run_is_executed_is_told_to_its_stages(executed: dict[str, Any]) -> None:
     otherwise = {f"runs.tuned.{key}": value for key, value in executed.items()}
     experiment = experiment_with(otherwise)
-    told = plan.train_execution(experiment, "tuned") | {
-        "evaluate": plan.evaluate_execution(experiment, "tuned")
-    }
+    told = plan.train_execution(experiment, "tuned")
+    stages: list[plan.Stage] = ["evaluate", "generate"]
+    for stage in stages:
+        told[stage] = plan.evaluation_execution(experiment, "tuned", stage)[stage]
     for path, value in executed.items():
         section, key = path.split(".")
         assert told[section][key] == value

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from moray.evaluate.generation import continue_prompts
+from moray.evaluate.generation import Sampling, SeededSampler, continue_prompts
 
 PROMPTS = ["def", "", "return self value for 東京 in (x, y)\n" * 2, "naïve 🐍", "x = a[0] += 1"]
 
@@ -37,18 +38,23 @@ def write(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     prompts: list[str] = PROMPTS,
+    batch_size: int = 5,
     **changes: Any,
 ) -> list[str]:
     settings: dict[str, Any] = {
         "max_new_tokens": 12,
         "temperature": 0.0,
         "top_p": 1.0,
-        "batch_size": 5,
         "seed": 0,
-        "stops": [tokenizer.eos_token_id],
+        "stops": (tokenizer.eos_token_id,),
+        "padding": tokenizer.eos_token_id,
     }
-    tokens = [tokens_of(tokenizer, prompt) for prompt in prompts]
-    return continue_prompts(model, tokenizer, tokens, **settings | changes)
+    sampling = Sampling(**settings | changes)
+    tokens = dict(enumerate(tokens_of(tokenizer, prompt) for prompt in prompts))
+    written: dict[int, list[int]] = {}
+    for batch in np.array_split(np.arange(len(tokens)), -(-len(tokens) // batch_size)):
+        written |= continue_prompts(model, {int(n): tokens[int(n)] for n in batch}, sampling)
+    return [tokenizer.decode(written[n], skip_special_tokens=True) for n in range(len(tokens))]
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 100])
@@ -82,7 +88,7 @@ def test_any_stop_token_ends_a_continuation(
     tokens = [greedy(model, tokenizer, prompt, 12, stops=[second]) for prompt in PROMPTS]
     assert len(tokens[0]) < len(unstopped)
     expected = [tokenizer.decode(written, skip_special_tokens=True) for written in tokens]
-    assert write(model, tokenizer, stops=[tokenizer.eos_token_id, second]) == expected
+    assert write(model, tokenizer, stops=(tokenizer.eos_token_id, second)) == expected
 
 
 def test_the_seed_decides_what_is_sampled(
@@ -94,6 +100,57 @@ def test_the_seed_decides_what_is_sampled(
     torch.manual_seed(2)
     assert write(model, tokenizer, seed=3, **sampled) == first
     assert write(model, tokenizer, seed=4, **sampled) != first
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 100])
+def test_what_is_sampled_for_a_prompt_does_not_depend_on_the_others(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_size: int
+) -> None:
+    sampled: dict[str, Any] = {"temperature": 1.5, "top_p": 0.9, "seed": 3}
+    assert write(model, tokenizer, batch_size=batch_size, **sampled) == write(
+        model, tokenizer, batch_size=3, **sampled
+    )
+
+
+def test_equal_prompts_are_sampled_differently(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    assert len(set(write(model, tokenizer, ["def"] * 5, temperature=1.5))) == 5
+
+
+def test_what_the_model_s_folder_says_of_generation_does_not_apply(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    expected = write(model, tokenizer)
+    model.generation_config.repetition_penalty = 5.0
+    model.generation_config.min_new_tokens = 12
+    assert write(model, tokenizer) == expected
+
+
+def test_a_nucleus_is_the_smallest_set_with_the_probability() -> None:
+    scores = torch.log(torch.tensor([[0.1, 0.5, 0.15, 0.25]])).expand(300, -1)
+    sampling = Sampling(1, 1.0, top_p=0.7, seed=0, stops=(), padding=0)
+    chosen = SeededSampler(range(300), sampling)(torch.zeros(300, 1), scores).argmax(-1)
+    counts = torch.bincount(chosen, minlength=4).tolist()
+    assert (counts[0], counts[2]) == (0, 0)
+    assert counts[1] / 300 == pytest.approx(2 / 3, abs=0.1)
+
+
+def test_a_batch_too_large_for_memory_is_continued_in_parts(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = write(model, tokenizer)
+    generate, sizes = model.generate, list[int]()
+
+    def limited(input_ids: torch.Tensor, **settings: Any) -> Any:
+        sizes.append(len(input_ids))
+        if len(input_ids) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return generate(input_ids=input_ids, **settings)
+
+    monkeypatch.setattr(model, "generate", limited)
+    assert write(model, tokenizer) == expected
+    assert sizes == [5, 2, 3, 1, 2]
 
 
 def test_sampling_leaves_other_random_numbers_alone(

@@ -6,16 +6,25 @@ import numpy as np
 import pytest
 import torch
 from packed import pieces_of
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.corpus.dataset import read_documents
 from moray.corpus.document import Document
-from moray.evaluate.likelihood import Scores, score
-from moray.evaluate.selection import select_documents
+from moray.evaluate.likelihood import Scores, batches_of, score, total
+from moray.evaluate.selection import Selection, select_documents
+from moray.model.loss import TokenLoss
+from moray.tokens.batch import Batch
 from moray.tokens.rows import Segment
 from moray.tokens.store import StoredSplit
 
 Sums = tuple[float, int, int, int]
+
+
+def score_all(
+    model: PreTrainedModel, split: StoredSplit, selection: Selection, batch_size: int
+) -> Scores:
+    return score(model, split, selection, batches_of(selection, batch_size))
 
 
 @pytest.fixture
@@ -60,7 +69,7 @@ def test_scores_are_those_of_each_document_alone(
 ) -> None:
     numbers = split.segments[:, Segment.DOCUMENT]
     assert len(numbers) > len(set(numbers.tolist())), "some documents are cut over rows"
-    scores = score(model, split, select_documents(split, None), batch_size=4).by_document()
+    scores = score_all(model, split, select_documents(split, None), 4).by_document()
     assert scores.document.tolist() == list(range(len(rows)))
     expected = [one_by_one(model, tokenizer, row, split.block_size) for row in rows]
     assert sum(correct for _, _, _, correct in expected) > 0
@@ -70,7 +79,7 @@ def test_scores_are_those_of_each_document_alone(
 
 
 def test_a_piece_has_its_own_tokens_and_bytes(model: PreTrainedModel, split: StoredSplit) -> None:
-    scores = score(model, split, select_documents(split, None), batch_size=4)
+    scores = score_all(model, split, select_documents(split, None), 4)
     pieces = [
         (piece.document, int(piece.mask.sum()), piece.bytes)
         for row in range(len(split))
@@ -97,8 +106,8 @@ def test_the_sums_of_a_document_are_over_all_its_pieces() -> None:
 def test_the_batch_size_changes_nothing(
     model: PreTrainedModel, split: StoredSplit, batch_size: int
 ) -> None:
-    expected = as_sums(score(model, split, select_documents(split, None), 4))
-    got = as_sums(score(model, split, select_documents(split, None), batch_size))
+    expected = as_sums(score_all(model, split, select_documents(split, None), 4))
+    got = as_sums(score_all(model, split, select_documents(split, None), batch_size))
     assert [sums[1:] for sums in got] == [sums[1:] for sums in expected]
     assert [sums[0] for sums in got] == pytest.approx([sums[0] for sums in expected], rel=1e-5)
 
@@ -107,10 +116,40 @@ def test_of_a_selection_only_its_documents_are_scored(
     model: PreTrainedModel, split: StoredSplit
 ) -> None:
     """Whole documents, with the sums that they have when all are scored."""
-    whole = score(model, split, select_documents(split, None), batch_size=4).by_document()
-    some = score(model, split, select_documents(split, 5), batch_size=4).by_document()
+    whole = score_all(model, split, select_documents(split, None), 4).by_document()
+    some = score_all(model, split, select_documents(split, 5), 4).by_document()
     assert len(some.document) == 5
     at = np.searchsorted(whole.document, some.document)
     for name in ("document", "tokens", "bytes", "correct"):
         assert getattr(some, name).tolist() == getattr(whole, name)[at].tolist()
     assert some.nll == pytest.approx(whole.nll[at], rel=1e-5)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_that_share_the_batches_score_what_one_does(
+    model: PreTrainedModel, split: StoredSplit, workers: int
+) -> None:
+    selection = select_documents(split, None)
+    batches = batches_of(selection, 4)
+    parts = [score(model, split, selection, batches[rank::workers]) for rank in range(workers)]
+    assert as_sums(total(parts)) == as_sums(score(model, split, selection, batches))
+
+
+def test_a_batch_too_large_for_memory_is_scored_in_parts(
+    model: PreTrainedModel, split: StoredSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selection = select_documents(split, None)
+    expected = as_sums(score_all(model, split, selection, 4))
+    logits, sizes = TokenLoss.logits, list[int]()
+
+    def limited(self: TokenLoss, batch: Batch) -> Tensor:
+        sizes.append(len(batch.input_ids))
+        if len(batch.input_ids) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return logits(self, batch)
+
+    monkeypatch.setattr(TokenLoss, "logits", limited)
+    got = as_sums(score_all(model, split, selection, 4))
+    assert [sums[1:] for sums in got] == [sums[1:] for sums in expected]
+    assert [sums[0] for sums in got] == pytest.approx([sums[0] for sums in expected], rel=1e-5)
+    assert sizes[:4] == [4, 2, 1, 1]

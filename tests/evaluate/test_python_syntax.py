@@ -41,5 +41,5 @@ def test_a_warning_about_the_code_is_no_concern() -> None:
 def test_the_metric_is_the_share_that_parses() -> None:
     metric = PythonSyntax(keep_in_memory=True)
     predictions = ["x = 1", "x =", "", "def"]
-    assert metric.compute(predictions=predictions) == {"parses": 0.5}
-    assert metric.compute(predictions=["x = 1"]) == {"parses": 1.0}
+    assert metric.compute(predictions=predictions)["share"] == 0.5
+    assert metric.compute(predictions=["x = 1"]) == {"share": 1.0, "parses": [True]}

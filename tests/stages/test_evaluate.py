@@ -10,18 +10,24 @@ import pytest
 from moray.corpus.dataset import read_documents
 from moray.errors import UserError
 from moray.evaluate.bootstrap import figures
-from moray.evaluate.likelihood import score
+from moray.evaluate.likelihood import batches_of, score
 from moray.evaluate.selection import select_documents
 from moray.model.load import load_model
 from moray.stages.evaluate import evaluate
 from moray.tokens.rows import Segment, is_trained
 from moray.tokens.store import StoredSplit
 
-CFG = {"max_documents": None, "bootstrap_samples": 30, "confidence": 0.9}
+CFG = {"max_documents": None, "bootstrap_samples": 30, "confidence": 0.9, "precision": "auto"}
+EXECUTION: dict[str, Any] = {
+    "evaluate": {"num_workers": 1, "batch_size": 4},
+    "launcher": "torchrun",
+    "ray": {},
+    "stall_timeout": 600.0,
+}
 
 
 def run(base: Path, tuned: Path, store: Path, output: Path, **cfg: Any) -> dict[str, Any]:
-    evaluate(base, tuned, store, output, CFG | cfg, batch_size=4)
+    evaluate("tuned", base, tuned, store, output, CFG | cfg, EXECUTION)
     result: dict[str, Any] = json.loads(output.read_text())
     return result
 
@@ -40,7 +46,8 @@ def test_both_models_are_scored_on_the_whole_test_split(
     assert result["confidence"] == 0.9
     everything = select_documents(split, None)
     for name, folder in (("base", model_folder), ("tuned", tuned_folder)):
-        expected = figures(score(load_model(folder), split, everything, batch_size=16))
+        scores = score(load_model(folder), split, everything, batches_of(everything, 16))
+        expected = figures(scores)
         got = {figure: interval["value"] for figure, interval in result[name].items()}
         assert got == pytest.approx(expected)
     assert result["difference"]["bits_per_byte"]["high"] < 0
@@ -83,3 +90,29 @@ def test_a_missing_model_leaves_nothing_behind(
     with pytest.raises(UserError, match="got no causal language model"):
         run(tuned_folder, tmp_path / "missing", store, tmp_path / "eval.json")
     assert not (tmp_path / "eval.json").exists()
+
+
+@pytest.mark.parametrize(("launcher", "workers"), [("torchrun", 2), ("ray", 2)])
+def test_the_number_of_workers_changes_no_score(
+    tmp_path: Path, model_folder: Path, tuned_folder: Path, store: Path, launcher: str, workers: int
+) -> None:
+    alone = run(model_folder, tuned_folder, store, tmp_path / "alone.json")
+    execution = EXECUTION | {"launcher": launcher}
+    execution["evaluate"] = EXECUTION["evaluate"] | {"num_workers": workers}
+    output = tmp_path / "together.json"
+    evaluate("tuned", model_folder, tuned_folder, store, output, CFG, execution)
+    together = json.loads(output.read_text())
+    for name in ("base", "tuned", "difference"):
+        for figure, interval in alone[name].items():
+            assert together[name][figure] == pytest.approx(interval, abs=1e-6)
+    # What the workers shared is gone.
+    assert {path.name for path in tmp_path.iterdir()} == {"alone.json", "together.json"}
+
+
+def test_a_fault_of_a_worker_costs_one_line(
+    tmp_path: Path, model_folder: Path, store: Path
+) -> None:
+    execution = EXECUTION | {"evaluate": {"num_workers": 2, "batch_size": 4}}
+    missing, output = tmp_path / "missing", tmp_path / "eval.json"
+    with pytest.raises(UserError, match="got no causal language model"):
+        evaluate("tuned", model_folder, missing, store, output, CFG, execution)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from conversations import CHATML, chat_tokenizer, conversation
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema import Data, result_keys
 from moray.corpus.dataset import write_dataset
 from moray.corpus.document import Document
 from moray.errors import UserError
-from moray.evaluate.generation import continue_prompts
+from moray.evaluate.generation import Sampling, continue_prompts
 from moray.model.load import load_model
 from moray.stages.generate import generate
 
@@ -26,16 +26,33 @@ CFG = {
     "temperature": 0.0,
     "top_p": 1.0,
     "seed": 0,
-    "batch_size": 3,
+    "precision": "auto",
     "format": "text",
     "is_python": False,
+}
+EXECUTION = {
+    "generate": {"num_workers": 1, "batch_size": 3},
+    "launcher": "torchrun",
+    "ray": {},
+    "stall_timeout": 600.0,
 }
 PAIRS = [Document(prompt="x = 1 #", completion=" note\n"), Document(prompt="(", completion="x)")]
 
 
 def run(base: Path, tuned: Path, rows: Path, output: Path, **cfg: Any) -> list[dict[str, Any]]:
-    generate(base, tuned, rows, output, CFG | cfg)
+    settings = output.with_suffix(".json")
+    generate("tuned", base, tuned, rows, output, settings, CFG | cfg, EXECUTION)
     return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def likeliest(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompts: list[list[int]]
+) -> list[str]:
+    """The likeliest eight tokens after each prompt, each by itself, as text."""
+    stop = tokenizer.eos_token_id
+    sampling = Sampling(8, 0.0, 1.0, seed=0, stops=(stop,), padding=stop)
+    written = [continue_prompts(model, {0: prompt}, sampling)[0] for prompt in prompts]
+    return tokenizer.batch_decode(written, skip_special_tokens=True)  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -62,19 +79,13 @@ def test_each_prompt_is_continued_by_both_models(
         assert list(sample) == ["prompt", "reference", "base", "tuned"]
         assert any(sample["prompt"] + sample["reference"] in text for text in held_out)
     for name, folder in (("base", model_folder), ("tuned", tuned_folder)):
-        expected = continue_prompts(
+        expected = likeliest(
             load_model(folder),
             tokenizer,
             [
                 [tokenizer.bos_token_id, *tokenizer(sample["prompt"])["input_ids"]]
                 for sample in samples
             ],
-            max_new_tokens=8,
-            temperature=0.0,
-            top_p=1.0,
-            batch_size=1,
-            seed=0,
-            stops=[tokenizer.eos_token_id],
         )
         assert [sample[name] for sample in samples] == expected
     assert any(sample["base"] != sample["tuned"] for sample in samples)
@@ -98,16 +109,10 @@ def test_a_conversation_s_last_answer_is_written_anew(
         ("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n", ""),
     ]
     tokenizer = chat_tokenizer(texts)
-    expected = continue_prompts(
+    expected = likeliest(
         load_model(chat_folder),
         tokenizer,
         [tokenizer(sample["prompt"])["input_ids"] for sample in samples],
-        max_new_tokens=8,
-        temperature=0.0,
-        top_p=1.0,
-        batch_size=1,
-        seed=0,
-        stops=[tokenizer.eos_token_id],
     )
     assert [sample["tuned"] for sample in samples] == expected
 
@@ -164,3 +169,39 @@ def test_prompts_without_room_leave_nothing_behind(
     with pytest.raises(UserError, match=r"got 128, expected room for a prompt in 128 tokens"):
         run(tuned_folder, tuned_folder, pairs, output, max_new_tokens=128)
     assert not output.exists()
+
+
+def test_the_number_of_workers_changes_no_continuation(
+    tmp_path: Path, model_folder: Path, tuned_folder: Path, dataset: Path
+) -> None:
+    """Sampled, so that it would show if a prompt's random numbers depended on the others."""
+    rows, cfg = dataset / "test.parquet", CFG | {"temperature": 1.0, "num_samples": 7}
+    cfg["format"] = json.loads((dataset / "dataset.json").read_text())["format"]
+    samples = []
+    for workers in (1, 2):
+        execution = EXECUTION | {"generate": {"num_workers": workers, "batch_size": 2}}
+        output, settings = tmp_path / f"{workers}.jsonl", tmp_path / f"{workers}.json"
+        generate("tuned", model_folder, tuned_folder, rows, output, settings, cfg, execution)
+        samples.append(output.read_text())
+    assert samples[0] == samples[1]
+    assert len(samples[0].splitlines()) == 7
+
+
+def test_what_is_in_force_is_written_beside_the_samples(
+    tmp_path: Path, tuned_folder: Path, tokenizer: PreTrainedTokenizerFast, pairs: Path
+) -> None:
+    """And not what the model's folder says besides."""
+    folder = Path(shutil.copytree(tuned_folder, tmp_path / "model"))
+    said = json.loads((folder / "generation_config.json").read_text())
+    said |= {"repetition_penalty": 5.0, "temperature": 0.1}
+    (folder / "generation_config.json").write_text(json.dumps(said))
+    samples = run(folder, tuned_folder, pairs, tmp_path / "samples.jsonl")
+    assert all(sample["base"] == sample["tuned"] for sample in samples)
+    assert json.loads((tmp_path / "samples.json").read_text()) == {
+        "max_new_tokens": 8,
+        "precision": "auto",
+        "seed": 0,
+        "stop_tokens": [tokenizer.eos_token],
+        "temperature": 0.0,
+        "top_p": 1.0,
+    }

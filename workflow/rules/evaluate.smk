@@ -13,12 +13,17 @@ rule evaluate:
         "results/benchmarks/evaluate/{run}.tsv"
     conda:
         "../../envs/environment.yaml"
-    threads: 8
+    threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "evaluate")
+    resources:
+        gpu=lambda wildcards: plan.evaluation_gpus(
+            EXPERIMENT, wildcards.run, "evaluate"
+        ),
     params:
         code=code("evaluate"),
         cfg=lambda wildcards: plan.evaluate_config(EXPERIMENT, wildcards.run),
-        execution=lambda wildcards, input: plan.evaluate_execution(
-            EXPERIMENT, wildcards.run
+        # Not compared with the last execution, because it takes `input`.
+        execution=lambda wildcards, input: plan.evaluation_execution(
+            EXPERIMENT, wildcards.run, "evaluate"
         ),
     message:
         "evaluate {wildcards.run}"

@@ -9,17 +9,26 @@ rule generate_run:
             f"results/datasets/{EXPERIMENT.runs[wildcards.run].dataset}/test.parquet"
         ),
     output:
-        "results/runs/{run}/samples.jsonl",
+        samples="results/runs/{run}/samples.jsonl",
+        settings="results/runs/{run}/generation.json",
     log:
         "logs/generate/{run}.log",
     benchmark:
         "results/benchmarks/generate/{run}.tsv"
     conda:
         "../../envs/environment.yaml"
-    threads: 8
+    threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "generate")
+    resources:
+        gpu=lambda wildcards: plan.evaluation_gpus(
+            EXPERIMENT, wildcards.run, "generate"
+        ),
     params:
         code=code("generate"),
         cfg=lambda wildcards: plan.generate_config(EXPERIMENT, wildcards.run),
+        # Not compared with the last execution, because it takes `input`.
+        execution=lambda wildcards, input: plan.evaluation_execution(
+            EXPERIMENT, wildcards.run, "generate"
+        ),
     message:
         "generate {wildcards.run}"
     script:

@@ -8,10 +8,11 @@ with stage(snakemake.log[0]):
     from moray.stages.evaluate import evaluate
 
     evaluate(
+        run=snakemake.wildcards.run,
         base=Path(snakemake.input.base).parent,
         tuned=Path(snakemake.input.tuned).parent,
         tokens=Path(snakemake.input.tokens).parent,
         output=Path(snakemake.output[0]),
         cfg=snakemake.params.cfg,
-        batch_size=snakemake.params.execution["batch_size"],
+        execution=snakemake.params.execution,
     )

@@ -8,9 +8,12 @@ with stage(snakemake.log[0]):
     from moray.stages.generate import generate
 
     generate(
+        run=snakemake.wildcards.run,
         base=Path(snakemake.input.base).parent,
         tuned=Path(snakemake.input.tuned).parent,
         rows=Path(snakemake.input.rows),
-        output=Path(snakemake.output[0]),
+        output=Path(snakemake.output.samples),
+        settings=Path(snakemake.output.settings),
         cfg=snakemake.params.cfg,
+        execution=snakemake.params.execution,
     )

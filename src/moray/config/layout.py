@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from moray import machine
 from moray.config.schema import Ray
@@ -56,6 +57,17 @@ def lay_out(ray: Ray, cores: float, gpus: float, batch_size: int | None = None) 
 def lay_out_here(ray: Ray, batch_size: int | None = None) -> Layout:
     """The layout of a stage on this machine; see `lay_out`."""
     return lay_out(ray, machine.cores(), len(machine.gpus()), batch_size)
+
+
+def for_stage(ray: Ray, num_workers: Literal["auto"] | int) -> Ray:
+    """The `ray` section of a stage that has a number of workers of its own.
+
+    Without a GPU, `auto` is one worker, which computes with all cores and needs no start-up.
+    """
+    here = ray.address == "local"
+    if num_workers == "auto" and here and (ray.use_gpu is False or not machine.gpus()):
+        num_workers = 1
+    return ray.model_copy(update={"num_workers": num_workers})
 
 
 def check_gpus(layout: Layout, gpus: float, path: str) -> None:

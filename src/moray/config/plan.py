@@ -11,9 +11,9 @@ import math
 import platform
 from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from moray.config.layout import Layout, lay_out_here
+from moray.config.layout import Layout, for_stage, lay_out_here
 from moray.config.schema import (
     CHAT_FORMATS,
     Dataset,
@@ -30,6 +30,11 @@ from moray.config.schema import (
 from moray.errors import UserError
 
 SPLITS = ("train", "validation", "test")
+
+Stage = Literal["evaluate", "generate"]
+
+# Of a single process on the CPU; Snakemake lowers it to the cores that there are.
+_THREADS_OF_ONE = 8
 
 
 def dataset_config(experiment: Experiment, dataset: str) -> dict[str, Any]:
@@ -224,6 +229,31 @@ def _train_layout(experiment: Experiment, run: str) -> Layout:
     return lay_out_here(section.ray, section.train.global_batch_size)
 
 
-def evaluate_execution(experiment: Experiment, run: str) -> dict[str, Any]:
-    """How a run is scored, without effect on its scores."""
-    return execution_keys(experiment.runs[run].evaluate)
+def evaluation_execution(experiment: Experiment, run: str, stage: Stage) -> dict[str, Any]:
+    """How a run is evaluated or generated from, without effect on the result."""
+    section = experiment.runs[run]
+    return {
+        stage: execution_keys(getattr(section, stage)),
+        "launcher": section.train.launcher,
+        "ray": execution_keys(section.ray),
+        "stall_timeout": section.train.stall_timeout,
+    }
+
+
+def evaluation_threads(experiment: Experiment, run: str, stage: Stage) -> int:
+    """Cores of this machine that evaluating or generating takes."""
+    layout = _evaluation_layout(experiment, run, stage)
+    if layout.num_workers == 1 and not layout.use_gpu:
+        return _THREADS_OF_ONE
+    cores = experiment.runs[run].ray.resources_per_worker.get("CPU", 1)
+    return math.ceil(layout.num_workers * cores)
+
+
+def evaluation_gpus(experiment: Experiment, run: str, stage: Stage) -> int:
+    """GPUs of this machine that evaluating or generating takes."""
+    return _evaluation_layout(experiment, run, stage).num_gpus
+
+
+def _evaluation_layout(experiment: Experiment, run: str, stage: Stage) -> Layout:
+    section = experiment.runs[run]
+    return lay_out_here(for_stage(section.ray, getattr(section, stage).num_workers))

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from moray.corpus.document import Document, RowError
 from moray.corpus.formats import Shape, document, without_nulls
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 
 Row = dict[str, Any]
 Rows = Iterator[tuple[str, Row]]
@@ -39,9 +39,8 @@ def documents(files: list[Path], shape: Shape) -> Iterator[Document]:
                 except RowError as error:
                     raise UserError(f"{file}, {place}", error.problem, error.remedy) from error
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            first = str(error).partition("\n")[0]
             raise UserError(
-                str(file), f"got a file that can't be read ({first})", "check the file"
+                str(file), f"got a file that can't be read ({first_line(error)})", "check the file"
             ) from error
 
 

@@ -1,7 +1,8 @@
 """How likely a model finds held-out documents."""
 
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,6 +15,10 @@ from moray.model.loss import TokenLoss, has_plain_head
 from moray.tokens.batch import Batch, make_batch
 from moray.tokens.rows import Segment
 from moray.tokens.store import StoredSplit
+from moray.workers.memory import in_parts_that_fit
+
+# Of each trained token: its piece, its loss in nats, whether it was found likeliest.
+_TokenScores = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -46,32 +51,58 @@ class Scores:
         )
 
 
+def total(parts: Sequence[Scores]) -> Scores:
+    """The scores of all workers together, each of which has scored other rows."""
+    return replace(
+        parts[0],
+        nll=np.sum([part.nll for part in parts], axis=0),
+        tokens=np.sum([part.tokens for part in parts], axis=0),
+        correct=np.sum([part.correct for part in parts], axis=0),
+    )
+
+
+def batches_of(selection: Selection, batch_size: int) -> list[NDArray[np.int64]]:
+    """The selected rows in batches, whoever scores them."""
+    cuts = range(batch_size, len(selection.rows), batch_size)
+    return np.split(selection.rows, list(cuts))
+
+
 @torch.no_grad()
 def score(
-    model: PreTrainedModel, split: StoredSplit, selection: Selection, batch_size: int
+    model: PreTrainedModel,
+    split: StoredSplit,
+    selection: Selection,
+    batches: Iterable[NDArray[np.int64]],
 ) -> Scores:
-    """Score the selected pieces of a split, in the model's own precision.
+    """Score the selected pieces in some batches of rows, in the model's own precision.
+
+    A batch for which memory is too small is scored in parts.
 
     Args:
         model: in evaluation mode.
         split: of a token store.
         selection: documents of the split.
-        batch_size: rows in a forward pass.
+        batches: rows of the selection; pieces in other rows get zeros.
     """
     module = TokenLoss(model, has_plain_head(model))
     pieces = selection.segments
     nll, tokens = np.zeros(len(pieces)), np.zeros(len(pieces), np.int64)
     correct = np.zeros_like(tokens)
-    for start in range(0, len(selection.rows), batch_size):
-        rows = selection.rows[start : start + batch_size]
-        batch = make_batch(selection.read(split, rows))
-        piece = _piece_of_token(selection, rows, batch)
+
+    def score_rows(rows: Sequence[np.int64]) -> list[_TokenScores]:
+        numbers = np.asarray(rows)
+        batch = make_batch(selection.read(split, numbers))
+        piece = _piece_of_token(selection, numbers, batch)
         batch = batch.to(model.device)
         logits, wanted = module.logits(batch).float(), batch.targets
-        losses = F.cross_entropy(logits, wanted, reduction="none")
-        np.add.at(nll, piece, losses.double().cpu().numpy())
-        np.add.at(tokens, piece, 1)
-        np.add.at(correct, piece, (logits.argmax(-1) == wanted).cpu().numpy())
+        losses = F.cross_entropy(logits, wanted, reduction="none").double().cpu().numpy()
+        return [(piece, losses, (logits.argmax(-1) == wanted).cpu().numpy())]
+
+    for rows in batches:
+        for piece, losses, hits in in_parts_that_fit(score_rows, list(rows)):
+            np.add.at(nll, piece, losses)
+            np.add.at(tokens, piece, 1)
+            np.add.at(correct, piece, hits)
     document, size = pieces[:, Segment.DOCUMENT], pieces[:, Segment.BYTES]
     return Scores(np.array(document), nll, tokens, np.array(size), correct)
 

@@ -19,14 +19,15 @@ def parses(source: str) -> bool:
 
 
 class PythonSyntax(evaluate.Metric):
-    """Share of the texts that parse."""
+    """Which of the texts parse, and their share."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
-            description="Share of texts that the running Python parses.",
+            description="Texts that the running Python parses.",
             citation="",
             features=datasets.Features({"predictions": datasets.Value("string")}),
         )
 
-    def _compute(self, predictions: list[str]) -> dict[str, float]:
-        return {"parses": sum(map(parses, predictions)) / len(predictions)}
+    def _compute(self, predictions: list[str]) -> dict[str, float | list[bool]]:
+        parsed = [parses(prediction) for prediction in predictions]
+        return {"share": sum(parsed) / len(parsed), "parses": parsed}

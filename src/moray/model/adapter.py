@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from moray.config.schema import Adapter
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 
 
 def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
@@ -31,7 +31,7 @@ def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
         except ValueError as error:
             raise UserError(
                 "adapter.target_modules",
-                f"got {settings.target_modules} ({str(error).splitlines()[0]})",
+                f"got {settings.target_modules} ({first_line(error)})",
                 "name linear layers of the model, or choose all-linear",
             ) from error
     # PEFT gives them the type that the layer computes in, in which small updates would be lost.

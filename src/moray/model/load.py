@@ -11,7 +11,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.model.folder import whole_model_and_adapters
 
 _FOUR_BITS = BitsAndBytesConfig(
@@ -83,7 +83,7 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
             raise _no_model(folder, error) from error
         raise UserError(
             "adapter.quantize_base",
-            f"4bit needs a library that is missing ({str(error).splitlines()[0]})",
+            f"4bit needs a library that is missing ({first_line(error)})",
             "pip install -e '.[qlora]', or set it to null",
         ) from error
     if missing := sorted(report["missing_keys"]):
@@ -108,9 +108,21 @@ def empty_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedM
     return model.eval()
 
 
+def longest_sequence(folder: Path) -> int | None:
+    """Positions that the model of a folder has; None if its architecture sets no limit."""
+    whole, _ = whole_model_and_adapters(folder)
+    try:
+        config = AutoConfig.from_pretrained(whole, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:
+        raise _no_model(folder, error) from error
+    longest: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return longest
+
+
 def _no_model(folder: Path, error: Exception) -> UserError:
-    first = str(error).partition("\n")[0]
-    return UserError(str(folder), f"got no causal language model ({first})", "check the folder")
+    return UserError(
+        str(folder), f"got no causal language model ({first_line(error)})", "check the folder"
+    )
 
 
 @torch.no_grad()

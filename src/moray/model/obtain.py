@@ -6,7 +6,7 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import of_full_disk
 
@@ -65,7 +65,8 @@ def download_snapshot(repo_id: str, revision: str) -> Path:
             "check the name, the commit, the network and, for gated models, `hf auth login`",
         ) from error
     except ValueError as error:
-        first = str(error).partition("\n")[0]
         raise UserError(
-            repo_id, f"got a repository that can't be copied ({first})", "choose another model"
+            repo_id,
+            f"got a repository that can't be copied ({first_line(error)})",
+            "choose another model",
         ) from error

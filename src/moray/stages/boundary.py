@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from moray.console import say, streams_into
-from moray.errors import ConfigError, UserError
+from moray.errors import ConfigError, UserError, first_line
 from moray.processes import die_with_parent
 from moray.provenance.space import of_full_disk
 
@@ -45,8 +45,7 @@ def stage(log: str | Path) -> Iterator[None]:
                 file = getattr(error, "filename", None) or "the disk"
                 say(f"error: {file}: got a full disk; free some and run the same command again")
                 sys.exit(1)
-            first = str(error).strip().partition("\n")[0]
-            say(f"error: {type(error).__name__}: {first}; the trace is in {log}")
+            say(f"error: {type(error).__name__}: {first_line(error)}; the trace is in {log}")
             sys.exit(1)
 
 

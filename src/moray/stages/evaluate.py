@@ -2,33 +2,36 @@
 
 from moray.console import say
 from moray.evaluate.bootstrap import compare
-from moray.evaluate.likelihood import score
+from moray.evaluate.jobs import ScoreJob, num_batches, score_on_worker
+from moray.evaluate.likelihood import total
 from moray.evaluate.selection import select_documents
-from moray.model.load import load_model
 from moray.provenance.manifest import write_json
 from moray.stages.boundary import File, Folder, Json, command_line
+from moray.stages.evaluation import on_evaluation_workers
 from moray.tokens.store import StoredSplit
 
 
 def evaluate(
-    base: Folder, tuned: Folder, tokens: Folder, output: File, cfg: Json, batch_size: int = 16
+    run: str, base: Folder, tuned: Folder, tokens: Folder, output: File, cfg: Json, execution: Json
 ) -> None:
     """Write `eval.json`.
 
     Args:
-        base: Hugging Face folder that the run started from.
+        run: the run's name.
+        base: model folder that the run started from.
         tuned: the run's model.
         tokens: the run's token store.
         output: file to write.
         cfg: keys of the `evaluate` section that the result depends on.
-        batch_size: rows in a forward pass.
+        execution: the other keys of that section, and how workers are started.
     """
-    split = StoredSplit(tokens, "test")
-    selection = select_documents(split, cfg["max_documents"])
-    scores = {
-        name: score(load_model(folder), split, selection, batch_size)
-        for name, folder in (("base", base), ("tuned", tuned))
-    }
+    selection = select_documents(StoredSplit(tokens, "test"), cfg["max_documents"])
+    models = {"base": base, "tuned": tuned}
+    with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
+        batches = num_batches(models, len(selection.rows), workers.execution.batch_size)
+        job = ScoreJob(models, tokens, cfg["max_documents"], workers.execution)
+        results = workers.run(score_on_worker, job, batches)
+    scores = {name: total([result[name] for result in results]) for name in models}
     held_out = scores["base"]
     result = {
         "rows": len(selection.rows),
@@ -42,7 +45,7 @@ def evaluate(
     for figure in ("bits_per_byte", "accuracy"):
         first, second = result["base"][figure], result["tuned"][figure]
         say(
-            f"{output.parent.name}: {figure} {first['value']:.3f} "
+            f"{run}: {figure} {first['value']:.3f} "
             f"[{first['low']:.3f}, {first['high']:.3f}] before, {second['value']:.3f} "
             f"[{second['low']:.3f}, {second['high']:.3f}] after"
         )

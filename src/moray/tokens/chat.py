@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from moray.corpus.document import Document, RowError, messages_of, tools_of
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.tokens.turns import Messages, Render, said_at, turn_start
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -131,9 +131,8 @@ class ChatTemplate:
             )
         # Whatever a template's own code raises.
         except Exception as error:
-            first = str(error).partition("\n")[0]
             raise RowError(
-                f"got a chat template that fails ({type(error).__name__}: {first})",
+                f"got a chat template that fails ({type(error).__name__}: {first_line(error)})",
                 "mend data.chat_template or leave the row out",
             ) from error
         return text, spans[0] if spans else []

@@ -5,7 +5,7 @@ from pathlib import Path
 import fsspec
 
 from moray.console import say
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.provenance.manifest import MANIFEST
 
 
@@ -33,10 +33,9 @@ def copy_to(store: Path, url: str) -> str:
         files.pipe_file(f"{path}/{MANIFEST}", manifest)
     # Each file system has exceptions of its own.
     except Exception as error:
-        first = (str(error) or type(error).__name__).partition("\n")[0]
         raise UserError(
             "data.stream_from",
-            f"got {url}, which can't be written ({first})",
+            f"got {url}, which can't be written ({first_line(error)})",
             "check the URL, the network and your credentials",
         ) from error
     return copy

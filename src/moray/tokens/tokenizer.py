@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
@@ -18,9 +18,10 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
             folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # tokenizers raises bare ones
-        first = str(error).partition("\n")[0]
         raise UserError(
-            str(folder), f"got no tokenizer that can be read ({first})", "check its tokenizer.json"
+            str(folder),
+            f"got no tokenizer that can be read ({first_line(error)})",
+            "check its tokenizer.json",
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UserError(

@@ -29,6 +29,7 @@ class Launch:
         timeout: seconds after which a collective fails.
         batch_size: rows that the workers must divide evenly; None if any number will do.
         streams: whether Ray Data feeds the workers, whose tasks need a CPU beside them.
+        in_process: whether a single worker on this machine runs in this process.
     """
 
     ray: Ray
@@ -38,6 +39,7 @@ class Launch:
     timeout: float
     batch_size: int | None = None
     streams: bool = False
+    in_process: bool = False
 
 
 @contextmanager

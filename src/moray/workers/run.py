@@ -2,11 +2,15 @@
 
 from typing import TypeVar
 
+import torch
+
+from moray.config.layout import lay_out_here
 from moray.workers import ray_train, torchrun
 from moray.workers.entry import EntryPoint
 from moray.workers.faults import FirstFault
-from moray.workers.launch import Launch, WorkersFailedError
+from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
 from moray.workers.output import followed_output
+from moray.workers.worker import Worker
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -24,6 +28,10 @@ def run_on_workers(
         UserError: the first that any worker raised, or if the workers need more than there is.
         WorkersFailedError: if workers were lost or failed more often than the config allows.
     """
+    if launch.in_process and _is_alone(launch):
+        with on_this_machine(launch) as layout:
+            device = torch.device("cuda" if layout.use_gpu else "cpu")
+            return [entry_point(argument, Worker(0, 1, device))]
     first_fault = FirstFault(launch.folder)
     first_fault.clear()
     with followed_output(launch.folder):
@@ -34,3 +42,9 @@ def run_on_workers(
     if results is None:
         raise WorkersFailedError("a worker ended without a result")
     return results
+
+
+def _is_alone(launch: Launch) -> bool:
+    if launch.ray.address != "local":
+        return False
+    return lay_out_here(launch.ray, launch.batch_size).num_workers == 1

@@ -66,6 +66,9 @@ def _start(workers: int, arguments: list[str], max_restarts: int) -> None:
             monitor_interval=0.2,
             logs_specs=DefaultLogsSpecs(log_dir=logs),
         )
+        # Otherwise workers of all attempts meet in one store, where those of a later attempt find
+        # the addresses of dead ones, and wait for them.
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         try:
             elastic_launch(config, sys.executable)("-m", __name__, *arguments)
         except ChildFailedError as error:

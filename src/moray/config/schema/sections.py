@@ -1,6 +1,6 @@
 """The sections that every run has, besides `train` and `adapter`."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -152,6 +152,18 @@ class Export(Section):
     )
 
 
+_PRECISION: Any = Field(
+    "auto",
+    description="Type of the weights and arithmetic of the models. `auto`: bf16 on GPUs that "
+    "compute in it, fp32 elsewhere.",
+)
+_NUM_WORKERS: Any = execution_only(
+    "auto",
+    description="Processes that share the batches, started as `train.launcher` and `ray` say. "
+    "`auto`: one for each GPU; without a GPU, one that uses all cores.",
+)
+
+
 class Evaluate(Section):
     """Scoring a run's model and its base on the test split."""
 
@@ -164,7 +176,11 @@ class Evaluate(Section):
         1000, description="Resamplings of the documents behind an interval."
     )
     confidence: float = Field(0.95, gt=0, lt=1, description="Coverage of the intervals.")
-    batch_size: PositiveInt = execution_only(16, description="Rows in a forward pass.")
+    precision: Literal["auto", "bf16", "fp32"] = _PRECISION
+    num_workers: Literal["auto"] | PositiveInt = _NUM_WORKERS
+    batch_size: PositiveInt = execution_only(
+        16, description="Rows in a forward pass; halved where memory is too small."
+    )
 
 
 class Generate(Section):
@@ -180,6 +196,8 @@ class Generate(Section):
         0.95, gt=0, le=1, description="Smallest set of tokens with this probability is sampled."
     )
     seed: int = Field(0, ge=0, description="Seed of the sampling.")
-    batch_size: PositiveInt = Field(
-        16, description="Prompts continued at once; sampled tokens depend on it."
+    precision: Literal["auto", "bf16", "fp32"] = _PRECISION
+    num_workers: Literal["auto"] | PositiveInt = _NUM_WORKERS
+    batch_size: PositiveInt = execution_only(
+        16, description="Prompts continued at once; halved where memory is too small."
     )

@@ -8,7 +8,7 @@ import datasets
 
 from moray.corpus.document import Document, RowError
 from moray.corpus.formats import Shape, document, without_nulls
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 
 
 def load(
@@ -48,10 +48,9 @@ def load(
         # What went wrong while it read the files, it tells only as a cause.
         generating = isinstance(error, datasets.exceptions.DatasetGenerationError)
         told = (generating and error.__cause__) or error
-        first = (str(told) or type(told).__name__).partition("\n")[0]
         raise UserError(
             repo_id,
-            f"got no split {split} at revision {revision} ({first})",
+            f"got no split {split} at revision {revision} ({first_line(told)})",
             "check name, revision, split, the network and, for gated datasets, `hf auth login`",
         ) from error
 

@@ -9,7 +9,7 @@ from fsspec.callbacks import TqdmCallback
 from tqdm import tqdm
 
 from moray.console import terminal
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.provenance.digest import sha256_file
 from moray.provenance.space import check_space, of_full_disk
 
@@ -58,10 +58,9 @@ def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str,
         except Exception as error:
             if of_full_disk(error):
                 raise
-            first = (str(error) or type(error).__name__).partition("\n")[0]
             raise UserError(
                 public(url),
-                f"got no file ({first.replace(url, public(url))})",
+                f"got no file ({first_line(error).replace(url, public(url))})",
                 "check the URL, the network and your credentials",
                 # With its cause, the trace in the log would have the whole URL.
             ) from (error if public(url) == url else None)
@@ -97,9 +96,8 @@ def _found(url: str) -> tuple[fsspec.AbstractFileSystem, list[str]]:
         files, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         # It names the package to install, or the protocols that there are.
-        first = str(error).partition("\n")[0]
         raise UserError(
-            public(url), f"got a URL that can't be opened ({first})", "check it"
+            public(url), f"got a URL that can't be opened ({first_line(error)})", "check it"
         ) from error
     # A web server lists nothing, and `?` begins a query there.
     if urlsplit(url).scheme in ("http", "https") or _MAGIC.isdisjoint(path):

@@ -10,7 +10,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from transformers import PreTrainedModel
 
 from moray.config.schema import Train
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.model.blocks import blocks_of
 from moray.model.cross_entropy import softmax_loss
 from moray.model.loss import TokenLoss
@@ -62,7 +62,7 @@ def compiler_fault(device: torch.device) -> str | None:
     try:
         torch.compile(torch.exp)(torch.ones(8, device=device))
     except BackendCompilerFailed as error:
-        return f"the compiler fails ({str(error).strip().splitlines()[0]})"
+        return f"the compiler fails ({first_line(error)})"
     return None
 
 

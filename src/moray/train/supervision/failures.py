@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import torch
-
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.provenance.manifest import write_json
 from moray.provenance.space import full_disk, of_full_disk
 from moray.train.checkpoints.checkpoint import folder_of, newest_step
@@ -23,14 +21,12 @@ from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.supervision import stall
 from moray.workers.launch import WorkersFailedError
+from moray.workers.memory import is_out_of_memory
 from moray.workers.worker import Worker
 
 _MEANING = "failure.json"
 
-# How PyTorch's allocators on a CPU say it; on a GPU they have an exception.
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc")
 _NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
-_A_FEW_MEGABYTES = 8 * 2**20
 
 
 @contextmanager
@@ -53,11 +49,11 @@ def explained(job: Job, worker: Worker) -> Iterator[None]:
 def _meaning(error: Exception, job: Job, worker: Worker) -> UserError | None:
     if of_full_disk(error):
         return full_disk(job.work)
-    if not _of_memory(error):
+    if not is_out_of_memory(error):
         return None
     rows = job.settings.micro_batch_size
     # Python's own has often no text.
-    text = str(error).strip().partition("\n")[0] or type(error).__name__
+    text = first_line(error)
     other = "set train.gradient_checkpointing: true or train.strategy: fsdp2"
     return UserError(
         "train.micro_batch_size",
@@ -65,25 +61,6 @@ def _meaning(error: Exception, job: Job, worker: Worker) -> UserError | None:
         f"({worker.device.type}: {text})",
         f"lower it, or {other}" if rows > 1 else other,
     )
-
-
-def _of_memory(error: Exception) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    if not isinstance(error, RuntimeError):
-        return False
-    return any(text in str(error) for text in _NO_MEMORY) or not _memory_is_left()
-
-
-def _memory_is_left() -> bool:
-    """Whether a few megabytes can be had; oneDNN, for one, doesn't say what it lacks."""
-    try:
-        bytearray(_A_FEW_MEGABYTES)
-    except MemoryError:
-        return False
-    return True
 
 
 def forget(work: Path) -> None:

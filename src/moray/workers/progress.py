@@ -1,0 +1,50 @@
+"""How far workers are with a known number of batches, for whoever started them."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from moray.console import progress
+
+_PREFIX = "done-"
+_POLL_SECONDS = 0.2
+
+
+class BatchCounter:
+    """Counts the batches that a worker has done."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        """Count in a file of a folder, a byte a batch."""
+        self._file = folder / f"{_PREFIX}{rank}"
+
+    def add(self) -> None:
+        """Count a batch."""
+        with self._file.open("ab") as file:
+            file.write(b".")
+
+
+@contextmanager
+def shown_batches(folder: Path, label: str, total: int) -> Iterator[None]:
+    """Show the batches that workers count while the body runs them."""
+    ended = threading.Event()
+
+    def batches() -> Iterator[int]:
+        shown = 0
+        while shown < total and not ended.wait(_POLL_SECONDS):
+            done = sum(file.stat().st_size for file in folder.glob(f"{_PREFIX}*"))
+            while shown < min(done, total):
+                shown += 1
+                yield shown
+
+    def show() -> None:
+        for _ in progress(batches(), label, "batch", total):
+            pass
+
+    follower = threading.Thread(target=show, daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
