@@ -152,6 +152,7 @@ def test_training_is_told_its_optimisation_and_the_adapter_if_there_is_one() -> 
         ("models.tiny.seed", 1, plan.model_config, "tiny"),
         ("defaults.data.block_size", 32, plan.store_config, "tuned"),
         ("defaults.data.long_documents", "drop", plan.store_config, "tuned"),
+        ("defaults.data.packing", False, plan.store_config, "tuned"),
         (
             "defaults.data",
             {"tokenize": "on-the-fly", "loader": "stream"},

@@ -1,5 +1,6 @@
-"""Loading a causal language model, and what training on packed rows takes for granted."""
+"""Loading a causal language model, and the length that it is meant for."""
 
+import sys
 from pathlib import Path
 
 import torch
@@ -82,27 +83,11 @@ def _no_model(folder: Path, error: Exception) -> UserError:
     return UserError(str(folder), f"got no causal language model ({first})", "check the folder")
 
 
-@torch.no_grad()
-def check_isolation(model: PreTrainedModel) -> None:
-    """Make sure that documents packed into a row don't see each other.
-
-    Whether `position_ids` that restart keep attention inside documents depends on the model's
-    architecture; where they don't, packed training would silently leak.
-
-    Raises:
-        UserError: if the second of two documents comes out differently than alone.
-    """
-    device = model.device
-    tokens = torch.arange(8, device=device).unsqueeze(0) % model.config.get_text_config().vocab_size
-    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]], device=device)
-    packed = model(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, 4:]
-    alone = model(input_ids=tokens[:, 4:], position_ids=positions[:, 4:], use_cache=False).logits
-    if not torch.allclose(packed, alone, rtol=1e-3, atol=1e-4):
-        raise UserError(
-            model.config.model_type,
-            "got an architecture in which packed documents see each other",
-            "choose one that builds its attention mask from position_ids, such as Llama or Qwen",
-        )
+def longest_sequence(model: PreTrainedModel) -> int:
+    """Tokens that the model is meant for at most; `sys.maxsize` for architectures without limit."""
+    config = model.config.get_text_config()
+    longest: int = getattr(config, "max_position_embeddings", sys.maxsize)
+    return longest
 
 
 def check_length(model: PreTrainedModel, block_size: int) -> None:
@@ -111,7 +96,7 @@ def check_length(model: PreTrainedModel, block_size: int) -> None:
     Raises:
         UserError: if it is.
     """
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", block_size)
+    longest = longest_sequence(model)
     if block_size > longest:
         raise UserError(
             "data.block_size",

@@ -8,7 +8,7 @@ from moray.corpus.dataset import read_documents
 from moray.evaluate.generation import continue_prompts
 from moray.evaluate.prompts import Prompt, choose_prompts
 from moray.evaluate.python_syntax import PythonSyntax, parses
-from moray.model.load import load_model
+from moray.model.load import load_model, longest_sequence
 from moray.stages.boundary import File, Folder, Json, command_line
 from moray.tokens.recipe import make_encoder
 
@@ -28,7 +28,7 @@ def generate(base: Folder, tuned: Folder, rows: File, output: File, cfg: Json) -
     prompts = choose_prompts(
         (document for documents in read_documents(rows) for document in documents),
         encoder,
-        model_length=models["tuned"].config.get_text_config().max_position_embeddings,
+        model_length=longest_sequence(models["tuned"]),
         num_samples=cfg["num_samples"],
         prompt_length=cfg["prompt_tokens"],
         max_new_tokens=cfg["max_new_tokens"],
