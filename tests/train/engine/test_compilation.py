@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import PACKED, UNPACKED, build
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -37,6 +38,17 @@ def sound(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def llama(model_folder: Path) -> PreTrainedModel:
     return empty_model(model_folder)
+
+
+@pytest.mark.usefixtures("sound")
+def test_a_recurrence_is_compiled_only_if_the_config_says_so() -> None:
+    mamba = build(UNPACKED["Mamba"]())
+    reason = "the compiler would unroll a mamba token by token"
+    assert reason_not_to_compile(Train(), mamba, 1e30, CPU, 1) == reason
+    assert reason_not_to_compile(Train(compile=True), mamba, 1e30, CPU, 1) is None
+    for attends in ("GPT-2", "BLOOM", "MPT", "OPT"):
+        model = build((PACKED | UNPACKED)[attends]())
+        assert reason_not_to_compile(Train(), model, 1e30, CPU, 1) is None
 
 
 @pytest.mark.usefixtures("sound")

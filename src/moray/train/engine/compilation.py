@@ -53,10 +53,17 @@ def reason_not_to_compile(
     seconds = flops / (each * processors)
     if settings.compile == "auto" and seconds < _SECONDS_THAT_EARN_IT:
         return f"the run takes some {seconds:.0f} s, too few to earn what compiling costs"
+    if settings.compile == "auto" and not _has_attention(model):
+        # Measured on a tiny Mamba: two minutes for rows of 32 tokens.
+        return f"the compiler would unroll a {model.config.model_type} token by token"
     fault = _no_blocks(model) or compiler_fault(device)
     if fault and settings.compile is True:
         raise UserError("train.compile", f"got true where {fault}", "set it to auto or to false")
     return fault
+
+
+def _has_attention(model: PreTrainedModel) -> bool:
+    return getattr(model.config.get_text_config(), "num_attention_heads", 0) > 0
 
 
 def _no_blocks(model: PreTrainedModel) -> str | None:
