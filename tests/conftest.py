@@ -79,7 +79,7 @@ def model_folder(
     """A fresh Llama with its tokenizer."""
     folder = tmp_path_factory.mktemp("fresh")
     save_llama(folder, train_tokenizer(texts, scratch["tokenizer"]["vocab_size"]), scratch)
-    write_manifest(folder)
+    write_manifest(folder, architecture="llama", isolates_documents=True)
     return folder
 
 
@@ -90,7 +90,7 @@ def chat_folder(
     """A fresh Llama whose tokenizer has the tokens of ChatML, but no template."""
     folder = tmp_path_factory.mktemp("chat")
     save_llama(folder, chat_tokenizer(texts), scratch)
-    write_manifest(folder)
+    write_manifest(folder, architecture="llama", isolates_documents=True)
     return folder
 
 
@@ -111,7 +111,7 @@ def tuned_folder(
         optimizer.step()
         optimizer.zero_grad()
     model.save_pretrained(folder)
-    write_manifest(folder)
+    write_manifest(folder, architecture="llama", isolates_documents=True)
     return folder
 
 

@@ -48,7 +48,13 @@ def prepare(folder: Path, dry_run: bool) -> None:
     small = {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": len(tokenizer)}
     GPT2LMHeadModel(GPT2Config(**(small if dry_run else {}))).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
-    write_manifest(folder / "model", block_size=block_size, batch_size=batch_size)
+    write_manifest(
+        folder / "model",
+        block_size=block_size,
+        batch_size=batch_size,
+        architecture="gpt2",
+        isolates_documents=True,
+    )
     splits = ["validation", "test", *["train"] * (len(texts) - 2)]
     pairs = ((split, Document(text=text)) for split, text in zip(splits, texts, strict=True))
     write_dataset(folder / "dataset", pairs, "text", {"source": "benchmark"})

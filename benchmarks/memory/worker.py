@@ -41,7 +41,7 @@ def held_by(folder: Path, settings: dict[str, Any], worker: Worker) -> tuple[int
     run = job(folder, folder, 1, global_batch_size=4, micro_batch_size=rows, **settings)
     before = live_bytes()
     strategy = make_strategy(run.settings, worker)
-    build(run, worker, strategy, BLOCK_SIZE, 1)
+    build(run, worker, strategy, BLOCK_SIZE, 1, packing=True)
     mine = StoredSplit(folder / "tokens", "train").rows[:rows]
     (feed,) = feeds(iter([mine]), rows)
     gradients(strategy, feed.batches, feed.trained * worker.world_size, run.settings, worker)

@@ -92,6 +92,9 @@ EXECUTED_OTHERWISE: dict[str, Any] = {
     "ray.storage_path": "elsewhere",
     "ray.include_dashboard": True,
     "evaluate.batch_size": 3,
+    "evaluate.num_workers": 2,
+    "generate.batch_size": 3,
+    "generate.num_workers": 2,
 }
 # It doesn't go with `data.loader: stream`.
 BY_TORCHRUN = {"train.launcher": "torchrun"}
@@ -153,6 +156,7 @@ def test_training_is_told_its_optimisation_and_the_adapter_if_there_is_one() -> 
         ("models.tiny.seed", 1, plan.model_config, "tiny"),
         ("defaults.data.block_size", 32, plan.store_config, "tuned"),
         ("defaults.data.long_documents", "drop", plan.store_config, "tuned"),
+        ("defaults.data.packing", False, plan.store_config, "tuned"),
         (
             "defaults.data",
             {"tokenize": "on-the-fly", "loader": "stream"},

@@ -78,10 +78,30 @@ def test_what_templates_know_is_kept_and_the_rest_is_not() -> None:
         # As a table gives it, where another row has an image.
         ([{"type": "text", "text": "a", "image_url": None}], "a"),
         ([{"type": "text", "text": None}, {"type": "text", "text": "a"}], "a"),
+        ([{"type": "text", "value": "a"}, {"type": "text", "value": " b", "text": None}], "a b"),
     ],
 )
 def test_content_may_be_nothing_or_parts_of_text(content: Any, text: str) -> None:
     assert spoken([{"role": "user", "content": content}, ANSWER]) == [said("user", text), ANSWER]
+
+
+@pytest.mark.parametrize("key", ["reasoning", "text", "value"])
+def test_reasoning_may_be_a_part(key: str) -> None:
+    why = {"type": "reasoning", key: "why"}
+    expected = said("assistant", "a", reasoning_content="why")
+    assert spoken([said("assistant", "a", reasoning_content="why")]) == [expected]
+    for answer in ({"type": "text", "text": "a"}, {"type": "text", "value": "a"}):
+        assert spoken([{"role": "assistant", "content": [why, answer]}]) == [expected]
+    alone = said("assistant", "", reasoning_content="why")
+    assert spoken([{"role": "assistant", "content": [why]}]) == [alone]
+
+
+def test_reasoning_before_a_call_of_a_tool_is_kept() -> None:
+    why = {"type": "reasoning", "text": "why"}
+    message = {"role": "assistant", "content": [why], "tool_calls": [call({})]}
+    assert spoken([message]) == [
+        {"role": "assistant", "content": None, "tool_calls": [call({})], "reasoning_content": "why"}
+    ]
 
 
 @pytest.mark.parametrize("weight", [0, 0.0])
@@ -272,7 +292,7 @@ DEEP = "[" * 100_000
         ([{"role": "assistant", "content": 5}], "got int in message 1, expected text"),
         (
             [ASK, {"role": "assistant", "content": [{"type": "text", "text": 5}]}],
-            "got int in message 2, expected text",
+            "got int in a part of type text in message 2, expected text",
         ),
         (
             [
@@ -281,11 +301,20 @@ DEEP = "[" * 100_000
                     "content": [{"type": "text", "text": "a"}, {"type": "image_url"}],
                 }
             ],
-            "got a part of type image_url in message 1, expected text",
+            "got a part of type image_url in message 1, expected text or reasoning",
         ),
         (
             [{"role": "user", "content": ["a"]}],
-            "got a part of type None in message 1, expected text",
+            "got a part of type None in message 1, expected text or reasoning",
+        ),
+        (
+            [ASK, {"role": "assistant", "content": [{"type": "text", "body": "a"}]}],
+            "got no text or value in a part of type text in message 2, expected text",
+        ),
+        (
+            [ASK, {"role": "assistant", "content": [{"type": "reasoning", "summary": []}]}],
+            "got no reasoning or text or value in a part of type reasoning in message 2, expected "
+            "text",
         ),
         (
             [ASK, {"from": "function_call", "value": "add(1)"}],

@@ -7,7 +7,6 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from moray.config.schema import Adapter
-from moray.errors import UserError
 from moray.model.adapter import add_adapter
 from moray.model.blocks import blocks_of
 
@@ -44,15 +43,17 @@ def test_a_model_without_weights_has_them_too() -> None:
     assert len(blocks_of(model)) == 3
 
 
-def test_an_architecture_that_names_none_is_refused_by_name() -> None:
+def test_an_architecture_that_names_none_has_none() -> None:
     model = AutoModelForCausalLM.from_config(GPT2)
     model._no_split_modules = None
-    with pytest.raises(UserError) as caught:
-        blocks_of(model)
-    assert str(caught.value) == (
-        "gpt2: got an architecture that doesn't say which of its modules are blocks; "
-        "choose strategy: ddp with compile: false"
-    )
+    assert blocks_of(model) == []
+
+
+def test_of_nested_blocks_the_outermost_count() -> None:
+    config = hf.MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4)
+    model = AutoModelForCausalLM.from_config(config)
+    assert len(model._no_split_modules) == 2
+    assert blocks_of(model) == list(model.backbone.layers)
 
 
 def test_what_lies_outside_of_the_blocks_is_embeddings_and_norms_alone() -> None:

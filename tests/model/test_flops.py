@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers as hf
+from architectures import UNPACKED, build
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -47,6 +48,13 @@ def counted(model: PreTrainedModel) -> float:
 def test_it_is_what_a_pass_takes(layers: int, heads: int, tied: bool) -> None:
     model = llama(layers, heads, tied)
     assert flops_per_token(model, BLOCK_SIZE) == pytest.approx(counted(model), rel=0.02)
+
+
+def test_of_an_architecture_without_attention_the_weights_count() -> None:
+    model = build(UNPACKED["Mamba"]())
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    # Input and output embeddings are one matrix, which the output multiplies by.
+    assert flops_per_token(model, BLOCK_SIZE) == 6 * sum(p.numel() for p in matrices)
 
 
 def test_of_a_frozen_base_no_gradients_of_weights_are_made() -> None:

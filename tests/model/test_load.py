@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from moray.errors import UserError
-from moray.model.load import check_isolation, check_length, empty_model, load_model
+from moray.model.load import check_length, empty_model, load_model
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ SIZES = {
 ROTARY = {**SIZES, "intermediate_size": 48, "num_key_value_heads": 2}
 
 Config = Callable[[], hf.PretrainedConfig]
-ISOLATED: dict[str, Config] = {
+ARCHITECTURES: dict[str, Config] = {
     "llama": lambda: hf.LlamaConfig(**ROTARY),
     "qwen2": lambda: hf.Qwen2Config(**ROTARY),
     "mistral": lambda: hf.MistralConfig(**ROTARY, sliding_window=16),
@@ -159,39 +159,12 @@ ISOLATED: dict[str, Config] = {
     "gpt2": lambda: hf.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64),
     "gpt-neox": lambda: hf.GPTNeoXConfig(**SIZES, intermediate_size=48),
 }
-LEAKING: dict[str, Config] = {
-    "opt": lambda: hf.OPTConfig(**SIZES, ffn_dim=48, word_embed_proj_dim=32),
-    "bloom, which has no positions": lambda: hf.BloomConfig(
-        vocab_size=64, hidden_size=32, n_layer=2, n_head=4
-    ),
-    "mpt, which has no positions": lambda: hf.MptConfig(
-        vocab_size=64, d_model=32, n_layers=2, n_heads=4, max_seq_len=64
-    ),
-    "mamba, which has no attention": lambda: hf.MambaConfig(
-        vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4
-    ),
-}
 
 
 def build(config: hf.PretrainedConfig) -> PreTrainedModel:
     torch.manual_seed(0)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return model.eval()
-
-
-@pytest.mark.parametrize("architecture", ISOLATED)
-def test_architectures_that_keep_packed_documents_apart_pass(architecture: str) -> None:
-    check_isolation(build(ISOLATED[architecture]()))
-
-
-@pytest.mark.parametrize("architecture", LEAKING)
-def test_architectures_that_leak_are_refused_by_name(architecture: str) -> None:
-    config = LEAKING[architecture]()
-    with pytest.raises(UserError) as caught:
-        check_isolation(build(config))
-    assert str(caught.value).startswith(
-        f"{config.model_type}: got an architecture in which packed documents see each other"
-    )
 
 
 def described(model: PreTrainedModel) -> dict[str, tuple[torch.Size, torch.dtype, bool]]:
@@ -204,7 +177,9 @@ def described(model: PreTrainedModel) -> dict[str, tuple[torch.Size, torch.dtype
 def test_an_empty_model_has_all_that_a_loaded_one_has_but_for_the_numbers(
     architecture: str, tmp_path: Path
 ) -> None:
-    made = ISOLATED | {"llama, tied": lambda: hf.LlamaConfig(**ROTARY, tie_word_embeddings=True)}
+    made = ARCHITECTURES | {
+        "llama, tied": lambda: hf.LlamaConfig(**ROTARY, tie_word_embeddings=True)
+    }
     build(made[architecture]()).bfloat16().save_pretrained(tmp_path)
     loaded, empty = load_model(tmp_path), empty_model(tmp_path)
     assert described(empty) == described(loaded)
@@ -220,7 +195,7 @@ def test_an_empty_model_has_all_that_a_loaded_one_has_but_for_the_numbers(
 def test_rows_longer_than_the_model_s_positions_are_refused(
     architecture: str, block_size: int, fits: bool
 ) -> None:
-    model = build(ISOLATED[architecture]())
+    model = build(ARCHITECTURES[architecture]())
     if fits:
         check_length(model, block_size)
         return

@@ -214,7 +214,7 @@ def test_on_the_fly_the_store_keeps_what_its_rows_are_made_from(
     assert manifest["splits"] == read_manifest(tmp_path / "ahead")["splits"]
     kept = (tmp_path / "out/train.parquet").read_bytes()
     assert kept == (dataset / "train.parquet").read_bytes()
-    assert manifest["recipe"] == ON_THE_FLY
+    assert manifest["recipe"] == ON_THE_FLY | {"packing": True}
 
 
 def test_documents_that_are_dropped_are_counted_and_told_of(

@@ -272,6 +272,66 @@ def test_the_last_turn_begins_behind_the_prompt_for_it(
     assert prompt + reference + IM_END + "\n" == rendered.text
 
 
+# As Qwen 3 has it in full: reasoning since the last question is kept, also before a tool's answer.
+REASONING = """
+{%- set ns = namespace(question=-1) %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}
+        {%- set ns.question = loop.index0 %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\n' }}
+    {%- if message.reasoning_content is string and loop.index0 > ns.question %}
+        {{- '<think>\n' + message.reasoning_content.strip('\n') + '\n</think>\n\n' }}
+    {%- endif %}
+    {{- message.content or '' }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>' + call.function.arguments | tojson + '</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+"""
+
+
+def test_reasoning_since_the_last_question_is_trained(tokenizer: PreTrainedTokenizerFast) -> None:
+    first = {"role": "assistant", "content": "2", "reasoning_content": "One and one."}
+    calling = CALLING | {"reasoning_content": "I look."}
+    last = {"role": "assistant", "content": "Mild.", "reasoning_content": "12 is mild."}
+    talk: list[Message] = [TURNS[0], first, ("user", "Weather?"), calling, ("tool", "12"), last]
+    assert said(tokenizer, REASONING, talk) == [
+        f"2{IM_END}",
+        f'<think>\nI look.\n</think>\n\n<tool_call>{{"city": "東京"}}</tool_call>{IM_END}',
+        f"<think>\n12 is mild.\n</think>\n\nMild.{IM_END}",
+    ]
+
+
+def test_a_turn_may_be_reasoning_alone(tokenizer: PreTrainedTokenizerFast) -> None:
+    last = {"role": "assistant", "content": "", "reasoning_content": "Hm."}
+    talk: list[Message] = [TURNS[0], last]
+    assert said(tokenizer, REASONING, talk) == [f"<think>\nHm.\n</think>\n\n{IM_END}"]
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED, DEEPSEEK])
+def test_a_template_that_leaves_out_the_last_turn_s_reasoning_is_refused(
+    tokenizer: PreTrainedTokenizerFast, template: str
+) -> None:
+    last = {"role": "assistant", "content": "non.", "reasoning_content": "Hm."}
+    with pytest.raises(RowError) as caught:
+        said(tokenizer, template, [*TURNS[:3], last])
+    assert caught.value.problem == (
+        "got a chat template that leaves out the reasoning of message 4, expected all that is said"
+    )
+    assert caught.value.remedy == (
+        "give a data.chat_template that renders it, or remove it from the row"
+    )
+    # Of earlier turns, reasoning may be forgotten.
+    said(tokenizer, template, [*TURNS[:1], last, *TURNS[2:]])
+
+
 def test_a_turn_begins_with_the_answer_where_the_prompt_is_not_in_the_text(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:

@@ -46,7 +46,7 @@ def test_a_window_holds_the_documents_of_its_row_group(
     encoder, number = Encoder(tokenizer, 4096), 0
     for group in range(num_groups(file)):
         documents = read_group(file, group)
-        window = encode_window(documents, number, encoder, count_bytes=True)
+        window = encode_window(documents, number, encoder, packing=True, count_bytes=True)
         texts = [document["text"] for document in documents]
         expected = dict(enumerate(texts, number))
         number += len(texts)
@@ -58,18 +58,19 @@ def test_a_window_holds_the_documents_of_its_row_group(
         assert expected == {}
 
 
+@pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("count_bytes", [True, False])
 def test_all_windows_of_a_split_come_in_order(
-    file: Path, tokenizer: PreTrainedTokenizerFast, count_bytes: bool
+    file: Path, tokenizer: PreTrainedTokenizerFast, count_bytes: bool, packing: bool
 ) -> None:
     encoder = Encoder(tokenizer, 32, drop_long=True)
-    windows = list(encode_windows(file, encoder, count_bytes))
+    windows = list(encode_windows(file, encoder, packing, count_bytes))
     assert len(windows) == num_groups(file)
     assert sum(window.dropped for window in windows) > 0
     first_document = 0
     for group, window in enumerate(windows):
         documents = read_group(file, group)
-        alone = encode_window(documents, first_document, encoder, count_bytes)
+        alone = encode_window(documents, first_document, encoder, packing, count_bytes)
         first_document += len(documents)
         np.testing.assert_array_equal(window.rows, alone.rows)
         np.testing.assert_array_equal(window.segments, alone.segments)
@@ -89,7 +90,7 @@ def test_a_row_that_cannot_be_encoded_is_named_with_its_file(
     template = "{{ messages[2].missing.deeper if tools }}" + CHATML
     cfg = {"format": "messages", **result_keys(Data(chat_template=template))}
     with pytest.raises(UserError) as caught:
-        list(encode_windows(file, make_encoder(chat_folder, cfg), count_bytes=True))
+        list(encode_windows(file, make_encoder(chat_folder, cfg), packing=True, count_bytes=True))
     assert str(caught.value).startswith(f"{file}, row 3: got a chat template that fails (Undefined")
 
 
@@ -98,11 +99,12 @@ def test_a_bad_template_is_told_by_its_key(tmp_path: Path, chat_folder: Path) ->
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     cfg = {"format": "messages", **result_keys(Data(chat_template=template))}
     with pytest.raises(UserError, match=r"^data\.chat_template: got a template by which"):
-        list(encode_windows(file, make_encoder(chat_folder, cfg), count_bytes=True))
+        list(encode_windows(file, make_encoder(chat_folder, cfg), packing=True, count_bytes=True))
 
 
 READS: dict[str, dict[str, Any]] = {
     "text": {"block_size": 32},
+    "text, a row each": {"block_size": 32, "packing": False},
     "text, long ones dropped": {"block_size": 32, "long_documents": "drop"},
     "messages": {"block_size": 48, "chat_template": CHATML},
 }

@@ -6,17 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from checkpoints import tensors_of
-from packed import pieces_of
+from plain import documents_of, losses_one_by_one
 from transformers import AutoModelForCausalLM
 
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files
-from moray.tokens.order import Order
 from moray.tokens.sample import sample
 from moray.tokens.store import StoredSplit
 from moray.train.checkpoints import checkpoint
@@ -24,7 +22,6 @@ from moray.train.checkpoints.saver import Saver
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.loop import train
-from moray.train.schedule import learning_rate
 from moray.workers.worker import Worker
 
 
@@ -38,54 +35,12 @@ def weights(job: Job) -> dict[str, torch.Tensor]:
     return tensors_of(found)
 
 
-def reference_losses(job: Job) -> list[float]:
-    """The run by plain transformers and AdamW, one document at a time, nothing packed."""
-    settings, split = job.settings, StoredSplit(job.tokens, "train")
-    model = AutoModelForCausalLM.from_pretrained(job.start, dtype=torch.float32)
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    vectors = [p for p in model.parameters() if p.dim() == 1]
-    groups: list[dict[str, Any]] = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(
-        groups,
-        betas=(settings.adam_beta1, settings.adam_beta2),
-    )
-    order, means = Order(split.windows, settings.global_batch_size, settings.seed), []
-    assert settings.max_steps is not None
-    for step in range(settings.max_steps):
-        documents = [piece for row in order.rows(step) for piece in pieces(split, int(row))]
-        count = sum(int(mask.sum()) for _, mask in documents)
-        total = 0.0
-        for tokens, mask in documents:
-            logits = model(input_ids=tokens.unsqueeze(0)).logits[0, :-1]
-            nll = F.cross_entropy(logits, tokens[1:], reduction="none")
-            loss = nll[mask[1:]].sum() / count
-            torch.autograd.backward(loss)
-            total += loss.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(settings, step, settings.max_steps)
-        optimizer.step()
-        optimizer.zero_grad()
-        means.append(total)
-    return means
-
-
-def pieces(split: StoredSplit, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return [
-        (torch.from_numpy(piece.tokens.astype(np.int64)), torch.from_numpy(piece.mask))
-        for piece in pieces_of(split, row)
-    ]
-
-
 def test_losses_are_those_of_plain_transformers_on_separate_documents(
     make_job: Any, alone: Worker
 ) -> None:
     job = make_job()
     train(job, alone)
-    assert losses(job) == pytest.approx(reference_losses(job), rel=1e-4)
+    assert losses(job) == pytest.approx(losses_one_by_one(job), rel=1e-4)
 
 
 def test_the_micro_batch_changes_nothing_but_rounding(make_job: Any, alone: Worker) -> None:
@@ -267,7 +222,7 @@ def test_the_held_out_loss_is_a_mean_over_the_tokens_of_a_sample(
     rows = sample(len(split), 3).tolist()
     assert rows != [0, 1, 2], "the first rows, which hold the longest pieces, are no sample"
     for row in rows:
-        for tokens, mask in pieces(split, row):
+        for tokens, mask in documents_of(split, row):
             with torch.no_grad():
                 logits = model(input_ids=tokens.unsqueeze(0)).logits[0, :-1]
             nll = F.cross_entropy(logits, tokens[1:], reduction="none")

@@ -18,6 +18,8 @@ _ROLES = {
     "function": "tool",
     "observation": "tool",
 }
+# The types of parts that are read, and the keys under which they have their text.
+_PARTS = {"text": ("text", "value"), "reasoning": ("reasoning", "text", "value")}
 
 
 def conversation(
@@ -27,7 +29,8 @@ def conversation(
 
     Args:
         messages: a list of mappings with `role` and `content`, or with `from` and `value`; or
-            that list as JSON text.
+            that list as JSON text. Content is text or a list of parts of type `text` and
+            `reasoning`; reasoning may also be in `reasoning_content`.
         tools: a list of functions, in OpenAI's wrapping or bare; or that list as JSON text.
         system: the row's own system prompt.
         default_system: where neither the row nor the messages have one.
@@ -37,7 +40,7 @@ def conversation(
     """
     listed = _parsed(messages, "messages")
     if not isinstance(listed, list) or not listed:
-        raise RowError(f"got {_kind(listed)} as messages, expected a list of them", "mend the row")
+        raise RowError(f"got {_kind(listed)} as messages, expected a list of them", "fix the row")
     spoken = [_message(message, number) for number, message in enumerate(listed, 1)]
     if all(message["role"] != "assistant" or "weight" in message for message in spoken):
         raise RowError(
@@ -54,7 +57,7 @@ def _message(message: Any, number: int) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not {"role", "from"} & message.keys():
         raise RowError(
             f"got message {number} without role, expected role and content (or from and value)",
-            "mend the row",
+            "fix the row",
         )
     spelled = message.get("role") or message.get("from")
     if not isinstance(spelled, str) or spelled not in _ROLES:
@@ -63,14 +66,14 @@ def _message(message: Any, number: int) -> dict[str, Any]:
             "rename the role or leave the row out",
         )
     said = message["content"] if message.get("content") is not None else message.get("value")
-    content = _text(said, number)
+    content, reasoning = _said(said, number)
     made: dict[str, Any] = {"role": _ROLES[spelled], "content": content}
     if spelled == "function_call":
         made |= {"content": None, "tool_calls": _calls(_parsed(content, spelled), number)}
     # The second is how OpenAI wrote a call before.
     elif calls := message.get("tool_calls") or message.get("function_call"):
         made |= {"content": content or None, "tool_calls": _calls(calls, number)}
-    elif made["role"] == "assistant" and not content:
+    elif made["role"] == "assistant" and not (content or reasoning):
         raise RowError(
             f"got message {number} of the assistant with nothing in it, expected text or a tool "
             "call",
@@ -78,25 +81,46 @@ def _message(message: Any, number: int) -> dict[str, Any]:
         )
     if message.get("weight") == 0:
         made["weight"] = 0
+    if reasoning:
+        made["reasoning_content"] = reasoning
     for key in ("name", "tool_call_id", "reasoning_content"):
         if isinstance(message.get(key), str):
             made[key] = message[key]
     return made
 
 
-def _text(content: Any, number: int) -> str:
-    """The text of a message; OpenAI also writes it as a list of parts."""
+def _said(content: Any, number: int) -> tuple[str, str]:
+    """The text and the reasoning of a message, which may be a list of parts."""
     if content is None:
-        return ""
-    if isinstance(content, list):
-        kinds = {part.get("type") if isinstance(part, Mapping) else None for part in content}
-        if kinds <= {"text"}:
-            return "".join(_text(part.get("text"), number) for part in content)
-        kind = sorted(map(str, kinds - {"text"}))[0]
-        raise RowError(f"got a part of type {kind} in message {number}, expected text", "drop it")
-    if not isinstance(content, str):
-        raise RowError(f"got {_kind(content)} in message {number}, expected text", "mend the row")
-    return content
+        return "", ""
+    if isinstance(content, str):
+        return content, ""
+    if not isinstance(content, list):
+        raise RowError(f"got {_kind(content)} in message {number}, expected text", "fix the row")
+    said = dict.fromkeys(_PARTS, "")
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind not in said:
+            raise RowError(
+                f"got a part of type {kind} in message {number}, expected text or reasoning",
+                "remove the part or leave the row out",
+            )
+        said[kind] += _part(part, number)
+    return said["text"], said["reasoning"]
+
+
+def _part(part: Mapping[str, Any], number: int) -> str:
+    # Tables give each part the keys of all others, as nulls.
+    filled = {key: value for key, value in part.items() if key != "type" and value is not None}
+    keys = _PARTS[part["type"]]
+    found = [filled[key] for key in keys if key in filled]
+    if (filled and not found) or not all(isinstance(text, str) for text in found):
+        got = _kind(found[0]) if found else f"no {' or '.join(keys)}"
+        raise RowError(
+            f"got {got} in a part of type {part['type']} in message {number}, expected text",
+            "fix the row",
+        )
+    return "".join(found[:1])
 
 
 def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
@@ -106,7 +130,7 @@ def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise RowError(
                 f"got a tool call without a name in message {number}, expected name and arguments",
-                "mend the row",
+                "fix the row",
             )
         # OpenAI writes arguments as JSON text; chat templates take them parsed.
         arguments = _parsed(function.get("arguments") or {}, "arguments")
@@ -123,13 +147,13 @@ def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
 def _functions(tools: Any) -> list[dict[str, Any]]:
     """Tools as OpenAI wraps them."""
     if not isinstance(tools, list):
-        raise RowError(f"got {_kind(tools)} as tools, expected a list of them", "mend the row")
+        raise RowError(f"got {_kind(tools)} as tools, expected a list of them", "fix the row")
     made = []
     for number, tool in enumerate(tools, 1):
         wrapped = isinstance(tool, Mapping) and tool.get("type") == "function"
         function = tool.get("function") if wrapped else tool
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise RowError(f"got tool {number} without a name, expected a function", "mend the row")
+            raise RowError(f"got tool {number} without a name, expected a function", "fix the row")
         made.append({"type": "function", "function": function})
     return made
 
@@ -143,7 +167,7 @@ def _parsed(value: Any, what: str) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise RowError(f"got bad JSON in {what} ({error})", "mend the row") from error
+        raise RowError(f"got bad JSON in {what} ({error})", "fix the row") from error
 
 
 def _written(value: Any) -> str:

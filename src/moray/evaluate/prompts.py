@@ -31,7 +31,7 @@ class Prompt:
 def choose_prompts(
     documents: Iterable[Document],
     encoder: Encoder,
-    model_length: int | None,
+    model_length: int,
     num_samples: int,
     prompt_length: int,
     max_new_tokens: int,
@@ -43,7 +43,7 @@ def choose_prompts(
         documents: conversations, of which the assistant's last turn is left out; or with
             `prompt` and `completion`; or with `text`, which is cut into windows.
         encoder: of the run.
-        model_length: tokens that the model can attend to; None if there is no limit.
+        model_length: tokens that the model can attend to.
         num_samples: prompts to draw; fewer if there are no more.
         prompt_length: tokens of a window that serve as its prompt.
         max_new_tokens: room for the continuation.
@@ -56,7 +56,7 @@ def choose_prompts(
         prompt
         for document in _drawn(documents, _DOCUMENTS_A_SAMPLE * num_samples, seed)
         for prompt in _prompts_of(document, encoder, prompt_length, max_new_tokens)
-        if model_length is None or len(prompt.tokens) + max_new_tokens <= model_length
+        if len(prompt.tokens) + max_new_tokens <= model_length
     ]
     if not prompts:
         raise UserError(

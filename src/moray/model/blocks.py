@@ -3,21 +3,14 @@
 from torch import nn
 from transformers import PreTrainedModel
 
-from moray.errors import UserError
-
 
 def blocks_of(model: PreTrainedModel) -> list[nn.Module]:
-    """The blocks in their order.
-
-    Raises:
-        UserError: if the architecture names none.
-    """
+    """The outermost blocks in their order; none if the architecture doesn't name them."""
     names = set(model._no_split_modules or [])
-    blocks = [module for module in model.modules() if type(module).__name__ in names]
-    if not blocks:
-        raise UserError(
-            model.config.model_type,
-            "got an architecture that doesn't say which of its modules are blocks",
-            "choose strategy: ddp with compile: false",
-        )
+    blocks: list[nn.Module] = []
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        if type(module).__name__ in names and module not in inside:
+            blocks.append(module)
+            inside.update(module.modules())
     return blocks

@@ -10,6 +10,7 @@ def flops_per_token(model: PreTrainedModel, block_size: int) -> float:
 
     6 for each trained weight in a matrix product, 4 for each frozen one, whose gradient isn't
     made; and attention's 12 · layers · width · block_size, as if each token saw the whole row.
+    Architectures without attention heads, such as Mamba, are counted without the second term.
     Source: Chowdhery et al., "PaLM", 2022, appendix B.
     """
     config = model.config.get_text_config()
@@ -18,7 +19,9 @@ def flops_per_token(model: PreTrainedModel, block_size: int) -> float:
         lookup = None
     weights = [parameter for parameter in model.parameters() if parameter is not lookup]
     products = sum((6 if w.requires_grad else 4) * num_weights(w) for w in weights if w.dim() >= 2)
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    width = head * config.num_attention_heads
-    attention = 12 * config.num_hidden_layers * width * block_size
+    heads = getattr(config, "num_attention_heads", 0)
+    if not heads:
+        return float(products)
+    head = getattr(config, "head_dim", None) or config.hidden_size // heads
+    attention = 12 * config.num_hidden_layers * heads * head * block_size
     return float(products + attention)

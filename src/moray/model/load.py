@@ -1,5 +1,6 @@
-"""Loading a causal language model, and what training on packed rows takes for granted."""
+"""Loading a causal language model, and the length that it is meant for."""
 
+import sys
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     BitsAndBytesConfig,
+    PreTrainedConfig,
     PreTrainedModel,
 )
 
@@ -98,9 +100,8 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
 
 def empty_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The model that `load_model` gives, without its weights, on PyTorch's `meta` device."""
-    folder, _ = whole_model_and_adapters(folder)
+    config = load_config(folder)
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
     except (OSError, ValueError, ImportError) as error:
@@ -108,15 +109,19 @@ def empty_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedM
     return model.eval()
 
 
-def longest_sequence(folder: Path) -> int | None:
-    """Positions that the model of a folder has; None if its architecture sets no limit."""
+def load_config(folder: Path) -> PreTrainedConfig:
+    """The configuration of the model that `load_model` gives.
+
+    Raises:
+        UserError: if the folder holds no such model.
+    """
     whole, _ = whole_model_and_adapters(folder)
+    config: PreTrainedConfig
     try:
         config = AutoConfig.from_pretrained(whole, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, ImportError) as error:
         raise _no_model(folder, error) from error
-    longest: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return longest
+    return config
 
 
 def _no_model(folder: Path, error: Exception) -> UserError:
@@ -125,27 +130,10 @@ def _no_model(folder: Path, error: Exception) -> UserError:
     )
 
 
-@torch.no_grad()
-def check_isolation(model: PreTrainedModel) -> None:
-    """Make sure that documents packed into a row don't see each other.
-
-    Whether `position_ids` that restart keep attention inside documents depends on the model's
-    architecture; where they don't, packed training would silently leak.
-
-    Raises:
-        UserError: if the second of two documents comes out differently than alone.
-    """
-    device = model.device
-    tokens = torch.arange(8, device=device).unsqueeze(0) % model.config.get_text_config().vocab_size
-    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]], device=device)
-    packed = model(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, 4:]
-    alone = model(input_ids=tokens[:, 4:], position_ids=positions[:, 4:], use_cache=False).logits
-    if not torch.allclose(packed, alone, rtol=1e-3, atol=1e-4):
-        raise UserError(
-            model.config.model_type,
-            "got an architecture in which packed documents see each other",
-            "choose one that builds its attention mask from position_ids, such as Llama or Qwen",
-        )
+def longest_sequence(config: PreTrainedConfig) -> int:
+    """Tokens that a model takes at most; `sys.maxsize` for architectures without a limit."""
+    longest: int = getattr(config.get_text_config(), "max_position_embeddings", sys.maxsize)
+    return longest
 
 
 def check_length(model: PreTrainedModel, block_size: int) -> None:
@@ -154,7 +142,7 @@ def check_length(model: PreTrainedModel, block_size: int) -> None:
     Raises:
         UserError: if it is.
     """
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", block_size)
+    longest = longest_sequence(model.config)
     if block_size > longest:
         raise UserError(
             "data.block_size",

@@ -7,6 +7,7 @@ from typing import Any
 from moray.console import say
 from moray.corpus.dataset import num_groups, read_group
 from moray.corpus.document import plain_text
+from moray.model.isolation import isolates_documents
 from moray.model.load import load_model
 from moray.model.obtain import copy_folder, download_snapshot
 from moray.model.scratch import save_llama, train_tokenizer
@@ -28,29 +29,35 @@ def base_model(output: Folder, cfg: Json, dataset: Folder | None = None) -> None
     """
     with whole_or_nothing(output):
         if cfg["source"] == "scratch":
-            parameters = _from_scratch(output, cfg, dataset)
+            _from_scratch(output, cfg, dataset)
         else:
-            parameters = _copied(output, cfg)
-        write_manifest(output, model=cfg, parameters=parameters)
+            _copied(output, cfg)
+        # Whatever is wrong with it comes out here rather than after the dataset's download.
+        load_tokenizer(output)
+        model = load_model(output)
+        parameters: int = model.num_parameters()
+        write_manifest(
+            output,
+            model=cfg,
+            parameters=parameters,
+            architecture=model.config.model_type,
+            isolates_documents=isolates_documents(model),
+        )
     say(f"model {output.name}: {parameters / 1e6:.1f} M parameters")
 
 
-def _from_scratch(output: Path, cfg: dict[str, Any], dataset: Path | None) -> int:
+def _from_scratch(output: Path, cfg: dict[str, Any], dataset: Path | None) -> None:
     if dataset is None:
         raise ValueError("a model from scratch needs a dataset for its tokenizer")
     texts = _texts(dataset / "train.parquet")
     tokenizer = train_tokenizer(texts, cfg["tokenizer"]["vocab_size"])
-    return save_llama(output, tokenizer, cfg)
+    save_llama(output, tokenizer, cfg)
 
 
-def _copied(output: Path, cfg: dict[str, Any]) -> int:
+def _copied(output: Path, cfg: dict[str, Any]) -> None:
     hub = cfg["source"] == "hub"
     source = download_snapshot(cfg["repo_id"], cfg["revision"]) if hub else Path(cfg["path"])
     copy_folder(source, output)
-    # What is wrong with it is told here rather than after the dataset's download.
-    load_tokenizer(output)
-    parameters: int = load_model(output).num_parameters()
-    return parameters
 
 
 def _texts(file: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from moray.evaluate.generation import Sampling
 from moray.evaluate.jobs import GenerateJob, continue_on_worker, num_batches
 from moray.evaluate.prompts import Prompt, choose_prompts
 from moray.evaluate.python_syntax import PythonSyntax
-from moray.model.load import longest_sequence
+from moray.model.load import load_config, longest_sequence
 from moray.provenance.manifest import write_json
 from moray.stages.boundary import File, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
@@ -45,7 +45,7 @@ def generate(
     prompts = choose_prompts(
         (document for documents in read_documents(rows) for document in documents),
         encoder,
-        model_length=longest_sequence(tuned),
+        model_length=longest_sequence(load_config(tuned)),
         num_samples=cfg["num_samples"],
         prompt_length=cfg["prompt_tokens"],
         max_new_tokens=cfg["max_new_tokens"],

@@ -8,7 +8,7 @@ from typing import Any
 from moray.console import progress, say
 from moray.corpus.dataset import SPLITS, num_groups, share_of_group
 from moray.errors import UserError
-from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
+from moray.provenance.manifest import MANIFEST, read_manifest, whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
 from moray.stages.boundary import Folder, Json, command_line
 from moray.tokens.encode import Encoder
@@ -25,10 +25,15 @@ def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
 
     Args:
         dataset: folder with the splits as Parquet.
-        model: Hugging Face folder with the tokenizer.
+        model: Hugging Face folder with the tokenizer, and a manifest that says whether the model
+            isolates documents.
         output: folder to write to.
         cfg: format of the dataset, and the keys of the `data` section that tokens depend on.
+
+    Raises:
+        UserError: if documents are to be packed that would see each other, or can't be encoded.
     """
+    cfg = {**cfg, "packing": _packing(model, cfg["packing"])}
     with whole_or_nothing(output):
         encoder = make_encoder(model, cfg)
         facts = {split: _write(dataset, split, output, encoder, cfg) for split in SPLITS}
@@ -51,6 +56,24 @@ def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
     )
 
 
+def _packing(model: Path, packing: str | bool) -> bool:
+    """Whether documents share rows, once it is known that they may."""
+    facts = read_manifest(model)
+    isolated: bool = facts["isolates_documents"]
+    if packing is True and not isolated:
+        raise UserError(
+            "data.packing",
+            f"documents that share a row see each other in a model of type {facts['architecture']}",
+            "set it to auto or false",
+        )
+    if packing == "auto" and not isolated:
+        say(
+            f"each row holds one document, because documents that share a row see each other in a "
+            f"model of type {facts['architecture']}"
+        )
+    return isolated if packing == "auto" else bool(packing)
+
+
 def _write(
     dataset: Path, split: str, output: Path, encoder: Encoder, cfg: dict[str, Any]
 ) -> dict[str, Any]:
@@ -61,7 +84,7 @@ def _write(
     keep = not train or cfg["tokenize"] == "ahead"
     with SplitWriter(output, split, encoder.block_size, keep) as writer:
         # Only what is scored needs to know its bytes.
-        windows = encode_windows(file, encoder, count_bytes=not train)
+        windows = encode_windows(file, encoder, cfg["packing"], count_bytes=not train)
         followed = progress(windows, f"tokenize {split}", "window", groups)
         for number, window in enumerate(followed):
             if keep and number == 0:

@@ -85,7 +85,7 @@ class ChatTemplate:
             if len(spans) != len(turns):
                 raise RowError(
                     f"got a chat template that marks {len(spans)} turns, expected {len(turns)}",
-                    "mend data.chat_template or leave the row out",
+                    "fix data.chat_template or leave the row out",
                 )
         else:
             text = render(messages)
@@ -133,7 +133,7 @@ class ChatTemplate:
         except Exception as error:
             raise RowError(
                 f"got a chat template that fails ({type(error).__name__}: {first_line(error)})",
-                "mend data.chat_template or leave the row out",
+                "fix data.chat_template or leave the row out",
             ) from error
         return text, spans[0] if spans else []
 

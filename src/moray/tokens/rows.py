@@ -1,8 +1,8 @@
-"""Rows: pieces of documents packed side by side, in the form in which they lie on disk.
+"""Rows: pieces of documents, side by side or alone, in the form in which they lie on disk.
 
 A row is a record of `block_size` tokens and as many flags, so that it is read in one go. Flags
 say whether a token is trained, and whether it is the first of its piece; the rest of a row is
-padding, which has a first token as pieces do.
+padding, which in packed rows has a first token as pieces do.
 """
 
 from dataclasses import dataclass
@@ -53,9 +53,19 @@ def row_type(block_size: int, token_type: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype([("tokens", token_type, (block_size,)), ("flags", "u1", (block_size,))])
 
 
-def pack_rows(pieces: list[Piece], block_size: int, token_type: np.dtype[Any]) -> Packed:
-    """Pack pieces into as few rows as best fit finds."""
-    packed = pack([len(piece.tokens) for piece in pieces], block_size)
+def pack_rows(
+    pieces: list[Piece], block_size: int, token_type: np.dtype[Any], packing: bool = True
+) -> Packed:
+    """Put pieces into rows: as few as best fit finds, or one for each piece.
+
+    Args:
+        pieces: of at most `block_size` tokens.
+        block_size: tokens in a row.
+        token_type: of a token id.
+        packing: whether pieces share rows.
+    """
+    lengths = [len(piece.tokens) for piece in pieces]
+    packed = pack(lengths, block_size) if packing else [[number] for number in range(len(pieces))]
     rows = np.zeros(len(packed), row_type(block_size, token_type))
     tokens, flags = rows["tokens"], rows["flags"]
     segments = np.empty((len(pieces), len(Segment)), np.int64)
@@ -71,7 +81,8 @@ def pack_rows(pieces: list[Piece], block_size: int, token_type: np.dtype[Any]) -
             segments[number] = (start, len(piece.tokens), piece.document, piece.bytes)
             number += 1
             column = end
-        if column < block_size:
+        # Without neighbours, positions go on through the padding, as the model's own would.
+        if packing and column < block_size:
             flags[row, column] = FIRST
     return Packed(rows, segments)
 

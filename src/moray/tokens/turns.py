@@ -24,7 +24,8 @@ _MARK = "mark what the assistant says with {% generation %} in data.chat_templat
 def said_at(render: Render, messages: Messages, number: int, text: str) -> tuple[int, int]:
     """From and to which character the text says what a message says.
 
-    Of a tool's call, that are its arguments: its name may be said again by the answer.
+    Of a tool's call, these are the arguments: its name may be said again by the answer. Of the last
+    turn, reasoning is a part.
 
     Args:
         render: the template.
@@ -42,7 +43,7 @@ def said_at(render: Render, messages: Messages, number: int, text: str) -> tuple
             raise RowError(
                 f"got a chat template that leaves out the {part} of message {number + 1}, "
                 "expected all that is said",
-                "mend data.chat_template or leave the row out",
+                "give a data.chat_template that renders it, or remove it from the row",
             )
         # What is said may begin or end as its stand-in does.
         start = _common(text, changed.partition(STAND_IN)[0])
@@ -97,6 +98,12 @@ def _others(messages: Messages, number: int) -> list[tuple[str, Messages]]:
         for call in other[number]["tool_calls"]:
             call["function"]["arguments"] = {STAND_IN: STAND_IN}
         others.append(("tool calls", other))
+    # Templates leave out reasoning that came before the last question: generation would, too.
+    answered = any(after["role"] in ("user", "assistant") for after in messages[number + 1 :])
+    if message.get("reasoning_content") and not answered:
+        other = copy.deepcopy(messages)
+        other[number]["reasoning_content"] = STAND_IN
+        others.append(("reasoning", other))
     return others
 
 

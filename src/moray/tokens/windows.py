@@ -29,7 +29,11 @@ WindowReader = Callable[[int], Rows]
 
 
 def encode_window(
-    documents: list[Document], first_document: int, encoder: Encoder, count_bytes: bool
+    documents: list[Document],
+    first_document: int,
+    encoder: Encoder,
+    packing: bool,
+    count_bytes: bool,
 ) -> Packed:
     """A window, the same whenever and wherever it is made.
 
@@ -37,18 +41,21 @@ def encode_window(
         documents: of a row group.
         first_document: number of the first one in its split.
         encoder: tokenises.
+        packing: whether documents share rows.
         count_bytes: whether segments know their bytes.
 
     Raises:
         UserError: naming the row that can't be encoded.
     """
     pieces, dropped = encoder.encode(documents, first_document, count_bytes)
-    packed = pack_rows(pieces, encoder.block_size, encoder.dtype)
+    packed = pack_rows(pieces, encoder.block_size, encoder.dtype, packing)
     return Packed(packed.rows, packed.segments, dropped)
 
 
-def encode_windows(file: Path, encoder: Encoder, count_bytes: bool) -> Iterator[Packed]:
-    """All windows of a split in order, a few of them in memory at a time.
+def encode_windows(
+    file: Path, encoder: Encoder, packing: bool, count_bytes: bool
+) -> Iterator[Packed]:
+    """All windows of a split in order, a few of them in memory at a time; see `encode_window`.
 
     Raises:
         UserError: naming the file and the row that can't be encoded.
@@ -58,9 +65,8 @@ def encode_windows(file: Path, encoder: Encoder, count_bytes: bool) -> Iterator[
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         try:
             for documents in read_documents(file):
-                waiting.append(
-                    threads.submit(encode_window, documents, first_document, encoder, count_bytes)
-                )
+                arguments = (documents, first_document, encoder, packing, count_bytes)
+                waiting.append(threads.submit(encode_window, *arguments))
                 first_document += len(documents)
                 if len(waiting) == _AT_ONCE:
                     yield waiting.popleft().result()
@@ -81,7 +87,7 @@ def window_reader(store: Path, rows_url: str) -> WindowReader:
     manifest = read_manifest(store)
     if manifest["recipe"]["tokenize"] == "on-the-fly":
         recipe = json.dumps(manifest["recipe"])
-        return lambda window: _made_anew(str(store), recipe, window)
+        return lambda window: _made_again(str(store), recipe, window)
     sizes = np.array(manifest["splits"]["train"]["windows"])
     ends = np.cumsum(sizes)
     record = row_type(manifest["block_size"], np.dtype(manifest["dtype"]))
@@ -96,13 +102,14 @@ def window_reader(store: Path, rows_url: str) -> WindowReader:
     return read
 
 
-def _made_anew(store: str, recipe: str, window: int) -> Rows:
+def _made_again(store: str, recipe: str, window: int) -> Rows:
     # The task has reserved one CPU; tokenizers would take them all.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     encoder = _encoder(store, recipe)
     # Rows don't hold the numbers of their documents.
     documents = read_group(Path(store, ROWS_FROM), window)
-    return encode_window(documents, 0, encoder, count_bytes=False).rows
+    packing = json.loads(recipe)["packing"]
+    return encode_window(documents, 0, encoder, packing, count_bytes=False).rows
 
 
 @lru_cache(maxsize=1)

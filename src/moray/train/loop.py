@@ -69,7 +69,8 @@ def _train(
     step_tokens = settings.global_batch_size * held_out.block_size
 
     strategy = make_strategy(settings, worker)
-    built = build(job, worker, strategy, held_out.block_size, num_steps * step_tokens)
+    packing: bool = manifest["recipe"]["packing"]
+    built = build(job, worker, strategy, held_out.block_size, num_steps * step_tokens, packing)
     first_step, history, judged = resume(job, worker, strategy, num_steps)
     if history and first_step == 0:
         history.append(step=0, num_steps=num_steps, note=built.note)

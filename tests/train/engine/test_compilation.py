@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import PACKED, UNPACKED, build
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from moray.config.schema import Train
-from moray.model.load import load_model
+from moray.errors import UserError
+from moray.model.load import empty_model, load_model
 from moray.train.engine import compilation
 from moray.train.engine.compilation import (
     reason_not_to_compile,
@@ -32,32 +35,65 @@ def sound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "compiler_fault", lambda device: None)
 
 
+@pytest.fixture
+def llama(model_folder: Path) -> PreTrainedModel:
+    return empty_model(model_folder)
+
+
+@pytest.mark.usefixtures("sound")
+def test_a_recurrence_is_compiled_only_if_the_config_says_so() -> None:
+    mamba = build(UNPACKED["Mamba"]())
+    reason = "the compiler would unroll a mamba token by token"
+    assert reason_not_to_compile(Train(), mamba, 1e30, CPU, 1) == reason
+    assert reason_not_to_compile(Train(compile=True), mamba, 1e30, CPU, 1) is None
+    for attends in ("GPT-2", "BLOOM", "MPT", "OPT"):
+        model = build((PACKED | UNPACKED)[attends]())
+        assert reason_not_to_compile(Train(), model, 1e30, CPU, 1) is None
+
+
+@pytest.mark.usefixtures("sound")
+def test_an_architecture_that_names_no_blocks_is_not_compiled(llama: PreTrainedModel) -> None:
+    """BERT as a decoder is one; here a Llama stands for it."""
+    llama._no_split_modules = None
+    reason = "transformers doesn't say which modules of a llama are its blocks"
+    assert reason_not_to_compile(Train(), llama, 1e30, CPU, 1) == reason
+    with pytest.raises(UserError) as caught:
+        reason_not_to_compile(Train(compile=True), llama, 1e30, CPU, 1)
+    assert str(caught.value).startswith(f"train.compile: got true where {reason}; ")
+
+
 @pytest.mark.usefixtures("sound")
 @pytest.mark.parametrize("device", [CPU, GPU])
 @pytest.mark.parametrize("processors", [1, 2, 8])
-def test_a_run_of_more_than_a_minute_is_compiled(device: torch.device, processors: int) -> None:
+def test_a_run_of_more_than_a_minute_is_compiled(
+    llama: PreTrainedModel, device: torch.device, processors: int
+) -> None:
     flops = MINUTE[device] * processors
-    assert reason_not_to_compile(Train(), 1.01 * flops, device, processors) is None
-    assert reason_not_to_compile(Train(), 0.5 * flops, device, processors) == (
+    assert reason_not_to_compile(Train(), llama, 1.01 * flops, device, processors) is None
+    assert reason_not_to_compile(Train(), llama, 0.5 * flops, device, processors) == (
         "the run takes some 30 s, too few to earn what compiling costs"
     )
 
 
 @pytest.mark.usefixtures("sound")
 @pytest.mark.parametrize("flops", [1.0, 1e30])
-def test_what_the_config_says_holds_however_long_the_run(flops: float) -> None:
-    assert reason_not_to_compile(Train(compile=True), flops, CPU, 1) is None
-    assert reason_not_to_compile(Train(compile=False), flops, CPU, 1) == "compile: false"
+def test_what_the_config_says_holds_however_long_the_run(
+    llama: PreTrainedModel, flops: float
+) -> None:
+    assert reason_not_to_compile(Train(compile=True), llama, flops, CPU, 1) is None
+    assert reason_not_to_compile(Train(compile=False), llama, flops, CPU, 1) == "compile: false"
 
 
 _TRY = """
 import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
 from moray.config.schema import Train
 from moray.errors import UserError
 from moray.train.engine.compilation import reason_not_to_compile
-print(reason_not_to_compile(Train(), 1e30, torch.device("cpu"), 1))
+llama = AutoModelForCausalLM.from_config(LlamaConfig(num_hidden_layers=1, hidden_size=64))
+print(reason_not_to_compile(Train(), llama, 1e30, torch.device("cpu"), 1))
 try:
-    reason_not_to_compile(Train(compile=True), 1e30, torch.device("cpu"), 1)
+    reason_not_to_compile(Train(compile=True), llama, 1e30, torch.device("cpu"), 1)
 except UserError as error:
     print(error)
 """
@@ -84,10 +120,10 @@ def test_a_compiler_that_is_missing_or_broken_is_told_before_it_is_needed(
 
 
 @pytest.mark.usefixtures("sound")
-def test_how_a_run_is_resumed_or_logged_decides_nothing() -> None:
+def test_how_a_run_is_resumed_or_logged_decides_nothing(llama: PreTrainedModel) -> None:
     for flops in (1e10, 1e14):
         reasons = {
-            reason_not_to_compile(Train(save_steps=steps, max_steps=steps), flops, CPU, 2)
+            reason_not_to_compile(Train(save_steps=steps, max_steps=steps), llama, flops, CPU, 2)
             for steps in (1, 1000)
         }
         assert len(reasons) == 1

@@ -51,7 +51,7 @@ def test_frozen_weights_have_no_gradients_and_no_optimizer_state() -> None:
 def test_a_single_worker_holds_what_the_formula_says(make_job: Any, alone: Worker) -> None:
     job = make_job()
     strategy = make_strategy(job.settings, alone)
-    build(job, alone, strategy, block_size=64, tokens=64)
+    build(job, alone, strategy, block_size=64, tokens=64, packing=True)
     weights = list(strategy.module.parameters())
     state = strategy.state()
     moments = sum(value.nbytes for name, value in state.items() if "/exp_avg" in name)

@@ -18,6 +18,12 @@ class Data(Section):
         description="What becomes of documents longer than a row. `split`: they continue in "
         "another. `drop`: they are left out, and counted.",
     )
+    packing: Literal["auto"] | bool = Field(
+        "auto",
+        description="Whether documents share a row, without seeing each other. `auto`: where the "
+        "model's architecture allows it; elsewhere a row holds one document, or one piece of a "
+        "long one, and padding.",
+    )
     chat_template: str | None = Field(
         None,
         description="Jinja template for `instruction` and `messages`, in place of the "

@@ -6,7 +6,8 @@ import torch
 from transformers import PreTrainedModel
 
 from moray.model.flops import flops_per_token
-from moray.model.load import check_isolation, check_length, empty_model, load_model
+from moray.model.isolation import check_isolation
+from moray.model.load import check_length, empty_model, load_model
 from moray.model.loss import TokenLoss, has_plain_head
 from moray.model.size import num_quantized, num_weights
 from moray.train.engine.compilation import (
@@ -39,7 +40,9 @@ class Built:
     note: str
 
 
-def build(job: Job, worker: Worker, strategy: Strategy, block_size: int, tokens: int) -> Built:
+def build(
+    job: Job, worker: Worker, strategy: Strategy, block_size: int, tokens: int, packing: bool
+) -> Built:
     """Make the module of a job and hand it to a strategy.
 
     Args:
@@ -48,6 +51,7 @@ def build(job: Job, worker: Worker, strategy: Strategy, block_size: int, tokens:
         strategy: takes the module.
         block_size: tokens in a row.
         tokens: of the whole run.
+        packing: whether documents share rows.
 
     Raises:
         UserError: if the model doesn't fit the rows or the settings.
@@ -60,11 +64,11 @@ def build(job: Job, worker: Worker, strategy: Strategy, block_size: int, tokens:
     use_cache(job.cache)
     # Machines may differ, and all can look at the same time.
     reason = from_any_worker(
-        lambda: reason_not_to_compile(settings, flops * tokens, worker.device, processors)
+        lambda: reason_not_to_compile(settings, model, flops * tokens, worker.device, processors)
     )
     if reason is None:
         use_plain_attention(model, worker.device, block_size)
-    plain_head = from_first_worker(lambda: _checked(model, block_size))
+    plain_head = from_first_worker(lambda: _checked(model, block_size, packing))
     module = TokenLoss(model, plain_head)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -106,8 +110,9 @@ def _held(model: PreTrainedModel, job: Job, worker: Worker) -> str:
     )
 
 
-def _checked(model: PreTrainedModel, block_size: int) -> bool:
+def _checked(model: PreTrainedModel, block_size: int, packing: bool) -> bool:
     """Whether the head is plain, once the model is known to fit the rows."""
-    check_isolation(model)
+    if packing:
+        check_isolation(model)
     check_length(model, block_size)
     return has_plain_head(model)

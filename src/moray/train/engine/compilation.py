@@ -26,7 +26,11 @@ _PLAIN_ATTENTION_TOKENS = 512
 
 
 def reason_not_to_compile(
-    settings: Train, flops: float, device: torch.device, processors: float
+    settings: Train,
+    model: PreTrainedModel,
+    flops: float,
+    device: torch.device,
+    processors: float,
 ) -> str | None:
     """Why a run isn't compiled; None if it is.
 
@@ -35,6 +39,7 @@ def reason_not_to_compile(
 
     Args:
         settings: the `train` section.
+        model: of the run.
         flops: of the whole run.
         device: what it computes on.
         processors: GPUs, or cores, of all workers.
@@ -48,10 +53,23 @@ def reason_not_to_compile(
     seconds = flops / (each * processors)
     if settings.compile == "auto" and seconds < _SECONDS_THAT_EARN_IT:
         return f"the run takes some {seconds:.0f} s, too few to earn what compiling costs"
-    fault = compiler_fault(device)
+    if settings.compile == "auto" and not _has_attention(model):
+        # Measured on a tiny Mamba: two minutes for rows of 32 tokens.
+        return f"the compiler would unroll a {model.config.model_type} token by token"
+    fault = _no_blocks(model) or compiler_fault(device)
     if fault and settings.compile is True:
         raise UserError("train.compile", f"got true where {fault}", "set it to auto or to false")
     return fault
+
+
+def _has_attention(model: PreTrainedModel) -> bool:
+    return getattr(model.config.get_text_config(), "num_attention_heads", 0) > 0
+
+
+def _no_blocks(model: PreTrainedModel) -> str | None:
+    if blocks_of(model):
+        return None
+    return f"transformers doesn't say which modules of a {model.config.model_type} are its blocks"
 
 
 def compiler_fault(device: torch.device) -> str | None:

@@ -16,8 +16,10 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from transformers import PreTrainedModel
 
 from moray.config.schema import Train
+from moray.errors import UserError
 from moray.model.blocks import blocks_of
 from moray.model.loss import TokenLoss
 from moray.model.precision import resolve
@@ -42,7 +44,12 @@ class FullyShardedStrategy:
         self.loads_weights = worker.rank == 0
 
     def wrap(self, module: TokenLoss) -> None:
-        """See `Strategy.wrap`."""
+        """See `Strategy.wrap`.
+
+        Raises:
+            UserError: if the architecture doesn't name its blocks.
+        """
+        _check_blocks(module.model)
         weights = dict(module.state_dict()) if self.loads_weights else {}
         buffers = dict(module.named_buffers())
         module.to("meta")
@@ -113,3 +120,13 @@ class FullyShardedStrategy:
     def restore(self, read: Read) -> None:
         """See `Strategy.restore`."""
         read(training_state(self._model, self._optimizer))
+
+
+def _check_blocks(model: PreTrainedModel) -> None:
+    if not blocks_of(model):
+        raise UserError(
+            "train.strategy",
+            "got fsdp2, which shards a model block by block, but transformers doesn't say which "
+            f"modules of a {model.config.model_type} are its blocks",
+            "choose ddp",
+        )

@@ -1,0 +1,108 @@
+"""Architectures of transformers, from a folder to steps of the real loop.
+
+Each loss is held against plain transformers on every document alone, so that a document that saw
+its neighbours, or padding, would show.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from architectures import PACKED, UNPACKED, build
+from fleet import losses
+from plain import documents_of, losses_one_by_one
+
+from moray.config.schema import Data, result_keys
+from moray.errors import UserError
+from moray.evaluate.likelihood import batches_of, score
+from moray.evaluate.selection import select_documents
+from moray.model.load import load_model
+from moray.provenance.manifest import read_manifest
+from moray.stages.base_model import base_model
+from moray.stages.tokenize import tokenize
+from moray.tokens.store import StoredSplit
+from moray.tokens.tokenizer import load_tokenizer
+from moray.train.loop import train
+from moray.workers.worker import Worker
+
+
+def prepare(architecture: str, small: Path, folder: Path, packing: bool | str = "auto") -> None:
+    """Make `model`, a base of an architecture, and `tokens` for it, in a folder."""
+    build((PACKED | UNPACKED)[architecture]()).save_pretrained(folder / "given")
+    load_tokenizer(small / "model").save_pretrained(folder / "given")
+    base_model(folder / "model", {"source": "path", "path": str(folder / "given")})
+    data = Data(block_size=64, packing=packing)
+    cfg = {"format": "prompt-completion", **result_keys(data)}
+    tokenize(small / "dataset", folder / "model", folder / "tokens", cfg)
+
+
+@pytest.mark.parametrize("architecture", [*PACKED, *UNPACKED])
+def test_it_trains_as_on_each_document_alone(
+    architecture: str, small: Path, make_job: Any, alone: Worker, tmp_path: Path
+) -> None:
+    prepare(architecture, small, tmp_path)
+    packing = architecture in PACKED
+    assert read_manifest(tmp_path / "tokens")["recipe"]["packing"] is packing
+    split = StoredSplit(tmp_path / "tokens", "train")
+    assert (len(split) < len(split.segments)) is packing
+    job = make_job(max_steps=3, learning_rate=1e-3)
+    job = replace(job, start=tmp_path / "model", tokens=tmp_path / "tokens")
+    train(job, alone)
+    assert losses(job) == pytest.approx(losses_one_by_one(job), rel=1e-4)
+
+
+def test_rows_of_one_document_each_train_where_they_could_be_packed(
+    small: Path, make_job: Any, alone: Worker, tmp_path: Path
+) -> None:
+    prepare("GPT-2", small, tmp_path, packing=False)
+    split = StoredSplit(tmp_path / "tokens", "train")
+    assert len(split) == len(split.segments)
+    job = make_job(max_steps=2, learning_rate=1e-3)
+    job = replace(job, start=tmp_path / "model", tokens=tmp_path / "tokens")
+    train(job, alone)
+    assert losses(job) == pytest.approx(losses_one_by_one(job), rel=1e-4)
+
+
+@pytest.mark.parametrize("architecture", UNPACKED)
+def test_packing_is_refused_where_documents_would_see_each_other(
+    architecture: str, small: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        prepare(architecture, small, tmp_path, packing=True)
+    kind = read_manifest(tmp_path / "model")["architecture"]
+    assert str(caught.value) == (
+        f"data.packing: documents that share a row see each other in a model of type {kind}; "
+        "set it to auto or false"
+    )
+    assert not (tmp_path / "tokens").exists()
+
+
+def test_rows_that_are_not_packed_are_announced(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare("OPT", small, tmp_path)
+    assert (
+        "each row holds one document, because documents that share a row see each other in a "
+        "model of type opt"
+    ) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("architecture", UNPACKED)
+def test_held_out_documents_are_scored_as_each_alone(
+    architecture: str, small: Path, tmp_path: Path
+) -> None:
+    prepare(architecture, small, tmp_path)
+    split, model = StoredSplit(tmp_path / "tokens", "test"), load_model(tmp_path / "model")
+    expected = []
+    for row in range(len(split)):
+        for tokens, mask in documents_of(split, row):
+            with torch.no_grad():
+                logits = model(input_ids=tokens.unsqueeze(0)).logits[0, :-1]
+            nll = F.cross_entropy(logits, tokens[1:], reduction="none")
+            expected.append(float(nll[mask[1:]].sum()))
+    selection = select_documents(split, None)
+    scores = score(model, split, selection, batches_of(selection, 4))
+    assert scores.nll.tolist() == pytest.approx(expected, rel=1e-5)
