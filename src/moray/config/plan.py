@@ -13,8 +13,8 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+from moray.config.formats import CHAT_FORMATS
 from moray.config.schema import (
-    CHAT_FORMATS,
     Dataset,
     Experiment,
     LocalFiles,
@@ -23,9 +23,9 @@ from moray.config.schema import (
     RunRef,
     ScratchModel,
     execution_keys,
-    paths_by_split,
     result_keys,
 )
+from moray.config.splits import paths_by_split
 from moray.errors import UserError
 
 SPLITS = ("train", "validation", "test")
