@@ -7,16 +7,17 @@ from typing import Any
 
 import psutil
 
-from moray.config.schema import Adapter, Data, Ray, Train, result_keys
+from moray.config.schema import Adapter, Data, Ray, Train
 from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.model.shapes import shapes_in
-from moray.provenance.digest import fingerprint
-from moray.provenance.manifest import MANIFEST, write_json
+from moray.provenance.manifest import write_json
 from moray.provenance.versions import software
 from moray.tokens.remote import copy_to
 from moray.train.checkpoints import checkpoint
+from moray.train.continuation import continued_from, prepare_work
 from moray.train.history import HISTORY, read_history
+from moray.train.identity import identity_of
 from moray.train.job import Job
 from moray.train.launchers import ray_train, torchrun
 from moray.train.preflight import faults
@@ -43,21 +44,19 @@ def run_training(
 
     Writes `history.jsonl` and `train.json` to `output`. Checkpoints lie in a folder that is
     named after a fingerprint of settings, tokens, start, code and libraries, so that a changed
-    run never resumes from an old one.
+    run resumes from an old one only where `train.resume_from_checkpoint` says so.
 
     Raises:
         ConfigError: if it couldn't be trained here; nothing was begun.
         UserError: if it failed, or was asked to stop.
     """
-    versions = software()
-    libraries = {name: versions[name] for name in ("torch", "transformers", "peft")}
-    inputs = [start / MANIFEST, tokens / MANIFEST]
-    keys = {"adapter": adapter and result_keys(adapter), "train": result_keys(settings)}
-    identity = fingerprint([keys, code, libraries], inputs)
-    work = Path(ray_settings.storage_path, run, identity)
+    identity = identity_of(settings, adapter, start, tokens, code)
+    work = Path(ray_settings.storage_path, run, identity.fingerprint)
     if found := faults(run, settings, adapter, ray_settings, shapes_in(start), output, work):
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
+    with sole_driver(work):
+        prepare_work(run, work, identity, settings, adapter, start, tokens)
     threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))
     job = Job(
         start=start.absolute(),
@@ -83,13 +82,14 @@ def run_training(
     shutil.copyfile(work / HISTORY, output / HISTORY)
     record: dict[str, Any] = {
         "run": run,
-        "fingerprint": identity,
+        "fingerprint": identity.fingerprint,
+        "continued_from": continued_from(work),
         "checkpoint": str(exported),
         **facts,
         "seconds": round(seconds, 1),
-        **keys,
+        **identity.settings,
         "inputs": {"start": str(start), "tokens": str(tokens)},
-        "software": versions,
+        "software": software(),
     }
     write_json(output / "train.json", record)
     lines = list(read_history(work / HISTORY))

@@ -1,6 +1,7 @@
 """What would end a run later, looked for before anything long begins; all of it at once."""
 
 import os
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,7 @@ import psutil
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
 from moray.model.shapes import Shapes, num_adapter_parameters, num_parameters
+from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import check_space
 from moray.train.engine.footprint import footprint
 from moray.workers.cluster import check_cores
@@ -44,6 +46,7 @@ def faults(
     found = [
         *_processors(run, ray),
         *_libraries(run, settings, adapter, ray),
+        *_checkpoint(run, settings),
         *_writable(f"runs.{run}.ray.storage_path", Path(ray.storage_path)),
         *_writable("the working directory", results),
     ]
@@ -98,6 +101,18 @@ def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> 
             f"runs.{run}.adapter.quantize_base",
             f"got {adapter.quantize_base}, whose library bitsandbytes is not installed",
             "pip install -e '.[qlora]', or leave it out",
+        )
+
+
+def _checkpoint(run: str, settings: Train) -> Iterator[UserError]:
+    given = settings.resume_from_checkpoint
+    if given is not None and not (
+        re.fullmatch(r"step-\d{8}", Path(given).name) and Path(given, MANIFEST).is_file()
+    ):
+        yield UserError(
+            f"runs.{run}.train.resume_from_checkpoint",
+            f"got {given}, expected the folder of a checkpoint, …/checkpoints/step-NNNNNNNN",
+            "check the path, which is relative to the working directory",
         )
 
 
