@@ -60,6 +60,7 @@ def said(
     job: Job, small: Path, output: Path, capsys: pytest.CaptureFixture[str], code: str = "after"
 ) -> list[str]:
     """What the driver says before it would start workers."""
+    capsys.readouterr()
     settings = job.settings.model_copy(update={"launcher": "ray"})
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_AUTH_MODE", raising=False)
