@@ -10,8 +10,8 @@ import psutil
 from moray.config.schema import Adapter, Data, Ray, Train
 from moray.console import say
 from moray.errors import ConfigError, UserError
-from moray.model.shapes import shapes_in
-from moray.provenance.manifest import write_json
+from moray.model.shapes import positions_in, shapes_in
+from moray.provenance.manifest import read_manifest, write_json
 from moray.provenance.versions import software
 from moray.tokens.remote import copy_to
 from moray.train.checkpoints import checkpoint
@@ -20,7 +20,7 @@ from moray.train.history import HISTORY, read_history
 from moray.train.identity import identity_of
 from moray.train.job import Job
 from moray.train.launchers import ray_train, torchrun
-from moray.train.preflight import faults
+from moray.train.preflight import faults, misfits
 from moray.train.supervision.failures import WorkersFailedError, forget, meaning_of
 from moray.train.supervision.lock import sole_driver
 from moray.train.supervision.progress import shown
@@ -52,7 +52,10 @@ def run_training(
     """
     identity = identity_of(settings, adapter, start, tokens, code)
     work = Path(ray_settings.storage_path, run, identity.fingerprint)
-    if found := faults(run, settings, adapter, ray_settings, shapes_in(start), output, work):
+    shapes, block_size = shapes_in(start), read_manifest(tokens)["block_size"]
+    positions = positions_in(start / "config.json")
+    found = faults(run, settings, adapter, ray_settings, shapes, output, work)
+    if found := [*misfits(run, block_size, positions, adapter, shapes), *found]:
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
     with sole_driver(work):

@@ -1,5 +1,6 @@
 """What would end a run later, looked for before anything long begins; all of it at once."""
 
+import difflib
 import os
 import re
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import psutil
 
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
-from moray.model.shapes import Shapes, num_adapter_parameters, num_parameters
+from moray.model.shapes import Shapes, layers_of, num_adapter_parameters, num_parameters
 from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import check_space
 from moray.train.engine.footprint import footprint
@@ -66,6 +67,43 @@ def faults(
     missing = kept * _IN_CHECKPOINT * trained - sum(file.stat().st_size for file in files)
     found += _disk(Path(ray.storage_path), max(0, missing), results, _FLOAT * whole)
     return found
+
+
+def misfits(
+    run: str,
+    block_size: int,
+    positions: int | None,
+    adapter: Adapter | None,
+    shapes: Shapes | None,
+) -> Iterator[UserError]:
+    """What a run asks of the model that it starts from, and the model doesn't have.
+
+    Args:
+        run: its name.
+        block_size: tokens in a row.
+        positions: longest row that the model takes; None if that isn't known.
+        adapter: the run's `adapter` section.
+        shapes: of the model's weights; None if they aren't known yet.
+    """
+    if positions is not None and block_size > positions:
+        yield UserError(
+            f"runs.{run}.data.block_size",
+            f"got {block_size}, expected at most the {positions} positions of the model",
+            "lower it or choose another model",
+        )
+    if adapter is None or adapter.target_modules == "all-linear" or not shapes:
+        return
+    layers = layers_of(shapes)
+    for name in adapter.target_modules:
+        # Checkpoints may put other names in front than the model does.
+        last = name.rpartition(".")[2]
+        if last not in layers:
+            close = difflib.get_close_matches(last, layers, n=1)
+            yield UserError(
+                f"runs.{run}.adapter.target_modules",
+                f"got {name}, expected the name of a layer with weights of its own",
+                f"did you mean {close[0]}?" if close else "choose all-linear",
+            )
 
 
 def _processors(run: str, ray: Ray) -> Iterator[UserError]:
