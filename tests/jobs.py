@@ -44,7 +44,9 @@ def job_maker(small: Path, folder: Path) -> Make:
     return make
 
 
-def train_run(job: Job, small: Path, output: Path, settings: Train, **ray: Any) -> None:
+def train_run(
+    job: Job, small: Path, output: Path, settings: Train, code: str = "", **ray: Any
+) -> None:
     """Train a run named `name` as its stage does, with the start and tokens of `small`.
 
     Args:
@@ -52,6 +54,7 @@ def train_run(job: Job, small: Path, output: Path, settings: Train, **ray: Any) 
         small: folder with `model` and `tokens`.
         output: folder for the results, which isn't there yet.
         settings: the `train` section.
+        code: stands for the code that the result depends on.
         ray: keys of the `ray` section.
     """
     output.mkdir()
@@ -61,8 +64,8 @@ def train_run(job: Job, small: Path, output: Path, settings: Train, **ray: Any) 
         small / "tokens",
         output,
         settings,
-        adapter=None,
+        adapter=job.adapter,
         data_settings=Data(block_size=64),
         ray_settings=Ray(storage_path=str(job.work), **ray),
-        code="",
+        code=code,
     )

@@ -25,10 +25,11 @@ TRAIN_FLOORS = [
     {"driver"},
     {"entry", "preflight"},
     {"loop"},
+    {"continuation"},
     {"supervision"},
     {"checkpoints"},
     {"engine"},
-    {"early_stopping", "feed", "history", "job", "schedule", "throughput"},
+    {"early_stopping", "feed", "history", "identity", "job", "schedule", "throughput"},
 ]
 TRAIN_FLOOR_OF = {room: number for number, rooms in enumerate(TRAIN_FLOORS) for room in rooms}
 

@@ -1,11 +1,21 @@
+import ast
+import importlib
 import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from moray.config import schema
 from moray.config.code import code_digest, code_of
+from moray.config.schema import Section
 
 ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
 
 # A package with each way to import that matters.
 PACKAGE = {
@@ -13,7 +23,9 @@ PACKAGE = {
     "moray/errors.py": "class UserError(Exception): ...",
     "moray/console.py": "",
     "moray/config/__init__.py": "",
-    "moray/config/schema.py": "",
+    "moray/config/schema/__init__.py": "",
+    "moray/config/schema/train.py": "",
+    "moray/config/schemata.py": "",
     "moray/corpus/__init__.py": "from moray.corpus.rows import read",
     "moray/corpus/rows.py": "import moray.ground\ndef read(): ...",
     "moray/tokens/__init__.py": "",
@@ -26,6 +38,7 @@ PACKAGE = {
     "moray/ground.py": "import numpy as np\nfrom moray.errors import UserError",
 }
 
+CONFIG = ["moray/__init__.py", "moray/config/__init__.py"]
 GROUND = ["moray/__init__.py", "moray/ground.py"]
 TOKENS = ["moray/tokens/__init__.py", "moray/tokens/pack.py"]
 ORDER = [*GROUND, "moray/tokens/__init__.py", "moray/tokens/order.py", "moray/tokens/pack.py"]
@@ -66,8 +79,11 @@ def write(folder: Path, script: str) -> Path:
         ),
         # These can't change a result.
         ("from moray.config.schema import Train", []),
-        ("from moray import config", ["moray/__init__.py"]),
+        ("import moray.config.schema.train", []),
         ("import moray.errors, moray.console", []),
+        # The rest of the config can.
+        ("from moray import config", ["moray/__init__.py", "moray/config/__init__.py"]),
+        ("import moray.config.schemata", [*CONFIG, "moray/config/schemata.py"]),
     ],
 )
 def test_a_stage_depends_on_the_modules_that_it_imports_directly_or_not(
@@ -84,15 +100,120 @@ def test_moving_the_project_changes_no_digest(tmp_path: Path) -> None:
     assert len(set(digests)) == 1
 
 
-def test_content_makes_the_digest_and_time_does_not(tmp_path: Path) -> None:
+def test_times_leave_the_digest_as_it_is(tmp_path: Path) -> None:
     script = write(tmp_path, "import moray.train.circle")
     before = code_digest(script, tmp_path)
-    module = tmp_path / "moray/ground.py"
-    os.utime(module, (0, 0))
+    os.utime(tmp_path / "moray/ground.py", (0, 0))
     assert code_digest(script, tmp_path) == before
-    module.write_text(PACKAGE["moray/ground.py"] + "\n# changed")
-    os.utime(module, (0, 0))
-    assert code_digest(script, tmp_path) != before
+
+
+CODE = """
+import numpy as np
+
+
+class Rates:
+    peak = 1
+
+    def at(self, step, last=None):
+        if step > 10:
+            return f"{self.peak * step}", {"a": 1, **{}}
+        return [np.cos(x) for x in range(step)]
+"""
+COMMENTED = '''"""What rates are."""
+import numpy as np
+
+# Rates.
+class Rates:
+    """Rates of a run."""
+    peak = 1  # reached early
+    def at(
+        self, step, last=None,
+    ):
+        """The rate at a step."""
+        if (step > 10):
+            return f'{self.peak * step}', {
+                'a': 0x1,
+                **{},
+            }
+        return [ np.cos(x)
+            for x in range(step) ]
+'''
+
+
+def test_comments_docstrings_and_formatting_leave_the_digest_as_it_is(tmp_path: Path) -> None:
+    script = write(tmp_path, "import moray.ground")
+    digests = []
+    for text in (CODE, COMMENTED):
+        (tmp_path / "moray/ground.py").write_text(text)
+        digests.append(code_digest(script, tmp_path))
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("peak = 1", "peak = 2"),
+        ("peak = 1", "peak = 1.0"),
+        ("peak = 1", "peak = True"),
+        ("peak = 1", "peak = '1'"),
+        ("peak = 1", "peak = None"),
+        ("last=None", "last=..."),
+        ("last=None", "last"),
+        ("last=None", "*, last=None"),
+        ("step > 10", "step >= 10"),
+        ("self.peak * step", "self.peak + step"),
+        ("self.peak * step", "self.peak * step:.1f"),
+        ("{self.peak * step}", "self.peak * step"),
+        ("np.cos(x)", "np.sin(x)"),
+        ("as np", "as nq"),
+        ("**{}", "'b': {}"),
+        ("        return [np", "            return [np"),
+        # Text that isn't a docstring.
+        ("    peak = 1", "    peak = 1\n    'a value'"),
+    ],
+)
+def test_each_change_of_what_the_code_does_changes_the_digest(
+    old: str, new: str, tmp_path: Path
+) -> None:
+    script = write(tmp_path, "import moray.ground")
+    assert old in CODE
+    digests = []
+    for text in (CODE, CODE.replace(old, new)):
+        (tmp_path / "moray/ground.py").write_text(text)
+        digests.append(code_digest(script, tmp_path))
+    assert digests[0] != digests[1]
+
+
+def runs(python: str) -> bool:
+    """Version managers have commands for versions that aren't there."""
+    if shutil.which(python) is None:
+        return False
+    return subprocess.run([python, "--version"], capture_output=True, check=False).returncode == 0
+
+
+OTHERS = ("python3.11", "python3.12", "python3.13", "python3.14")
+
+
+@pytest.mark.parametrize("python", [python for python in OTHERS if runs(python)])
+def test_other_versions_of_python_have_the_same_digests(python: str) -> None:
+    program = """
+import sys
+from pathlib import Path
+from moray.config.code import code_digest
+print([code_digest(path, Path("src")) for path in sorted(Path("workflow/scripts").glob("*.py"))])
+"""
+    digests = [
+        subprocess.run(
+            [interpreter, "-c", program],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": "src"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for interpreter in (sys.executable, python)
+    ]
+    assert digests[0] == digests[1]
 
 
 # For each script: some of what it depends on, and where nothing of that may lie.
@@ -131,6 +252,49 @@ def test_a_script_depends_on_the_code_of_its_stage_and_on_no_other(
     stage = [f"workflow/scripts/{script}.py", f"src/moray/stages/{script}.py"]
     assert {*stage, *(f"src/moray/{name}" for name in needed)} <= set(found)
     rooms = {Path(path).relative_to("src/moray").parts[0] for path in found if "src" in path}
-    assert rooms.isdisjoint([*foreign, "config", "errors.py", "console.py"])
+    assert rooms.isdisjoint([*foreign, "errors.py", "console.py"])
+    assert not any(path.startswith("src/moray/config/schema") for path in found)
     others = {path.stem for path in (ROOT / "workflow/scripts").glob("*.py")} - {script}
     assert not {f"src/moray/stages/{other}.py" for other in others} & set(found)
+
+
+def imports(module: Path) -> Iterator[tuple[str, str]]:
+    """Each name that a module imports by `from`, with the module that it is from."""
+    for node in ast.walk(ast.parse(module.read_bytes())):
+        if isinstance(node, ast.Import):
+            assert not any(alias.name.startswith("moray.config") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((str(node.module), alias.name) for alias in node.names)
+
+
+def is_section(thing: Any) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Section)
+
+
+STAGES = {
+    path for stage in SCRIPTS for path in code_of(ROOT / f"workflow/scripts/{stage}.py", SOURCE)
+}
+
+
+@pytest.mark.parametrize("module", sorted(STAGES), ids=lambda path: path.stem)
+def test_of_the_schema_stages_take_sections_alone(module: Path) -> None:
+    """What else is in it counts as without effect on a result."""
+    for place, name in imports(module):
+        if place.startswith("moray.config.schema"):
+            thing = getattr(importlib.import_module(place), name)
+            # A type of several; and what says which keys the result depends on.
+            assert is_section(thing) or name in {"Dataset", "result_keys"}, (place, name)
+
+
+SECTIONS = [model for model in vars(schema).values() if is_section(model)]
+# Where Ray is; the lineage of runs and which splits a source gives, for checks of the config.
+METHODS = {"endpoint", "base_model", "given_splits"}
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+def test_sections_hold_values_and_compute_nothing_that_a_result_depends_on(
+    section: type[Section],
+) -> None:
+    own = {name for kind in section.mro() if is_section(kind) for name in vars(kind)}
+    public = {name for name in own if not name.startswith(("_", "model_"))}
+    assert public <= METHODS

@@ -8,9 +8,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import (
+    BloomConfig,
+    Gemma3Config,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -19,7 +23,14 @@ from moray.config.schema import ScratchModel
 from moray.errors import UserError
 from moray.model.load import load_model
 from moray.model.scratch import save_llama
-from moray.model.shapes import llama_shapes, num_adapter_parameters, num_parameters, shapes_in
+from moray.model.shapes import (
+    layers_of,
+    llama_shapes,
+    num_adapter_parameters,
+    num_parameters,
+    positions_in,
+    shapes_in,
+)
 
 # Each changes what another leaves as it is.
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -133,3 +144,42 @@ def test_a_link_to_weights_that_have_gone_costs_one_line(tmp_path: Path) -> None
     file.symlink_to(tmp_path / "gone")
     with pytest.raises(UserError, match=rf"^{file}: got weights that can't be read \("):
         shapes_in(tmp_path)
+
+
+SIZES = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LlamaConfig(max_position_embeddings=77, **SIZES),
+        GPT2Config(n_positions=77),
+        Gemma3Config(text_config={"max_position_embeddings": 77, **SIZES}),
+        BloomConfig(),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_the_longest_row_is_that_of_the_config_as_transformers_reads_it(
+    config: PreTrainedConfig, tmp_path: Path
+) -> None:
+    config.save_pretrained(tmp_path)
+    expected = getattr(config.get_text_config(), "max_position_embeddings", None)
+    assert positions_in(tmp_path / "config.json") == expected
+    assert expected == (None if config.model_type == "bloom" else 77)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"n_positions": "many"}'])
+def test_a_config_that_cannot_be_read_costs_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(UserError, match=r"config\.json: can't be read as a model's config"):
+        positions_in(tmp_path / "config.json")
+
+
+def test_layers_are_those_of_the_model(folder: Path, cfg: dict[str, Any]) -> None:
+    with_weights = {
+        name.rpartition(".")[2]
+        for name, module in load_model(folder).named_modules()
+        if any(True for _ in module.parameters(recurse=False))
+    } - ({"lm_head"} if cfg["tie_word_embeddings"] else set())
+    assert layers_of(shapes_in(folder)) == with_weights
+    assert layers_of(llama_shapes(ScratchModel(**cfg))) == with_weights

@@ -27,7 +27,7 @@ def digest(folder: Path, settings: object, contents: Sequence[str]) -> str:
     files = [folder / str(number) for number in range(len(contents))]
     for file, content in zip(files, contents, strict=True):
         file.write_text(content)
-    return fingerprint(settings, files)
+    return fingerprint(settings, [sha256_file(file) for file in files])
 
 
 SETTINGS = {"rate": 0.1, "steps": 10, "deep": {"a": 1, "b": None}}

@@ -74,6 +74,7 @@ def train_run(folder: Path, name: str, adapter: Adapter | None, start: str = "st
     record = {
         "checkpoint": str(last),
         "fingerprint": "0123",
+        "continued_from": None,
         "adapter": adapter and result_keys(adapter),
         "train": {},
         "software": {},
@@ -109,6 +110,24 @@ def test_the_folder_has_the_trained_weights_and_says_where_it_is_from(
     assert (manifest["run"], manifest["fingerprint"]) == ("tuned", "0123")
     card = (folder / "README.md").read_text()
     assert "`models/chat`, fine-tuned on the dataset `talks` for 2 steps" in card
+
+
+def test_a_model_says_which_checkpoint_its_run_continued_from(
+    trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "trained")
+    file = tmp_path / "trained/run/train.json"
+    continued = {
+        "checkpoint": "a/b",
+        "step": 6,
+        "fingerprint": "4567",
+        "differences": ["x", "code"],
+    }
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"continued_from": continued}))
+    folder = run(tmp_path / "trained", tmp_path / "model")
+    assert read_manifest(folder)["continued_from"] == continued
+    row = "| continued at step 6 from a checkpoint of fingerprint | `4567`; different: x, code |"
+    assert f"`0123` |\n{row}\n\n## Settings" in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("settings", [{}, {"use_dora": True, "use_rslora": True}])

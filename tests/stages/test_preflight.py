@@ -37,6 +37,8 @@ Told = Callable[..., list[str]]
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     """The lines that runs of a changed config cost, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
 
     def told(runs: list[str] = RUNS, **values: Any) -> list[str]:
         experiment = load_experiment(config_with({**ALONE, **values}))
@@ -133,6 +135,53 @@ def test_a_part_of_a_model_of_the_hub_passes_because_it_is_had_anew(
     (copy / "manifest.json").unlink()
     (copy / "model.safetensors").write_bytes(b"half")
     assert told(**ON_THE_HUB) == []
+
+
+# Of the model that tests share: 128 positions.
+TOO_LONG = {"runs.base.data.block_size": 129}
+LINE = (
+    "runs.base.data.block_size: got 129, expected at most the 128 positions of the model; lower it "
+    "or choose another model"
+)
+
+
+def test_rows_longer_than_the_model_of_a_folder_takes_are_told(told: Told, folder: Path) -> None:
+    assert told(["base"], **{"runs.base.model": "folder", **TOO_LONG}) == [LINE]
+    assert told(["base"], **{"runs.base.model": "folder", "runs.base.data.block_size": 128}) == []
+    (folder / "config.json").write_text('{"n_positions": 64}')
+    (line,) = told(["base"], **{"runs.base.model": "folder", **TOO_LONG})
+    assert "expected at most the 64 positions" in line
+
+
+def test_rows_longer_than_the_model_of_another_run_takes_are_told(told: Told, folder: Path) -> None:
+    lines = told(**{"runs.base.model": "folder", "runs.tuned.data": {"block_size": 129}})
+    assert lines == [LINE.replace("base", "tuned")]
+
+
+def test_rows_longer_than_a_model_of_the_hub_takes_are_told_before_it_is_here(
+    told: Told, model_folder: Path
+) -> None:
+    values = {"models.far": HUB, "runs.base.model": "far", **TOO_LONG}
+    assert told(["base"], **values) == []
+    snapshot = Path("cache/models--owner--name/snapshots", HUB["revision"])
+    snapshot.mkdir(parents=True)
+    shutil.copy(model_folder / "config.json", snapshot)
+    assert told(["base"], **values) == [LINE]
+
+
+@pytest.mark.parametrize("model", ["tiny", "folder"])
+def test_layers_of_adapters_that_the_base_does_not_have_are_told(
+    told: Told, folder: Path, model: str
+) -> None:
+    named = {"runs.base.model": model, "runs.base.adapter.target_modules": ["q_proj"]}
+    assert told(["base"], **named) == []
+    names = ["self_attn.q_proj", "v_prj", "c_attn_of_another"]
+    assert told(["base"], **{**named, "runs.base.adapter.target_modules": names}) == [
+        "runs.base.adapter.target_modules: got v_prj, expected the name of a layer with weights of "
+        "its own; did you mean v_proj?",
+        "runs.base.adapter.target_modules: got c_attn_of_another, expected the name of a layer "
+        "with weights of its own; choose all-linear",
+    ]
 
 
 UNREADABLE = """

@@ -12,7 +12,8 @@ import pytest
 from checkpoints import tensors_of
 from jobs import train_run
 
-from moray.errors import UserError
+from moray.config.schema import Adapter
+from moray.errors import ConfigError, UserError
 from moray.train.history import read_history
 from moray.train.loop import train
 from moray.workers.worker import Worker
@@ -60,6 +61,15 @@ def test_a_local_run_is_without_what_ray_train_starts_for_a_cluster(
     actors = {title.partition(".")[0] for title in titles if title.startswith("ray::")}
     assert {"ray::RayTrainWorker", "ray::TrainController"} < actors
     assert not actors & {"ray::PlacementGroupCleaner", "ray::DatasetManager"}
+
+
+def test_layers_that_the_model_does_not_have_are_told_before_workers_start(
+    make_job: Any, small: Path, tmp_path: Path
+) -> None:
+    job = make_job(adapter=Adapter(target_modules=["q_prj"]))
+    with pytest.raises(ConfigError, match=r"adapter\.target_modules: got q_prj, .* q_proj\?$"):
+        train_run(job, small, tmp_path / "output", job.settings, num_workers=1)
+    assert not list(job.work.iterdir())
 
 
 def test_a_fault_in_a_worker_reaches_the_user_and_spends_no_retry(

@@ -34,6 +34,18 @@ def test_a_wrong_config_costs_one_line(path: str, value: object, line: str, fres
     assert not (fresh.folder / "results").exists()
 
 
+def test_a_config_that_is_not_utf_8_costs_one_line(fresh: Project) -> None:
+    fresh.config.write_bytes(fresh.config.read_bytes() + "# café\n".encode("latin-1"))
+    done = fresh.snakemake("finetune")
+    assert done.returncode != 0
+    told = [text for text in done.stderr.splitlines() if "profile" not in text]
+    number = fresh.config.read_bytes().count(b"\n")
+    assert told == [
+        f"config/config.yaml, line {number}: got the byte 0xe9, which is not UTF-8; save the file "
+        "as UTF-8"
+    ]
+
+
 def test_too_many_workers_are_refused_before_the_first_job(fresh: Project) -> None:
     fresh.configure(["defaults", "train", "global_batch_size"], 4096)
     fresh.configure(["defaults", "ray", "num_workers"], 4096)

@@ -21,12 +21,12 @@ def setting(path: str, value: object) -> Change:
     return lambda project: project.configure(path.split("."), value)
 
 
-def code(module: str) -> Change:
-    """Change what a module of the package says, as far as a checksum can tell."""
+def code(module: str, line: str = "CHANGED = True") -> Change:
+    """Add a line to a module of the package."""
 
     def change(project: Project) -> None:
         with (project.folder / "src/moray" / module).open("a") as file:
-            file.write("# changed\n")
+            file.write(f"{line}\n")
 
     return change
 
@@ -126,7 +126,9 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "code of a source": (code("corpus/readers.py"), ALL),
     "code of the intervals": (code("evaluate/bootstrap.py"), {"evaluate base", "evaluate tuned"}),
     "code of sampling": (code("evaluate/generation.py"), {"generate base", "generate tuned"}),
+    "code of the formats": (code("config/formats.py"), ALL),
     "code of the schema": (code("config/schema/sections.py"), NOTHING),
+    "a comment": (code("tokens/order.py", "# a comment"), NOTHING),
     # What isn't a change.
     "a template where nobody converses": (setting("defaults.data.chat_template", "x"), NOTHING),
     "keys in another order": (

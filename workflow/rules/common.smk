@@ -11,10 +11,13 @@ from moray.config.code import code_digest
 from moray.config.load import load_experiment
 from moray.errors import ConfigError, UserError
 
+# The project's folder, also where another workflow uses this one as a module.
+ROOT = Path(workflow.current_basedir).parents[1]
+
 
 def check_package():
     """Refuse to run another checkout's package than the one whose code is tracked."""
-    package, here = Path(moray.__file__).parent, Path(workflow.basedir, "src/moray")
+    package, here = Path(moray.__file__).parent, ROOT / "src/moray"
     if package.resolve() != here.resolve():
         sys.exit(
             f"moray: got the package in {package}, expected {here}; pip install -e . here"
@@ -38,8 +41,8 @@ def load():
 
 def code(stage):
     """What stands for the script of a stage and the modules behind it."""
-    script = Path(workflow.basedir, "workflow/scripts", f"{stage}.py")
-    return f"code {code_digest(script, Path(workflow.basedir, 'src'))}"
+    script = ROOT / "workflow/scripts" / f"{stage}.py"
+    return f"code {code_digest(script, ROOT / 'src')}"
 
 
 def start_manifest(wildcards):

@@ -2,23 +2,27 @@
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-# All that these can do to a result is in the stage's `cfg`, or is a message to the user.
-_NO_EFFECT = ("moray.config", "moray.errors", "moray.console")
+# The schema checks what a user wrote, and stages get all of its values in `cfg`; the other two
+# print messages.
+_NO_EFFECT = ("moray.config.schema", "moray.errors", "moray.console")
+
+_HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def code_digest(script: Path, source: Path) -> str:
     """Digest of the code that a stage's result depends on, hexadecimal, 16 digits.
 
-    By content alone: files that are copied or touched don't count as changed, and files that
-    are replaced by older ones do.
+    A digest of what the code means: comments, docstrings, formatting, and the files' places and
+    times don't count.
     """
     digest = hashlib.sha256()
     for path in code_of(script, source):
-        digest.update(path.read_bytes())
+        digest.update(_meaning(path.read_bytes()).encode())
     return digest.hexdigest()[:16]
 
 
@@ -37,13 +41,13 @@ def code_of(script: Path, source: Path) -> list[Path]:
         path = waiting.pop()
         if path not in found:
             found.add(path)
-            waiting += _imported(path, source)
+            waiting += _imported(path.read_bytes(), source)
     return sorted(found)
 
 
 @cache
-def _imported(path: Path, source: Path) -> list[Path]:
-    modules = _module_names(ast.parse(path.read_bytes()))
+def _imported(content: bytes, source: Path) -> list[Path]:
+    modules = _module_names(_parsed(content))
     return [file for module in modules for file in _files(module, source)]
 
 
@@ -59,10 +63,54 @@ def _module_names(tree: ast.Module) -> Iterator[str]:
 def _files(module: str, source: Path) -> Iterator[Path]:
     """The file of a module and the `__init__.py` of each package around it."""
     parts = module.split(".")
-    if parts[0] != "moray" or ".".join(parts[:2]) in _NO_EFFECT:
+    if parts[0] != "moray" or f"{module}.".startswith(tuple(f"{name}." for name in _NO_EFFECT)):
         return
     for depth in range(1, len(parts) + 1):
         stem = source.joinpath(*parts[:depth])
         for path in (stem / "__init__.py", stem.with_suffix(".py")):
             if path.is_file():
                 yield path
+
+
+@cache
+def _parsed(content: bytes) -> ast.Module:
+    return ast.parse(content)
+
+
+@cache
+def _meaning(content: bytes) -> str:
+    words: list[str] = []
+    _spell(_parsed(content), words.append)
+    return "\n".join(words)
+
+
+def _spell(value: Any, put: Callable[[str], None]) -> None:
+    """Spell out a syntax tree without docstrings, the same for every version of Python.
+
+    `ast.dump` isn't: versions add fields, which are empty in code that doesn't use them.
+    """
+    if isinstance(value, ast.AST):
+        put(type(value).__name__)
+        for name in value._fields:
+            field = getattr(value, name)
+            # Whether a name is read or written follows from where it stands.
+            if name == "ctx" or field is None or field == []:
+                continue
+            put(name)
+            is_body = name == "body" and isinstance(value, _HAVE_DOCSTRINGS)
+            _spell(field[1:] if is_body and _is_text(field[0]) else field, put)
+        put(")")
+    elif isinstance(value, list):
+        for entry in value:
+            _spell(entry, put)
+        put("]")
+    else:
+        put(repr(value))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )

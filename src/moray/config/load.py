@@ -1,6 +1,7 @@
 """From the mapping that a user wrote to a checked `Experiment`, or one line for each fault."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -8,9 +9,27 @@ from pydantic import ValidationError
 from moray.config.faults import describe
 from moray.config.references import check_references
 from moray.config.schema import Experiment
-from moray.errors import ConfigError
+from moray.errors import ConfigError, UserError
 
 _NAMED = ("datasets", "models", "runs")
+
+
+def check_encoding(file: Path) -> None:
+    """Make sure that a file is UTF-8, which is how Snakemake reads a config.
+
+    Raises:
+        UserError: naming the first line that isn't.
+    """
+    content = file.read_bytes()
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{file}, line {line}",
+            f"got the byte 0x{content[error.start]:02x}, which is not UTF-8",
+            "save the file as UTF-8",
+        ) from error
 
 
 def load_experiment(config: Mapping[str, Any]) -> Experiment:

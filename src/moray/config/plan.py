@@ -13,9 +13,9 @@ from glob import glob
 from pathlib import Path
 from typing import Any, Literal
 
+from moray.config.formats import CHAT_FORMATS
 from moray.config.layout import Layout, for_stage, lay_out_here
 from moray.config.schema import (
-    CHAT_FORMATS,
     Dataset,
     Experiment,
     LocalFiles,
@@ -24,9 +24,9 @@ from moray.config.schema import (
     RunRef,
     ScratchModel,
     execution_keys,
-    paths_by_split,
     result_keys,
 )
+from moray.config.splits import paths_by_split
 from moray.errors import UserError
 
 SPLITS = ("train", "validation", "test")

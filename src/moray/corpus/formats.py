@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from moray.config.schema import CHAT_FORMATS, FORMATS
+from moray.config.formats import CHAT_FORMATS, FORMATS
 from moray.corpus.conversation import conversation
 from moray.corpus.document import Document, RowError
 

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from moray.errors import UserError, first_line
@@ -44,6 +44,17 @@ def copy_folder(source: Path, target: Path) -> None:
         copy = target / file.relative_to(source)
         copy.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, copy)
+
+
+def hub_config(repo_id: str, revision: str) -> Path | None:
+    """The `config.json` of a commit of a hub repository, from the local cache or the hub.
+
+    None if it can't be had now; whoever downloads the whole model finds out why.
+    """
+    try:
+        return Path(hf_hub_download(repo_id, "config.json", revision=revision))
+    except (HfHubHTTPError, HFValidationError, OSError):
+        return None
 
 
 def download_snapshot(repo_id: str, revision: str) -> Path:

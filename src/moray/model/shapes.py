@@ -1,5 +1,6 @@
-"""The shapes of a model's weights, before anything is loaded."""
+"""What is known of a model before anything is loaded: shapes, layers, the longest row."""
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,9 +28,32 @@ def shapes_in(folder: Path) -> Shapes:
                     shapes[name] = tuple(weights.get_slice(name).get_shape())
         except (SafetensorError, OSError) as error:
             raise UserError(
-                str(file), f"got weights that can't be read ({error})", "get the file anew"
+                str(file), f"got weights that can't be read ({error})", "get the file again"
             ) from error
     return shapes
+
+
+def positions_in(config: Path) -> int | None:
+    """The longest row, in tokens, that a model takes by its `config.json`; None if it doesn't say.
+
+    Raises:
+        UserError: if the file can't be read.
+    """
+    try:
+        whole = json.loads(config.read_text())
+        text = whole.get("text_config") or whole
+        found = (text.get(key) for key in ("max_position_embeddings", "n_positions"))
+        return next((int(value) for value in found if value), None)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            str(config), f"can't be read as a model's config ({error})", "check the folder"
+        ) from error
+
+
+def layers_of(shapes: Shapes) -> set[str]:
+    """The last parts of the names of all layers with weights."""
+    modules = (name.removesuffix(".weight").removesuffix(".bias") for name in shapes)
+    return {module.rpartition(".")[2] for module in modules}
 
 
 def llama_shapes(section: ScratchModel) -> Shapes:

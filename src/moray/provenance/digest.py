@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,7 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def fingerprint(settings: Any, files: Iterable[Path]) -> str:
-    """One digest of settings and of the contents of files, hexadecimal, 16 digits.
-
-    The files' names don't count, their order does.
-    """
-    whole = [settings, [sha256_file(path) for path in files]]
+def fingerprint(settings: Any, digests: Sequence[str]) -> str:
+    """One digest of settings and of the digests of files, hexadecimal, 16 digits."""
+    whole = [settings, list(digests)]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]

@@ -33,8 +33,8 @@ tags: [moray]
 | loss at the last of them that was logged | {loss:.4f} nats a token |
 | loss on the validation split | {eval_loss} |
 | arithmetic of the forward pass | {precision} |
-| fingerprint of settings, tokens, start and code | `{fingerprint}` |
-
+| fingerprint of settings, data, start, code and libraries | `{fingerprint}` |
+{continued}
 ## Settings
 
 ```json
@@ -98,6 +98,7 @@ def export(start: Folder, train: File, history: File, output: Folder, cfg: Json)
             output,
             run=cfg["run"],
             fingerprint=record["fingerprint"],
+            continued_from=record["continued_from"],
             parameters=parameters,
             start=lineage,
             **facts,
@@ -125,9 +126,18 @@ def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path, alone: boo
         eval_loss=f"{held_out[-1]:.4f} nats a token" if held_out else "none: the split is empty",
         precision=record["precision"],
         fingerprint=record["fingerprint"],
+        continued=_continued(record["continued_from"]),
         settings=json.dumps(record["train"], indent=2),
         software=json.dumps(record["software"], indent=2),
     )
+
+
+def _continued(record: dict[str, Any] | None) -> str:
+    if record is None:
+        return ""
+    row = "continued at step {step} from a checkpoint of fingerprint"
+    differing = ", ".join(record["differences"])
+    return f"| {row.format(**record)} | `{record['fingerprint']}`; different: {differing} |\n"
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from pathlib import Path
 from moray.config import plan
 from moray.config.schema import Experiment, HubModel, PathModel, ScratchModel
 from moray.errors import ConfigError, UserError
-from moray.model.shapes import Shapes, llama_shapes, shapes_in
+from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
-from moray.train.preflight import faults
+from moray.train.preflight import faults, misfits
 
 _RESULTS = Path("results")
 
@@ -23,12 +23,14 @@ def preflight(experiment: Experiment, runs: Sequence[str]) -> None:
     found = [*_unreadable(experiment, runs)]
     if not found:
         for name in runs:
-            run = experiment.runs[name]
+            run, model = experiment.runs[name], experiment.base_model(name)
+            shapes, positions = None, None
             try:
-                shapes = _shapes(experiment, experiment.base_model(name))
+                positions = _positions(experiment, model)
+                shapes = _shapes(experiment, model)
             except UserError as error:
                 found.append(error)
-                shapes = None
+            found += misfits(name, run.data.block_size, positions, run.adapter, shapes)
             found += faults(name, run.train, run.adapter, run.ray, shapes, _RESULTS)
     if found:
         raise ConfigError(list({str(fault): fault for fault in found}.values()))
@@ -54,8 +56,32 @@ def _shapes(experiment: Experiment, model: str) -> Shapes | None:
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
         return llama_shapes(section)
-    folder = Path(section.path) if isinstance(section, PathModel) else _RESULTS / "models" / model
-    if isinstance(section, HubModel) and not (folder / MANIFEST).exists():
-        # A download that was killed leaves a part.
-        return None
-    return shapes_in(folder) or None
+    folder = _folder(section, model)
+    return shapes_in(folder) or None if folder else None
+
+
+def _positions(experiment: Experiment, model: str) -> int | None:
+    """The longest row that a base takes; None if that isn't known.
+
+    Of a model of the hub that isn't here yet, the small file that says so is fetched.
+    """
+    section = experiment.models[model]
+    if isinstance(section, ScratchModel):
+        return section.max_position_embeddings
+    folder = _folder(section, model)
+    config = folder / "config.json" if folder else None
+    if config is None and isinstance(section, HubModel):
+        # Takes a while to import.
+        from moray.model.obtain import hub_config
+
+        config = hub_config(section.repo_id, section.revision)
+    return positions_in(config) if config else None
+
+
+def _folder(section: PathModel | HubModel, model: str) -> Path | None:
+    """Where a base's files are; None while those of the hub aren't here."""
+    if isinstance(section, PathModel):
+        return Path(section.path)
+    folder = _RESULTS / "models" / model
+    # A download that was killed leaves a part.
+    return folder if (folder / MANIFEST).exists() else None

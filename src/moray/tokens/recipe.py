@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import CHAT_FORMATS
+from moray.config.formats import CHAT_FORMATS
 from moray.tokens.chat import ChatTemplate
 from moray.tokens.encode import Encoder
 from moray.tokens.tokenizer import load_tokenizer, stop_token_ids

@@ -7,20 +7,21 @@ from typing import Any
 
 import psutil
 
-from moray.config.schema import Adapter, Data, Ray, Train, result_keys
+from moray.config.schema import Adapter, Data, Ray, Train
 from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.model.folder import whole_model_and_adapters
-from moray.model.shapes import shapes_in
-from moray.provenance.digest import fingerprint
-from moray.provenance.manifest import MANIFEST, write_json
+from moray.model.shapes import positions_in, shapes_in
+from moray.provenance.manifest import read_manifest, write_json
 from moray.provenance.versions import software
 from moray.tokens.remote import copy_to
 from moray.train.checkpoints import checkpoint
+from moray.train.continuation import continued_from, prepare_work
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
+from moray.train.identity import identity_of
 from moray.train.job import Job
-from moray.train.preflight import faults
+from moray.train.preflight import faults, misfits
 from moray.train.supervision.failures import forget, meaning_of
 from moray.train.supervision.lock import sole_driver
 from moray.train.supervision.progress import shown
@@ -43,22 +44,23 @@ def run_training(
 
     Writes `history.jsonl` and `train.json` to `output`. Checkpoints lie in a folder that is
     named after a fingerprint of settings, tokens, start, code and libraries, so that a changed
-    run never resumes from an old one.
+    run resumes from an old one only where `train.resume_from_checkpoint` says so.
 
     Raises:
         ConfigError: if it couldn't be trained here; nothing was begun.
         UserError: if it failed, or was asked to stop.
     """
-    versions = software()
-    libraries = {name: versions[name] for name in ("torch", "transformers", "peft")}
-    inputs = [start / MANIFEST, tokens / MANIFEST]
-    keys = {"adapter": adapter and result_keys(adapter), "train": result_keys(settings)}
-    identity = fingerprint([keys, code, libraries], inputs)
-    work = Path(ray_settings.storage_path, run, identity)
-    shapes = shapes_in(whole_model_and_adapters(start)[0])
-    if found := faults(run, settings, adapter, ray_settings, shapes, output, work):
+    identity = identity_of(settings, adapter, start, tokens, code)
+    work = Path(ray_settings.storage_path, run, identity.fingerprint)
+    whole, _ = whole_model_and_adapters(start)
+    shapes, positions = shapes_in(whole), positions_in(whole / "config.json")
+    block_size = read_manifest(tokens)["block_size"]
+    found = faults(run, settings, adapter, ray_settings, shapes, output, work)
+    if found := [*misfits(run, block_size, positions, adapter, shapes), *found]:
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
+    with sole_driver(work):
+        prepare_work(run, work, identity, settings, adapter, start, tokens)
     threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))
     job = Job(
         start=start.absolute(),
@@ -84,13 +86,14 @@ def run_training(
     shutil.copyfile(work / HISTORY, output / HISTORY)
     record: dict[str, Any] = {
         "run": run,
-        "fingerprint": identity,
+        "fingerprint": identity.fingerprint,
+        "continued_from": continued_from(work),
         "checkpoint": str(exported),
         **facts,
         "seconds": round(seconds, 1),
-        **keys,
+        **identity.settings,
         "inputs": {"start": str(start), "tokens": str(tokens)},
-        "software": versions,
+        "software": software(),
     }
     write_json(output / "train.json", record)
     lines = list(read_history(work / HISTORY))

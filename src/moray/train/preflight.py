@@ -1,6 +1,8 @@
 """What would end a run later, looked for before anything long begins; all of it at once."""
 
+import difflib
 import os
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,10 +14,12 @@ from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
 from moray.model.shapes import (
     Shapes,
+    layers_of,
     num_adapter_parameters,
     num_in_linear_layers,
     num_parameters,
 )
+from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import check_space
 from moray.train.engine.footprint import footprint, frozen_bytes
 from moray.workers.cluster import check_cores
@@ -50,6 +54,7 @@ def faults(
     found = [
         *_processors(run, ray, settings.global_batch_size),
         *_libraries(run, settings, adapter, ray),
+        *_checkpoint(run, settings),
         *_writable(f"runs.{run}.ray.storage_path", Path(ray.storage_path)),
         *_writable("the working directory", results),
     ]
@@ -74,6 +79,43 @@ def faults(
     return found
 
 
+def misfits(
+    run: str,
+    block_size: int,
+    positions: int | None,
+    adapter: Adapter | None,
+    shapes: Shapes | None,
+) -> Iterator[UserError]:
+    """What a run asks of the model that it starts from, and the model doesn't have.
+
+    Args:
+        run: its name.
+        block_size: tokens in a row.
+        positions: longest row that the model takes; None if that isn't known.
+        adapter: the run's `adapter` section.
+        shapes: of the model's weights; None if they aren't known yet.
+    """
+    if positions is not None and block_size > positions:
+        yield UserError(
+            f"runs.{run}.data.block_size",
+            f"got {block_size}, expected at most the {positions} positions of the model",
+            "lower it or choose another model",
+        )
+    if adapter is None or adapter.target_modules == "all-linear" or not shapes:
+        return
+    layers = layers_of(shapes)
+    for name in adapter.target_modules:
+        # Checkpoints may put other names in front than the model does.
+        last = name.rpartition(".")[2]
+        if last not in layers:
+            close = difflib.get_close_matches(last, layers, n=1)
+            yield UserError(
+                f"runs.{run}.adapter.target_modules",
+                f"got {name}, expected the name of a layer with weights of its own",
+                f"did you mean {close[0]}?" if close else "choose all-linear",
+            )
+
+
 def _processors(run: str, ray: Ray, batch_size: int) -> Iterator[UserError]:
     try:
         check_cores(ray, f"runs.{run}.ray", batch_size)
@@ -96,6 +138,18 @@ def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> 
             f"runs.{run}.adapter.quantize_base",
             f"got {adapter.quantize_base}, whose library bitsandbytes is not installed",
             "pip install -e '.[qlora]', or leave it out",
+        )
+
+
+def _checkpoint(run: str, settings: Train) -> Iterator[UserError]:
+    given = settings.resume_from_checkpoint
+    if given is not None and not (
+        re.fullmatch(r"step-\d{8}", Path(given).name) and Path(given, MANIFEST).is_file()
+    ):
+        yield UserError(
+            f"runs.{run}.train.resume_from_checkpoint",
+            f"got {given}, expected the folder of a checkpoint, …/checkpoints/step-NNNNNNNN",
+            "check the path, which is relative to the working directory",
         )
 
 

@@ -1,6 +1,7 @@
 """What a checkpoint's files say is read as data, whatever they are made to say."""
 
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,11 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    Metadata,
+    StorageMeta,
+)
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from moray.errors import UserError
@@ -71,6 +76,24 @@ def test_a_checkpoint_of_all_kinds_of_tensors_reads_back(folder: Path) -> None:
     taken, given = (kind(folder).read_metadata() for kind in (MetadataReader, FileSystemReader))
     assert taken.state_dict_metadata == given.state_dict_metadata
     assert taken.storage_data == given.storage_data
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_a_checkpoint_written_under_another_python_reads_back(folder: Path, module: str) -> None:
+    """Python 3.13 moved the class of the folder that the metadata names."""
+    metadata = FileSystemReader(folder).read_metadata()
+    metadata.storage_meta = StorageMeta(checkpoint_id="a marker")
+    # In its place a path, as each Python writes it: the class, its arguments, the call.
+    path = f"c{module}\nPosixPath\n(V/folder\ntR".encode()
+    marker = re.compile(rb"X\x08\0\0\0a markerq.", re.DOTALL)
+    written, count = marker.subn(path, pickle.dumps(metadata, protocol=2))
+    assert count == 1
+    (folder / ".metadata").write_bytes(written)
+    write_manifest(folder, step=3)
+    found = MetadataReader(folder).read_metadata().storage_meta
+    assert found is not None
+    assert found.checkpoint_id == Path("/folder")
+    assert all(torch.equal(value, STATE[name]) for name, value in read(folder).items())
 
 
 @pytest.mark.parametrize(

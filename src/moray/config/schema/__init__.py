@@ -3,16 +3,12 @@
 from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Section, execution_keys, is_execution_only, result_keys
 from moray.config.schema.datasets import (
-    CHAT_FORMATS,
-    FORMATS,
     Dataset,
     HubDataset,
     LocalFiles,
     PythonStdlib,
     Synthetic,
     Url,
-    expressions_by_split,
-    paths_by_split,
 )
 from moray.config.schema.experiment import Experiment, Run, RunRef, Sections
 from moray.config.schema.models import HubModel, PathModel, ScratchModel, TrainedTokenizer
@@ -20,8 +16,6 @@ from moray.config.schema.sections import Data, Evaluate, Export, Generate, Ray
 from moray.config.schema.train import FSDP2, DeepSpeed, Train
 
 __all__ = [
-    "CHAT_FORMATS",
-    "FORMATS",
     "FSDP2",
     "Adapter",
     "Data",
@@ -47,8 +41,6 @@ __all__ = [
     "TrainedTokenizer",
     "Url",
     "execution_keys",
-    "expressions_by_split",
     "is_execution_only",
-    "paths_by_split",
     "result_keys",
 ]

@@ -5,19 +5,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from moray.config.formats import CHAT_FORMATS, FORMATS
 from moray.config.schema.base import Fraction, Section
+from moray.config.splits import Split, expressions_by_split, paths_by_split
 
 Paths = str | Annotated[list[str], Field(min_length=1)]
-Split = Literal["train", "validation", "test"]
-
-# The columns that a row has in each format, and whether it must have them.
-FORMATS: dict[str, dict[str, bool]] = {
-    "text": {"text": True},
-    "prompt-completion": {"prompt": True, "completion": True},
-    "instruction": {"instruction": True, "input": False, "output": True, "system": False},
-    "messages": {"messages": True, "tools": False, "system": False},
-}
-CHAT_FORMATS = ("instruction", "messages")
 
 # In an address, a chained one too. Keys of object stores may hold a slash; a port is no secret.
 CREDENTIALS = re.compile(r"://(?:[^/?#]*@|[^/?#@:]*:(?!:|\d*(?:[/?#]|$))[^@]*@)")
@@ -216,35 +208,6 @@ class HubDataset(_Table):
     def given_splits(self) -> set[Split]:
         """The splits that have an expression; the others are taken from train."""
         return set(expressions_by_split(self.split))
-
-
-def paths_by_split(locations: Locations) -> dict[Split, list[str]]:
-    """The paths, globs or URLs of each split that has its own."""
-    if not isinstance(locations, BySplit):
-        return {"train": _listed(locations)}
-    named: dict[Split, Paths | None]
-    named = {
-        "train": locations.train,
-        "validation": locations.validation,
-        "test": locations.test,
-    }
-    return {split: _listed(paths) for split, paths in named.items() if paths is not None}
-
-
-def expressions_by_split(expression: str | HubSplits) -> dict[Split, str]:
-    """The split expression of each split that has its own."""
-    if isinstance(expression, str):
-        return {"train": expression}
-    named: dict[Split, str | None] = {
-        "train": expression.train,
-        "validation": expression.validation,
-        "test": expression.test,
-    }
-    return {split: text for split, text in named.items() if text is not None}
-
-
-def _listed(paths: Paths) -> list[str]:
-    return [paths] if isinstance(paths, str) else paths
 
 
 Dataset = Annotated[

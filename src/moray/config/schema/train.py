@@ -153,6 +153,15 @@ class Train(Section):
         2, description="Newest checkpoints that are kept, besides the best."
     )
 
+    resume_from_checkpoint: str | None = execution_only(
+        None,
+        description="Checkpoint of another fingerprint to continue from, "
+        "`results/state/RUN/FINGERPRINT/checkpoints/step-NNNNNNNN`: the run goes on at its step "
+        "and with its optimizer state, whatever has changed since; the names and shapes of the "
+        "trained tensors must be the same. Not used once the run has a later checkpoint of its "
+        "own.",
+    )
+
     @model_validator(mode="after")
     def _fits_into_the_run(self) -> Self:
         if self.lr_scheduler_type == "wsd" and self.warmup_ratio + self.decay_ratio > 1:

@@ -14,9 +14,8 @@ from moray.config.schema import (
     PythonStdlib,
     Synthetic,
     Url,
-    expressions_by_split,
-    paths_by_split,
 )
+from moray.config.splits import expressions_by_split, paths_by_split
 from moray.corpus.document import Document
 from moray.corpus.formats import Shape
 from moray.corpus.readers import documents

@@ -47,6 +47,24 @@ def commit(folder: Path, step: int, temporary: Path, files: Files) -> Path:
     return final
 
 
+def adopt(folder: Path, source: Path) -> None:
+    """Make a checkpoint of another folder one of this folder, without writing its tensors again."""
+    temporary = temporary_folder(folder, step_of(source))
+    shutil.copytree(source, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
+    _sync(temporary)
+    temporary.rename(path_of(folder, step_of(source)))
+    _sync(folder)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    # The files of a checkpoint are never written to again.
+    try:
+        os.link(source, target)
+    except OSError:
+        # On another disk, or a file system without links.
+        shutil.copyfile(source, target)
+
+
 def temporary_folder(folder: Path, step: int) -> Path:
     """A new empty folder to write a checkpoint into."""
     path = path_of(folder, step).with_suffix(f".tmp-{uuid.uuid4().hex[:8]}")

@@ -1,7 +1,7 @@
-"""The `.metadata` of a checkpoint: a pickle, of which only plain descriptions are taken.
+"""The `.metadata` of a checkpoint: a pickle from which only descriptions of tensors are loaded.
 
-PyTorch unpickles it as it stands, and so runs whatever the file names. Values that aren't tensors
-have no place in our checkpoints, and are refused too: PyTorch would unpickle each of them freely.
+PyTorch would unpickle it unchecked and so run any code that the file names. Values other than
+tensors don't occur in our checkpoints and are refused, because PyTorch would unpickle those too.
 """
 
 import pickle
@@ -35,22 +35,23 @@ _DESCRIPTIONS = (
     _StorageInfo,
     _get_layout,
     torch.Size,
-    # The folder that a checkpoint was written to.
-    type(Path()),
 )
+# The folder that a checkpoint was written to: its class lies in another module from Python 3.13 on.
+_FOLDER_MODULES = ("pathlib", "pathlib._local")
 _ALLOWED: dict[tuple[str, str], Any] = {
     **{(entry.__module__, entry.__qualname__): entry for entry in _DESCRIPTIONS},
+    **{(module, type(Path()).__name__): type(Path()) for module in _FOLDER_MODULES},
     **{("torch", name): kind for name, kind in vars(torch).items() if type(kind) is torch.dtype},
 }
 
 
 class MetadataReader(FileSystemReader):
-    """A reader of a checkpoint's files, whose `.metadata` was looked through before it is used."""
+    """A reader of a checkpoint's files that checks `.metadata` before PyTorch uses it."""
 
     def __init__(self, folder: Path) -> None:
         """Read a checkpoint's metadata.
 
-        Here rather than when it is asked for, because what is raised there PyTorch swallows.
+        Here rather than in `read_metadata`, because PyTorch swallows what is raised there.
 
         Raises:
             UserError: if the metadata holds anything but descriptions of tensors.
@@ -59,7 +60,7 @@ class MetadataReader(FileSystemReader):
         self._metadata = _read(folder)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What was read at the beginning; checkpoints have no metadata of single workers."""
+        """The metadata read on construction; no checkpoint has metadata per worker."""
         storage = self._metadata.storage_meta or StorageMeta()
         storage.load_id = self.load_id
         self._metadata.storage_meta = storage
@@ -67,7 +68,7 @@ class MetadataReader(FileSystemReader):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds names in a list, and imports nothing."""
+    """Looks names up in a list and imports nothing."""
 
     def __init__(self, file: BinaryIO, folder: Path) -> None:
         super().__init__(file)
@@ -96,6 +97,6 @@ def _read(folder: Path) -> Metadata:
 def _refusal(folder: Path, got: str) -> UserError:
     return UserError(
         str(folder),
-        f"got {got}, expected descriptions of tensors alone",
-        "delete this checkpoint, which moray didn't write, and rerun",
+        f"got {got}, expected descriptions of tensors only",
+        "delete this checkpoint, which moray didn't write, and run the same command again",
     )

@@ -1,0 +1,10 @@
+"""The formats of datasets' rows. Part of the code that results depend on; see `config.code`."""
+
+# The columns of each format, and whether a row must have them.
+FORMATS: dict[str, dict[str, bool]] = {
+    "text": {"text": True},
+    "prompt-completion": {"prompt": True, "completion": True},
+    "instruction": {"instruction": True, "input": False, "output": True, "system": False},
+    "messages": {"messages": True, "tools": False, "system": False},
+}
+CHAT_FORMATS = ("instruction", "messages")

@@ -1,0 +1,172 @@
+"""Checkpoints of the same run under another fingerprint: finding them, continuing from one."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from moray.config.schema import Adapter, Train
+from moray.console import say
+from moray.errors import UserError
+from moray.provenance.manifest import damaged_files, read_manifest, write_json
+from moray.tokens.order import Order
+from moray.train.checkpoints import checkpoint
+from moray.train.early_stopping import Evaluations
+from moray.train.history import HISTORY, evaluations
+from moray.train.identity import Identity, differences, read_identity, write_identity
+
+_RECORD = "continued_from.json"
+
+
+def prepare_work(
+    run: str,
+    work: Path,
+    identity: Identity,
+    settings: Train,
+    adapter: Adapter | None,
+    start: Path,
+    tokens: Path,
+) -> None:
+    """Record a run's identity, and bring in the checkpoint that it is to continue from.
+
+    Call it while no other process trains the run. If nothing is to be brought in and the run has
+    no checkpoints, the user is told of those under another fingerprint.
+
+    Args:
+        run: its name.
+        work: its work folder.
+        identity: what it depends on.
+        settings: its `train` section.
+        adapter: its `adapter` section.
+        start: Hugging Face folder to start from.
+        tokens: token store.
+
+    Raises:
+        UserError: if the run can't continue from `train.resume_from_checkpoint`.
+    """
+    write_identity(identity, work)
+    own = checkpoint.newest_step(checkpoint.folder_of(work))
+    if settings.resume_from_checkpoint is None:
+        if own == 0:
+            _tell_of_others(run, work, identity)
+        return
+    given, key = Path(settings.resume_from_checkpoint), f"runs.{run}.train.resume_from_checkpoint"
+    if own >= checkpoint.step_of(given):
+        if continued_from(work) is None:
+            say(f"run {run}: resumes from its own checkpoint of step {own}, not from {given}")
+        return
+    _check_position(key, given, settings, tokens)
+    _check_tensors(key, given, start, adapter)
+    _bring_in(key, given, work, identity, settings)
+
+
+def continued_from(work: Path) -> dict[str, Any] | None:
+    """The checkpoint, step, fingerprint and differences of what a run continued from, if it did."""
+    path = work / _RECORD
+    record: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return record
+
+
+def _tell_of_others(run: str, work: Path, identity: Identity) -> None:
+    """Name the checkpoint that was written last under another fingerprint."""
+    found = [path for path in work.parent.glob("*/checkpoints/step-????????") if path.is_dir()]
+    if not found:
+        return
+    last = max(found, key=lambda path: path.stat().st_mtime)
+    differing = ", ".join(differences(read_identity(_work_of(last)), identity))
+    say(
+        f"run {run}: starts at step 0, because this differs from its checkpoint of step "
+        f"{checkpoint.step_of(last)}: {differing}; to continue from that checkpoint all the same, "
+        f"set runs.{run}.train.resume_from_checkpoint: {last}"
+    )
+
+
+def _check_position(key: str, given: Path, settings: Train, tokens: Path) -> None:
+    windows = read_manifest(tokens)["splits"]["train"]["windows"]
+    order = Order(windows, settings.global_batch_size, settings.seed)
+    num_steps = settings.max_steps or order.num_steps(settings.num_epochs)
+    if checkpoint.step_of(given) > num_steps:
+        raise UserError(
+            key,
+            f"got {given}, which is beyond the {num_steps} steps of this run",
+            "give an earlier checkpoint, or raise train.max_steps or train.num_epochs",
+        )
+
+
+def _check_tensors(key: str, given: Path, start: Path, adapter: Adapter | None) -> None:
+    """Refuse a checkpoint whose tensors aren't those that the run trains."""
+    # PyTorch and transformers take seconds to import.
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    from moray.model.load import empty_model
+    from moray.train.checkpoints.metadata import MetadataReader
+    from moray.train.engine.strategies.state import trained_parameters
+
+    model = empty_model(start)
+    if adapter is not None:
+        from moray.model.adapter import add_adapter
+
+        add_adapter(model, adapter, seed=0)
+    wanted = {name: tuple(value.shape) for name, value in trained_parameters(model).items()}
+    if damaged := damaged_files(given):
+        raise UserError(
+            key, f"got {given}, whose {', '.join(damaged)} is missing or damaged", "give another"
+        )
+    found = {
+        name: tuple(entry.size)
+        for name, entry in MetadataReader(given).read_metadata().state_dict_metadata.items()
+        # Names with a slash are the optimizer's.
+        if isinstance(entry, TensorStorageMetadata) and "/" not in name
+    }
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise UserError(
+                key,
+                f"got {given}, whose tensors do not fit: {name} is {_shape(found.get(name))} there "
+                f"and {_shape(wanted.get(name))} in this run",
+                "give a checkpoint of the same model and adapter",
+            )
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else str(list(shape))
+
+
+def _bring_in(key: str, given: Path, work: Path, identity: Identity, settings: Train) -> None:
+    """Make a checkpoint, and the history up to it, this run's own."""
+    step, folder, other = checkpoint.step_of(given), checkpoint.folder_of(work), _work_of(given)
+    if not (other / HISTORY).exists():
+        raise UserError(
+            key, f"got {given}, which has no {other / HISTORY}", "give a checkpoint of moray's"
+        )
+    wanted = {step}
+    if settings.load_best_model_at_end:
+        best = Evaluations(None, evaluations(other, until=step)).best
+        wanted |= {best} if best else set()
+    sources = [checkpoint.path_of(given.parent, number) for number in sorted(wanted)]
+    for source in sources:
+        if damaged := damaged_files(source):
+            raise UserError(
+                key,
+                f"got {given}, whose best checkpoint {source} lacks {', '.join(damaged)}",
+                "set train.load_best_model_at_end to false, or give another checkpoint",
+            )
+    # Of steps before that one: they are of another course of the loss than the history.
+    checkpoint.remove_from(folder, 0)
+    shutil.copyfile(other / HISTORY, work / HISTORY)
+    before = read_identity(other)
+    record = {
+        "checkpoint": str(given),
+        "step": step,
+        "fingerprint": before.fingerprint if before else other.name,
+        "differences": differences(before, identity),
+    }
+    write_json(work / _RECORD, record)
+    # The one to resume from comes last: until it is there, all of this is done again.
+    for source in sources:
+        checkpoint.adopt(folder, source)
+
+
+def _work_of(given: Path) -> Path:
+    """The work folder that a checkpoint lies in."""
+    return given.parent.parent

@@ -1,0 +1,95 @@
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from moray.config.schema import Adapter, Train
+from moray.provenance.manifest import write_manifest
+from moray.train.identity import (
+    Identity,
+    differences,
+    identity_of,
+    read_identity,
+    write_identity,
+)
+
+IDENTITY = Identity(
+    settings={"adapter": None, "train": {"learning_rate": 0.1, "max_steps": 8}},
+    data="d",
+    start="s",
+    code="c",
+    libraries={"torch": "2.13.0", "peft": "0.21.2"},
+)
+
+
+def settings(adapter: object = None, **train: object) -> Identity:
+    return replace(IDENTITY, settings={"adapter": adapter, "train": train})
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (
+            settings(learning_rate=0.2, max_steps=8),
+            ["train.learning_rate (0.1 → 0.2)"],
+        ),
+        (
+            settings(learning_rate=0.2, max_steps=None),
+            ["train.learning_rate (0.1 → 0.2)", "train.max_steps (8 → none)"],
+        ),
+        (
+            settings({"rank": 8}, learning_rate=0.1, max_steps=8),
+            ["adapter.rank (none → 8)"],
+        ),
+        (settings(learning_rate=0.1), ["train.max_steps (8 → none)"]),
+        (replace(IDENTITY, data="e"), ["data"]),
+        (replace(IDENTITY, start="e"), ["start"]),
+        (replace(IDENTITY, code="e"), ["code"]),
+        (
+            replace(IDENTITY, libraries={"torch": "2.14.0", "peft": "0.21.2"}),
+            ["torch (2.13.0 → 2.14.0)"],
+        ),
+        (replace(IDENTITY, data="e", code="e"), ["data", "code"]),
+    ],
+)
+def test_each_part_changes_the_fingerprint_and_is_named(other: Identity, named: list[str]) -> None:
+    assert other.fingerprint != IDENTITY.fingerprint
+    assert differences(IDENTITY, other) == named
+    assert differences(other, other) == []
+
+
+def test_an_identity_is_recorded_and_read_back(tmp_path: Path) -> None:
+    work = tmp_path / "run/fingerprint"
+    write_identity(IDENTITY, work)
+    assert read_identity(work) == IDENTITY
+    assert read_identity(tmp_path) is None
+    assert "an earlier version of moray" in differences(None, IDENTITY)[0]
+
+
+def of(start: Path, tokens: Path, train: Train, adapter: Adapter | None = None) -> Identity:
+    return identity_of(train, adapter, start, tokens, code="c")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda start, tokens: of(start, tokens, Train()), []),
+        (lambda start, tokens: of(start, tokens, Train(micro_batch_size=1)), []),
+        (lambda start, tokens: of(start, tokens, Train(seed=1)), ["train.seed (0 → 1)"]),
+        (lambda start, tokens: of(tokens, start, Train()), ["data", "start"]),
+    ],
+)
+def test_an_identity_is_that_of_settings_and_folders(
+    tmp_path: Path, change: Callable[[Path, Path], Identity], named: list[str]
+) -> None:
+    start, tokens = tmp_path / "start", tmp_path / "tokens"
+    for folder in (start, tokens):
+        folder.mkdir()
+        (folder / "file").write_text(folder.name)
+        write_manifest(folder)
+    before = of(start, tokens, Train())
+    assert differences(before, change(start, tokens)) == named
+    moved = Path(shutil.move(start, tmp_path / "elsewhere"))
+    assert of(moved, tokens, Train()) == before
