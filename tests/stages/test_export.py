@@ -31,7 +31,12 @@ from moray.train.job import Job
 from moray.train.loop import train
 from moray.workers.worker import Worker
 
-CFG: dict[str, Any] = {"run": "tuned", "start": "models/chat", "dataset": "talks", "chat_template": CHATML}
+CFG: dict[str, Any] = {
+    "run": "tuned",
+    "start": "models/chat",
+    "dataset": "talks",
+    "chat_template": CHATML,
+}
 CFG |= {"dtype": "auto", "merge_adapter": True}
 
 

@@ -91,13 +91,6 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
             "bf16 weights can't be computed with in train.precision: fp32",
             "change either",
         )
-    if adapter.base_dtype == "bf16" and train.strategy == "deepspeed":
-        yield UserError(
-            f"{path}.base_dtype",
-            "bf16 can't be combined with train.strategy: deepspeed, which refuses weights of two "
-            "types",
-            "set strategy to ddp or fsdp2",
-        )
     start = run.model.run if isinstance(run.model, RunRef) else None
     if adapter.quantize_base and start in experiment.runs and exports_adapter(experiment, start):
         yield UserError(

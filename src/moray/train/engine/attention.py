@@ -1,0 +1,87 @@
+"""How a run's attention is computed."""
+
+import torch
+from transformers import PreTrainedModel
+
+from moray.config.schema import Train
+from moray.errors import UserError
+from moray.model.attention import FLEX, VARLEN, fault_of_kernel
+
+_NAMES = {"eager": "eager", "sdpa": "sdpa", "varlen": VARLEN, "flex": FLEX}
+
+# Fused by the compiler, plain attention on a CPU beats PyTorch's own kernel, whose backward pass
+# is slow; but it holds all scores of a row's tokens, so rows have to be short.
+_PLAIN_ATTENTION_TOKENS = 512
+# FlashAttention's kernels need an Ampere GPU or a later one.
+_OLDEST_CAPABILITY = (8, 0)
+
+
+def choose_attention(
+    model: PreTrainedModel,
+    settings: Train,
+    device: torch.device,
+    block_size: int,
+    compiled: bool,
+) -> str | None:
+    """`eager`, `sdpa`, `varlen` or `flex`; None for what transformers takes by itself.
+
+    Args:
+        model: before it is moved to its device.
+        settings: the `train` section, whose `precision` isn't `auto`.
+        device: what the run computes on.
+        block_size: tokens in a row.
+        compiled: whether blocks are compiled.
+
+    Raises:
+        UserError: if the config asks for what the device or the model doesn't have.
+    """
+    asked = settings.attention
+    if asked in ("eager", "sdpa"):
+        return asked
+    if device.type == "cpu":
+        if asked != "auto":
+            raise no_backward_on_cpu("train.attention", asked)
+        return "eager" if compiled and block_size <= _PLAIN_ATTENTION_TOKENS else None
+    kind = "varlen" if asked == "auto" else asked
+    fault = fault_of_kernel(model, _NAMES[kind])
+    if kind == "varlen":
+        fault = fault or _fault_of_device(settings, device)
+    if fault and asked != "auto":
+        raise UserError(
+            "train.attention",
+            f"{asked} can't be used with this model of type {model.config.model_type}: {fault}",
+            "set it to auto or sdpa",
+        )
+    return None if fault else kind
+
+
+def use_attention(model: PreTrainedModel, kind: str | None) -> None:
+    """Have a model compute attention as `choose_attention` says.
+
+    Raises:
+        UserError: if the architecture doesn't support it.
+    """
+    if kind is None:
+        return
+    try:
+        model.set_attn_implementation(_NAMES[kind])
+    except ValueError as error:
+        first = str(error).partition("\n")[0]
+        raise UserError("train.attention", f"got {kind} ({first})", "set it to auto") from error
+
+
+def no_backward_on_cpu(path: str, kind: str) -> UserError:
+    """What is raised where a GPU's attention is asked for on a CPU."""
+    return UserError(
+        path,
+        f"{kind} needs GPUs: it has no backward pass on CPUs in PyTorch",
+        "set it to auto, or train on GPUs",
+    )
+
+
+def _fault_of_device(settings: Train, device: torch.device) -> str | None:
+    if settings.precision != "bf16":
+        return "it is trained in fp32, and the kernel computes in bf16"
+    if torch.version.hip is None and torch.cuda.get_device_capability(device) < _OLDEST_CAPABILITY:
+        return "the GPU is too old for FlashAttention"
+    return None
