@@ -17,6 +17,7 @@ from moray.model.shapes import (
 )
 from moray.provenance.space import check_space
 from moray.train.engine.footprint import footprint, frozen_bytes
+from moray.train.engine.gpu_only import needs_gpu
 from moray.workers.cluster import check_cores
 
 _FLOAT = 4
@@ -49,6 +50,7 @@ def faults(
     found = [
         *_processors(run, ray),
         *_libraries(run, settings, adapter, ray),
+        *_attention(run, settings, ray),
         *_writable(f"runs.{run}.ray.storage_path", Path(ray.storage_path)),
         *_writable("the working directory", results),
     ]
@@ -58,7 +60,7 @@ def faults(
     trained = whole if adapter is None else num_adapter_parameters(shapes, adapter.rank)
     linear = num_in_linear_layers(shapes)
     frozen = frozen_bytes(adapter, linear=linear, other=whole - linear)
-    if ray.address == "local" and (ray.use_gpu is False or not _gpus_are_there()):
+    if ray.address == "local" and _on_cpus(ray):
         found += _memory(run, settings, ray, trained, frozen)
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
@@ -105,6 +107,18 @@ def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> 
             f"got {adapter.quantize_base}, whose library bitsandbytes is not installed",
             "pip install -e '.[qlora]', or leave it out",
         )
+
+
+def _attention(run: str, settings: Train, ray: Ray) -> Iterator[UserError]:
+    if settings.attention in ("varlen", "flex") and _on_cpus(ray):
+        yield needs_gpu(f"runs.{run}.train.attention", settings.attention)
+
+
+def _on_cpus(ray: Ray) -> bool:
+    """Whether it is certain that workers compute on CPUs."""
+    if ray.use_gpu is False:
+        return True
+    return ray.address == "local" and not _gpus_are_there()
 
 
 def _gpus_are_there() -> bool:

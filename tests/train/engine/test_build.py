@@ -60,7 +60,7 @@ LEARNING = {
     "learning_rate": 1e-2,
     "precision": "auto",
     "compile": False,
-    "eval_steps": 50,
+    "eval_steps": 10,
     "save_steps": 50,
 }
 
@@ -92,7 +92,8 @@ def test_with_a_base_of_fewer_bits_training_goes_as_with_fp32(
 ) -> None:
     job = make_job(adapter=Adapter(rank=4, **HELD[held]), **LEARNING)
     facts = train(replace(job, start=half_trained), alone)
-    assert losses_on_fp32[-1] < 0.9 * losses_on_fp32[0]
+    held_out = losses(job, "eval_loss")
+    assert held_out[-1] < held_out[0]
     assert losses(job) == pytest.approx(losses_on_fp32, rel=0.02)
     assert losses(job) != losses_on_fp32
     if "bf16" in held:

@@ -6,6 +6,7 @@ from transformers import PreTrainedModel
 from moray.config.schema import Train
 from moray.errors import UserError
 from moray.model.attention import FLEX, VARLEN, fault_of_kernel
+from moray.train.engine.gpu_only import needs_gpu
 
 _NAMES = {"eager": "eager", "sdpa": "sdpa", "varlen": VARLEN, "flex": FLEX}
 
@@ -40,7 +41,7 @@ def choose_attention(
         return asked
     if device.type == "cpu":
         if asked != "auto":
-            raise no_backward_on_cpu("train.attention", asked)
+            raise needs_gpu("train.attention", asked)
         return "eager" if compiled and block_size <= _PLAIN_ATTENTION_TOKENS else None
     kind = "varlen" if asked == "auto" else asked
     fault = fault_of_kernel(model, _NAMES[kind])
@@ -68,15 +69,6 @@ def use_attention(model: PreTrainedModel, kind: str | None) -> None:
     except ValueError as error:
         first = str(error).partition("\n")[0]
         raise UserError("train.attention", f"got {kind} ({first})", "set it to auto") from error
-
-
-def no_backward_on_cpu(path: str, kind: str) -> UserError:
-    """What is raised where a GPU's attention is asked for on a CPU."""
-    return UserError(
-        path,
-        f"{kind} needs GPUs: it has no backward pass on CPUs in PyTorch",
-        "set it to auto, or train on GPUs",
-    )
 
 
 def _fault_of_device(settings: Train, device: torch.device) -> str | None:
