@@ -42,6 +42,15 @@ def _texts(count: int, seed: int) -> list[str]:
     return texts
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     """Threads cost such small models more than they bring, most of all on busy cores."""

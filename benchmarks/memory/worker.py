@@ -1,15 +1,23 @@
 """What a worker holds between its backward pass and its step, for each strategy."""
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from benchmarks.train.setting import BLOCK_SIZE, job
+from moray.config.schema import Adapter
+from moray.model.shapes import (
+    num_adapter_parameters,
+    num_in_linear_layers,
+    num_parameters,
+    shapes_in,
+)
 from moray.tokens.store import StoredSplit
 from moray.train.engine.build import build
-from moray.train.engine.footprint import footprint
+from moray.train.engine.footprint import footprint, frozen_bytes
 from moray.train.engine.step import gradients
 from moray.train.engine.strategies import make_strategy
 from moray.train.feed import feeds
@@ -21,6 +29,13 @@ ENGINES: dict[str, dict[str, Any]] = {
     "ZeRO 1": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 1}},
     "ZeRO 2": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 2}},
     "ZeRO 3": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 3}},
+    "ddp, LoRA": {"adapter": Adapter(rank=16)},
+    "ddp, LoRA, base in bf16": {"adapter": Adapter(rank=16, base_dtype="bf16")},
+    "fsdp2, LoRA, base in bf16": {
+        "strategy": "fsdp2",
+        "adapter": Adapter(rank=16, base_dtype="bf16"),
+    },
+    "ddp, QLoRA": {"adapter": Adapter(rank=16, quantize_base="4bit")},
 }
 
 
@@ -35,10 +50,13 @@ def live_bytes() -> dict[int, int]:
     return {block.data_ptr(): block.nbytes() for block in blocks}
 
 
-def held_by(folder: Path, settings: dict[str, Any], worker: Worker) -> tuple[int, int]:
+def held_by(
+    folder: Path, settings: dict[str, Any], adapter: Adapter | None, worker: Worker
+) -> tuple[int, int]:
     """Bytes that a worker holds of a strategy's run, and those that the formula says."""
     rows = 4 // worker.world_size
     run = job(folder, folder, 1, global_batch_size=4, micro_batch_size=rows, **settings)
+    run = replace(run, adapter=adapter)
     before = live_bytes()
     strategy = make_strategy(run.settings, worker)
     build(run, worker, strategy, BLOCK_SIZE, 1, packing=True)
@@ -49,11 +67,16 @@ def held_by(folder: Path, settings: dict[str, Any], worker: Worker) -> tuple[int
     after = live_bytes()
     buckets = {size * 5 * 10**8 for size in (2, 4)}
     held = sum(size for at, size in after.items() if at not in before and size not in buckets)
-    trained = 6_843_648
-    return held, footprint(run.settings, trained, 0, worker.world_size).total
+    shapes = shapes_in(folder / "model")
+    whole, linear = num_parameters(shapes), num_in_linear_layers(shapes)
+    trained = num_adapter_parameters(shapes, adapter.rank) if adapter else whole
+    frozen = frozen_bytes(adapter, linear=linear, other=whole - linear)
+    return held, footprint(run.settings, trained, frozen, worker.world_size).total
 
 
 def measure(arguments: tuple[Path, str], worker: Worker) -> tuple[int, int]:
     """What `held_by` gives for an engine, without compiled code."""
     folder, engine = arguments
-    return held_by(folder, ENGINES[engine] | {"compile": False}, worker)
+    settings = {**ENGINES[engine], "compile": False}
+    adapter = settings.pop("adapter", None)
+    return held_by(folder, settings, adapter, worker)

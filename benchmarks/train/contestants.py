@@ -34,7 +34,6 @@ from moray.model.cross_entropy import SoftmaxLoss
 from moray.provenance.manifest import read_manifest
 from moray.tokens.tokenizer import load_tokenizer
 from moray.train import loop
-from moray.train.engine import compilation
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.workers.worker import Worker
@@ -97,7 +96,7 @@ def _in_this_process(folder: Path, work: Path, without: str = "", **settings: An
     if "chunked loss" in without:
         loss.linear_cross_entropy = _all_logits  # type: ignore[attr-defined, assignment]
     if "plain attention" in without:
-        compilation._PLAIN_ATTENTION_TOKENS = 0
+        settings["attention"] = "sdpa"
     worker = Worker(0, 1, torch.device("cpu"))
     work.mkdir()
     loop.train(job(folder, work, CORES, **settings), worker)

@@ -124,10 +124,47 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         (
             {f"{ADAPTER}.quantize_base": "4bit", f"{TRAIN}.strategy": strategy},
             f"{ADAPTER}.quantize_base",
-            f"got 4bit with train.strategy: {strategy}, expected strategy: ddp, because weights "
-            "of 4 bits can't be spread; change either",
+            f"4bit can't be combined with train.strategy: {strategy}, because 4-bit weights "
+            "can't be sharded; set strategy to ddp",
         )
         for strategy in ("fsdp2", "deepspeed")
+    ),
+    (
+        {f"{ADAPTER}.base_dtype": "bf16", f"{TRAIN}.precision": "fp32"},
+        f"{ADAPTER}.base_dtype",
+        "bf16 weights can't be computed with in train.precision: fp32; change either",
+    ),
+    (
+        {
+            f"{ADAPTER}.quantize_base": "4bit",
+            "runs.base.adapter": {},
+            "runs.base.export.merge_adapter": False,
+        },
+        f"{ADAPTER}.quantize_base",
+        "4bit can't be combined with a start that is an adapter alone (run base), which can't be "
+        "merged into 4-bit weights; set export.merge_adapter: true in run base",
+    ),
+    (
+        {f"{TRAIN}.attention": "varlen", f"{TRAIN}.precision": "fp32"},
+        f"{TRAIN}.attention",
+        "varlen computes in bf16, which train.precision: fp32 excludes; change either",
+    ),
+    (
+        {f"{TRAIN}.attention": "flex", f"{TRAIN}.deterministic": True},
+        f"{TRAIN}.deterministic",
+        "PyTorch doesn't document that the backward pass of attention: flex is deterministic; set "
+        "attention to auto, varlen or sdpa",
+    ),
+    (
+        {f"{ADAPTER}.quantize_base": "4bit", f"{TRAIN}.deterministic": True},
+        f"{TRAIN}.deterministic",
+        "bitsandbytes, which adapter.quantize_base needs, doesn't document that its kernels are "
+        "deterministic; set either to its default",
+    ),
+    (
+        {f"{TRAIN}.strategy": "deepspeed", f"{TRAIN}.deterministic": True},
+        f"{TRAIN}.deterministic",
+        "DeepSpeed doesn't document that it is deterministic on GPUs; set strategy to ddp or fsdp2",
     ),
 ]
 
@@ -150,6 +187,14 @@ def test_keys_at_odds_with_one_another_cost_one_line(
         {f"{TRAIN}.launcher": "torchrun"},
         {f"{ADAPTER}.quantize_base": "4bit"},
         {f"{ADAPTER}": {}, f"{TRAIN}.strategy": "fsdp2"},
+        *(
+            {f"{ADAPTER}.base_dtype": "bf16", f"{TRAIN}.strategy": strategy}
+            for strategy in ("ddp", "fsdp2", "deepspeed")
+        ),
+        # Merged, or an adapter on an adapter without 4 bits.
+        {f"{ADAPTER}.quantize_base": "4bit", "runs.base.adapter": {}},
+        {ADAPTER: {}, "runs.base.adapter": {}, "runs.base.export.merge_adapter": False},
+        {f"{TRAIN}.deterministic": True, f"{TRAIN}.attention": "varlen"},
         {f"{ADAPTER}.target_modules": "all-linear"},
         {f"{ADAPTER}.target_modules": ["q_proj"]},
         {"runs.tuned.ray.storage_path": "/shared/s3:/state"},

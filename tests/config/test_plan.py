@@ -80,6 +80,7 @@ EXECUTED_OTHERWISE: dict[str, Any] = {
     "train.deepspeed": {"offload_optimizer": True, "offload_parameters": True, "zero_stage": 3},
     "train.micro_batch_size": 1,
     "train.compile": True,
+    "train.attention": "eager",
     "train.stall_timeout": 60.0,
     "train.gradient_checkpointing": True,
     "train.save_steps": 7,
@@ -173,6 +174,10 @@ def test_training_is_told_its_optimisation_and_the_adapter_if_there_is_one() -> 
         ("runs.tuned.adapter", {}, plan.train_config, "tuned"),
         ("runs.tuned.model", "tiny", plan.export_config, "tuned"),
         ("defaults.evaluate.max_documents", 5, plan.evaluate_config, "tuned"),
+        ("runs.tuned.export.dtype", "bf16", plan.export_config, "tuned"),
+        ("defaults.export.merge_adapter", False, plan.export_config, "tuned"),
+        ("runs.tuned.train.deterministic", True, plan.train_config, "tuned"),
+        ("runs.tuned.adapter", {"base_dtype": "bf16"}, plan.train_config, "tuned"),
         ("defaults.generate.seed", 5, plan.generate_config, "tuned"),
     ],
 )
@@ -402,3 +407,25 @@ def test_a_model_whose_folder_is_missing_is_told_before_anything_starts() -> Non
 def test_a_model_from_scratch_depends_on_the_dataset_of_its_tokenizer() -> None:
     files = plan.model_files(experiment_with({}), "tiny")
     assert files == ["results/datasets/modules/dataset.json"]
+
+
+def test_a_start_that_is_an_adapter_alone_needs_the_start_of_its_own_run() -> None:
+    alone = {"adapter": {}, "export": {"merge_adapter": False}}
+    chain = {
+        "runs.second": {"model": {"run": "base"}, "dataset": "functions", **alone},
+        "runs.third": {"model": {"run": "second"}, "dataset": "functions"},
+    }
+    merged = experiment_with({"runs.base.adapter": {}, **chain})
+    assert plan.start_dependencies(merged, "second") == []
+    assert plan.start_dependencies(merged, "third") == ["results/runs/base/model"]
+    values = {f"runs.base.{key}": value for key, value in alone.items()}
+    adapters = experiment_with(values | chain)
+    assert plan.start_dependencies(adapters, "base") == []
+    assert plan.start_dependencies(adapters, "second") == ["results/models/tiny"]
+    assert plan.start_dependencies(adapters, "third") == [
+        "results/runs/base/model",
+        "results/models/tiny",
+    ]
+    # Without an adapter there is nothing to leave unmerged.
+    plain = experiment_with({"defaults.export.merge_adapter": False})
+    assert plan.start_dependencies(plain, "tuned") == []

@@ -170,7 +170,8 @@ def test_logits_are_made_for_few_more_than_the_trained_places(model: PreTrainedM
     tokens = torch.arange(4 * block_size).view(4, block_size) % VOCABULARY
     places = torch.arange(2 * block_size, 2 * block_size + trained)
     positions = torch.arange(block_size).expand(4, -1)
-    module(Batch(tokens, positions, places, tokens.flatten()[places + 1]))
+    ends = torch.arange(5, dtype=torch.int32) * block_size
+    module(Batch(tokens, positions, places, tokens.flatten()[places + 1], ends))
     assert len(made) == 1
     assert trained <= made[0] <= 256 < tokens.numel()
 
@@ -181,7 +182,8 @@ def test_a_batch_with_nothing_to_train_costs_nothing_and_teaches_nothing(
 ) -> None:
     model = build((PLAIN | CHANGED)[architecture]())
     tokens, nothing = torch.zeros(2, 8, dtype=torch.long), torch.zeros(0, dtype=torch.long)
-    loss = loss_of(model)(Batch(tokens, torch.arange(8).expand(2, -1), nothing, nothing))
+    ends = torch.tensor([0, 8, 16, 16], dtype=torch.int32)
+    loss = loss_of(model)(Batch(tokens, torch.arange(8).expand(2, -1), nothing, nothing, ends))
     assert (loss.shape, loss.item()) == ((), 0)
     torch.autograd.backward(loss)
     gradients = [weights.grad for weights in model.parameters() if weights.grad is not None]

@@ -299,3 +299,26 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     assert len(needed(faults)) == 1
     assert len(memory(found(tmp_path, HUGE, train=train, num_workers=workers))) == 1
     assert shutil.disk_usage(tmp_path).total < needed(faults)[0]
+
+
+@pytest.mark.parametrize("kind", ["varlen", "flex"])
+def test_attention_of_gpus_is_refused_where_workers_have_none(tmp_path: Path, kind: str) -> None:
+    train = {"attention": kind}
+    for ray in ({"use_gpu": False}, {"use_gpu": False, "address": "auto"}):
+        (fault,) = found(tmp_path, train=train, **ray)
+        assert str(fault) == (
+            f"runs.tuned.train.attention: {kind} needs GPUs: it has no backward pass on CPUs in "
+            "PyTorch; set it to auto, or train on GPUs"
+        )
+    assert found(tmp_path, train=train, address="auto", use_gpu="auto") == []
+    assert found(tmp_path, train={"attention": "eager"}) == []
+
+
+def test_a_base_in_fewer_bits_needs_less_memory(tmp_path: Path) -> None:
+    side = int((free() / 3) ** 0.5)
+    shapes: Shapes = {"layer.q_proj": (side, side)}
+    assert len(memory(found(tmp_path, shapes, Adapter(rank=1)))) == 1
+    assert memory(found(tmp_path, shapes, Adapter(rank=1, base_dtype="bf16"))) == []
+    twice: Shapes = {"layer.q_proj": (3 * side // 2, 3 * side // 2)}
+    assert len(memory(found(tmp_path, twice, Adapter(rank=1, base_dtype="bf16")))) == 1
+    assert memory(found(tmp_path, twice, Adapter(rank=1, quantize_base="4bit"))) == []

@@ -79,8 +79,38 @@ def _engine(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
             "streams",
             "change either",
         )
+    yield from _arithmetic(f"runs.{name}", run)
     if run.adapter:
         yield from _adapter(experiment, name, run, run.adapter)
+
+
+def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
+    train, adapter = run.train, run.adapter
+    if train.attention == "varlen" and train.precision == "fp32":
+        yield UserError(
+            f"{path}.train.attention",
+            "varlen computes in bf16, which train.precision: fp32 excludes",
+            "change either",
+        )
+    if train.deterministic and train.attention == "flex":
+        yield UserError(
+            f"{path}.train.deterministic",
+            "PyTorch doesn't document that the backward pass of attention: flex is deterministic",
+            "set attention to auto, varlen or sdpa",
+        )
+    if train.deterministic and adapter and adapter.quantize_base:
+        yield UserError(
+            f"{path}.train.deterministic",
+            "bitsandbytes, which adapter.quantize_base needs, doesn't document that its kernels "
+            "are deterministic",
+            "set either to its default",
+        )
+    if train.deterministic and train.strategy == "deepspeed":
+        yield UserError(
+            f"{path}.train.deterministic",
+            "DeepSpeed doesn't document that it is deterministic on GPUs",
+            "set strategy to ddp or fsdp2",
+        )
 
 
 def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> Iterator[UserError]:
@@ -91,13 +121,6 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
             f"{path}.base_dtype",
             "bf16 weights can't be computed with in train.precision: fp32",
             "change either",
-        )
-    if adapter.base_dtype == "bf16" and train.strategy == "deepspeed":
-        yield UserError(
-            f"{path}.base_dtype",
-            "bf16 can't be combined with train.strategy: deepspeed, which refuses weights of two "
-            "types",
-            "set strategy to ddp or fsdp2",
         )
     start = run.model.run if isinstance(run.model, RunRef) else None
     if adapter.quantize_base and start in experiment.runs and exports_adapter(experiment, start):

@@ -20,16 +20,20 @@ class TokenLoss(nn.Module):
     changes what its output embedding gives (a soft cap, a scale): then the model makes them all.
     """
 
-    def __init__(self, model: PreTrainedModel, plain_head: bool) -> None:
+    def __init__(
+        self, model: PreTrainedModel, plain_head: bool, passes_cu_seqlens: bool = False
+    ) -> None:
         """Take a model.
 
         Args:
             model: causal language model.
             plain_head: what `has_plain_head` says of it.
+            passes_cu_seqlens: whether its attention needs to know where documents begin.
         """
         super().__init__()
         self.model = model
         self._plain_head = plain_head
+        self._passes_cu_seqlens = passes_cu_seqlens
         self.softmax: SoftmaxLoss = softmax_loss
 
     def forward(self, batch: Batch) -> Tensor:
@@ -44,28 +48,28 @@ class TokenLoss(nn.Module):
     def logits(self, batch: Batch) -> Tensor:
         """Logits at the trained positions, shape (trained tokens, vocabulary)."""
         if not self._plain_head:
-            whole: Tensor = self.model(**_inputs(batch)).logits
+            whole: Tensor = self.model(**self._inputs(batch)).logits
             return whole.flatten(0, 1)[batch.target_indices]
         logits: Tensor = self.model.get_output_embeddings()(self._hidden(batch))
         return logits[: len(batch.targets)]
 
     def _hidden(self, batch: Batch) -> Tensor:
         """The decoder's states at the trained positions and some more, shape (positions, width)."""
-        states = self.model.get_decoder()(**_inputs(batch)).last_hidden_state
+        states = self.model.get_decoder()(**self._inputs(batch)).last_hidden_state
         # Each size of a matrix product has compiled code of its own on a CPU, kept for good:
         # of a few sizes, memory stays flat and steps are some 7 % faster.
         padded = F.pad(batch.target_indices, (0, -len(batch.target_indices) % _POSITIONS_AT_ONCE))
         # On a CPU, both passes together, ten times as fast as indexing by brackets.
         return torch.index_select(states.flatten(0, 1), 0, padded)
 
-
-def _inputs(batch: Batch) -> dict[str, Any]:
-    # With a cache, transformers ignores that position_ids restart at each document.
-    return {
-        "input_ids": batch.input_ids,
-        "position_ids": batch.position_ids,
-        "use_cache": False,
-    }
+    def _inputs(self, batch: Batch) -> dict[str, Any]:
+        inputs = {
+            "input_ids": batch.input_ids,
+            "position_ids": batch.position_ids,
+            # With a cache, transformers ignores that position_ids restart at each document.
+            "use_cache": False,
+        }
+        return inputs | {"cu_seqlens": batch.cu_seqlens} if self._passes_cu_seqlens else inputs
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from moray.train.checkpoints.checkpoint import folder_of, newest_step
 from moray.train.checkpoints.resume import resume
 from moray.train.checkpoints.saver import Saver
 from moray.train.engine.build import build
+from moray.train.engine.determinism import compute_deterministically
 from moray.train.engine.memory import collected_when_asked, keep_freed_memory
 from moray.train.engine.step import gradients, held_out_loss
 from moray.train.engine.strategies import make_strategy
@@ -47,6 +48,8 @@ def train(job: Job, worker: Worker) -> dict[str, Any]:
             disk is full.
     """
     torch.set_num_threads(job.threads)
+    if job.settings.deterministic:
+        compute_deterministically(worker.device)
     keep_freed_memory()
     with (
         explained(job, worker),

@@ -22,6 +22,7 @@ from moray.model.shapes import (
 from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import check_space
 from moray.train.engine.footprint import footprint, frozen_bytes
+from moray.train.engine.gpu_only import needs_gpu
 from moray.workers.cluster import check_cores
 
 _FLOAT = 4
@@ -55,6 +56,7 @@ def faults(
         *_processors(run, ray, settings.global_batch_size),
         *_libraries(run, settings, adapter, ray),
         *_checkpoint(run, settings),
+        *_attention(run, settings, ray),
         *_writable(f"runs.{run}.ray.storage_path", Path(ray.storage_path)),
         *_writable("the working directory", results),
     ]
@@ -151,6 +153,18 @@ def _checkpoint(run: str, settings: Train) -> Iterator[UserError]:
             f"got {given}, expected the folder of a checkpoint, …/checkpoints/step-NNNNNNNN",
             "check the path, which is relative to the working directory",
         )
+
+
+def _attention(run: str, settings: Train, ray: Ray) -> Iterator[UserError]:
+    if settings.attention in ("varlen", "flex") and _on_cpus(ray, settings):
+        yield needs_gpu(f"runs.{run}.train.attention", settings.attention)
+
+
+def _on_cpus(ray: Ray, settings: Train) -> bool:
+    """Whether it is certain that workers compute on CPUs."""
+    if ray.use_gpu is False:
+        return True
+    return ray.address == "local" and not lay_out_here(ray, settings.global_batch_size).use_gpu
 
 
 def _memory(

@@ -8,10 +8,17 @@ import pytest
 import torch
 from checkpoints import tensors_of
 from fleet import losses
+from jobs import job_maker
 
 from moray.config.schema import Adapter
 from moray.errors import UserError
+from moray.model.loss import TokenLoss
+from moray.model.size import num_quantized
 from moray.train.checkpoints import checkpoint
+from moray.train.checkpoints.trained_model import trained_model
+from moray.train.engine.build import build
+from moray.train.engine.footprint import frozen_bytes
+from moray.train.engine.strategies import make_strategy
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.loop import train
@@ -41,14 +48,93 @@ def test_compiled_blocks_change_nothing_but_rounding(make_job: Any, alone: Worke
     assert list(compiled.cache.rglob("*.so"))
 
 
-def test_four_bits_are_refused_where_there_is_no_gpu(make_job: Any, alone: Worker) -> None:
-    job = make_job(adapter=Adapter(quantize_base="4bit"))
-    with pytest.raises(UserError, match=r"^adapter\.quantize_base: got 4bit on a cpu"):
-        train(job, alone)
+HELD: dict[str, dict[str, Any]] = {
+    "bf16": {"base_dtype": "bf16"},
+    "4bit": {"quantize_base": "4bit"},
+    "4bit and bf16": {"quantize_base": "4bit", "base_dtype": "bf16"},
+}
+
+
+LEARNING = {
+    "max_steps": 50,
+    "learning_rate": 1e-2,
+    "precision": "auto",
+    "compile": False,
+    "eval_steps": 10,
+    "save_steps": 50,
+}
+
+
+@pytest.fixture(scope="module")
+def half_trained(small: Path, tmp_path_factory: pytest.TempPathFactory, alone: Worker) -> Path:
+    """A model that knows something of the rows, so that adapters can bring it further."""
+    folder = tmp_path_factory.mktemp("half trained")
+    job = job_maker(small, folder)(**LEARNING | {"max_steps": 15})
+    train(job, alone)
+    last = checkpoint.path_of(checkpoint.folder_of(job.work), 15)
+    trained_model(job.start, last, None).save_pretrained(folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def losses_on_fp32(
+    half_trained: Path, small: Path, tmp_path_factory: pytest.TempPathFactory, alone: Worker
+) -> list[float]:
+    """Of adapters beside a base in fp32."""
+    job = job_maker(small, tmp_path_factory.mktemp("fp32"))(adapter=Adapter(rank=4), **LEARNING)
+    train(replace(job, start=half_trained), alone)
+    return losses(job)
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_with_a_base_of_fewer_bits_training_goes_as_with_fp32(
+    held: str, make_job: Any, alone: Worker, half_trained: Path, losses_on_fp32: list[float]
+) -> None:
+    job = make_job(adapter=Adapter(rank=4, **HELD[held]), **LEARNING)
+    facts = train(replace(job, start=half_trained), alone)
+    held_out = losses(job, "eval_loss")
+    assert held_out[-1] < held_out[0]
+    assert losses(job) == pytest.approx(losses_on_fp32, rel=0.02)
+    assert losses(job) != losses_on_fp32
+    if "bf16" in held:
+        assert facts["precision"] == "bf16"
+    saved = tensors_of(checkpoint.path_of(checkpoint.folder_of(job.work), 50))
+    assert {value.dtype for value in saved.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_what_is_trained_is_fp32_and_the_formula_says_what_is_held(
+    held: str, make_job: Any, alone: Worker
+) -> None:
+    job = make_job(adapter=Adapter(rank=2, **HELD[held]), precision="auto")
+    strategy = make_strategy(job.settings, alone)
+    note = build(job, alone, strategy, block_size=64, tokens=64, packing=True).note
+    model = strategy.module
+    assert isinstance(model, TokenLoss)
+    trained = {p.dtype for p in model.parameters() if p.requires_grad}
+    assert trained == {torch.float32}
+    quantized = num_quantized(model)
+    frozen = [p for p in model.parameters() if not p.requires_grad]
+    other = sum(p.numel() for p in frozen if p.dtype != torch.uint8)
+    held_bytes = sum(bytes_of(parameter) for parameter in frozen)
+    # Constants of the code, which each weight has, count in so small a model.
+    assert held_bytes == pytest.approx(frozen_bytes(job.adapter, quantized, other), rel=0.01)
+    assert quantized == (20_480 if "4bit" in held else 0)
+    megabytes = (
+        16 * sum(p.numel() for p in model.parameters() if p.requires_grad) + held_bytes
+    ) / 1e6
+    assert f"holds {megabytes:,.0f} MB" in note
+
+
+def bytes_of(parameter: torch.Tensor) -> int:
+    """Bytes of a weight and, in 4 bits, of its scales."""
+    state = getattr(parameter, "quant_state", None)
+    if state is None:
+        return parameter.nbytes
+    return int(parameter.nbytes + state.absmax.nbytes + state.state2.absmax.nbytes)
 
 
 def test_adapters_leave_the_base_as_it_was(make_job: Any, alone: Worker) -> None:
-
     job = make_job(adapter=Adapter(rank=2))
     train(job, alone)
     saved = tensors_of(checkpoint.path_of(checkpoint.folder_of(job.work), 8))

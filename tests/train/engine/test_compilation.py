@@ -15,13 +15,12 @@ from transformers import PreTrainedModel
 
 from moray.config.schema import Train
 from moray.errors import UserError
-from moray.model.load import empty_model, load_model
+from moray.model.load import empty_model
 from moray.train.engine import compilation
 from moray.train.engine.compilation import (
     reason_not_to_compile,
     uncompiled,
     use_cache,
-    use_plain_attention,
 )
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -135,22 +134,6 @@ def test_compiled_code_is_kept_where_it_is_told(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
     use_cache(tmp_path / "compiled")
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
-
-
-@pytest.mark.parametrize(
-    ("device", "block_size", "plain"),
-    [(CPU, 64, True), (CPU, 512, True), (CPU, 1024, False), (GPU, 64, False)],
-)
-def test_attention_is_plain_where_rows_are_short_and_the_device_a_cpu(
-    device: torch.device, block_size: int, plain: bool, model_folder: Path
-) -> None:
-    model = load_model(model_folder)
-    tokens = torch.arange(48).view(2, 24)
-    with torch.no_grad():
-        before = model(input_ids=tokens).logits
-        use_plain_attention(model, device, block_size)
-        assert (model.config._attn_implementation == "eager") is plain
-        torch.testing.assert_close(model(input_ids=tokens).logits, before, rtol=1e-4, atol=1e-5)
 
 
 class Doubled(nn.Module):

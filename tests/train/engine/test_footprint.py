@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from moray.config.schema import Train
+from moray.config.schema import Adapter, Train
 from moray.train.engine.build import build
-from moray.train.engine.footprint import footprint
+from moray.train.engine.footprint import footprint, frozen_bytes
 from moray.train.engine.strategies import make_strategy
 from moray.workers.worker import Worker
 
@@ -44,8 +44,23 @@ def test_gradients_that_add_up_before_they_meet_are_whole() -> None:
 
 
 def test_frozen_weights_have_no_gradients_and_no_optimizer_state() -> None:
-    found = footprint(settings("ddp"), trained=10, frozen=1000, workers=2)
+    found = footprint(settings("ddp"), trained=10, frozen=4000, workers=2)
     assert (found.parameters, found.gradients, found.optimizer) == (4040, 40, 80)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "expected"),
+    [
+        (None, 0),
+        (Adapter(), 4 * 74_384),
+        (Adapter(base_dtype="bf16"), 2 * 74_384),
+        # Halves of bytes; a byte for each 64 of the weights; 4 bytes for each 64 of these by 256.
+        (Adapter(quantize_base="4bit"), 32_768 + 1024 + 16 + 4 * 8848),
+        (Adapter(quantize_base="4bit", base_dtype="bf16"), 32_768 + 1024 + 16 + 2 * 8848),
+    ],
+)
+def test_a_frozen_base_takes_what_its_types_take(adapter: Adapter | None, expected: int) -> None:
+    assert frozen_bytes(adapter, linear=65_536, other=8848) == expected
 
 
 def test_a_single_worker_holds_what_the_formula_says(make_job: Any, alone: Worker) -> None:

@@ -32,7 +32,7 @@ class Adapter(Section):
     base_dtype: Literal["fp32", "bf16"] = Field(
         "fp32",
         description="Type of the frozen base's weights during training. `bf16` takes half of the "
-        "memory and computes in bf16; the adapters stay fp32. Needs `strategy: ddp` or `fsdp2`.",
+        "memory and computes in bf16; the adapters stay fp32.",
     )
     quantize_base: Literal["4bit"] | None = Field(
         None,

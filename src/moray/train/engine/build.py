@@ -10,11 +10,11 @@ from moray.model.isolation import check_isolation
 from moray.model.load import check_length, empty_model, load_model
 from moray.model.loss import TokenLoss, has_plain_head
 from moray.model.size import num_quantized, num_weights
+from moray.train.engine.attention import choose_attention, use_attention
 from moray.train.engine.compilation import (
     compile_blocks,
     reason_not_to_compile,
     use_cache,
-    use_plain_attention,
 )
 from moray.train.engine.footprint import footprint, frozen_bytes
 from moray.train.engine.strategies import Strategy
@@ -66,10 +66,14 @@ def build(
     reason = from_any_worker(
         lambda: reason_not_to_compile(settings, model, flops * tokens, worker.device, processors)
     )
-    if reason is None:
-        use_plain_attention(model, worker.device, block_size)
     plain_head = from_first_worker(lambda: _checked(model, block_size, packing))
-    module = TokenLoss(model, plain_head)
+    attention = from_first_worker(
+        lambda: choose_attention(
+            model, settings, worker.device, block_size, compiled=reason is None
+        )
+    )
+    together(lambda: use_attention(model, attention))
+    module = TokenLoss(model, plain_head, passes_cu_seqlens=attention == "varlen")
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if reason is None:
@@ -77,6 +81,8 @@ def build(
     module.train()
     strategy.wrap(module)
     note = "compiled" if reason is None else f"not compiled: {reason}"
+    if worker.device.type != "cpu":
+        note += f"; attention is computed by {attention or 'the default of transformers'}"
     return Built(flops, reason is None, f"{held}; blocks are {note}")
 
 

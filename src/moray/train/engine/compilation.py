@@ -20,10 +20,6 @@ _FLOPS_PER_CORE, _FLOPS_PER_GPU = 0.15e12, 100e12
 # Compiling takes some 20 s when nothing is cached, and saves about a third of the time.
 _SECONDS_THAT_EARN_IT = 60.0
 
-# Fused by the compiler, plain attention on a CPU beats PyTorch's own kernel, whose backward pass
-# is slow; but it holds all scores of a row's tokens, so rows have to be short.
-_PLAIN_ATTENTION_TOKENS = 512
-
 
 def reason_not_to_compile(
     settings: Train,
@@ -87,12 +83,6 @@ def compiler_fault(device: torch.device) -> str | None:
 def use_cache(folder: Path) -> None:
     """Keep compiled code in a folder, for later runs; before anything is compiled."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-
-
-def use_plain_attention(model: PreTrainedModel, device: torch.device, block_size: int) -> None:
-    """Choose the attention that is fastest when compiled."""
-    if device.type == "cpu" and block_size <= _PLAIN_ATTENTION_TOKENS:
-        model.set_attn_implementation("eager")
 
 
 def compile_blocks(module: TokenLoss) -> None:

@@ -1,0 +1,185 @@
+"""Attention over packed rows on GPUs, without a mask of every pair of tokens.
+
+Both variants are registered by transformers' public interfaces. Neither has a backward pass on CPUs
+in PyTorch 2.13. They have not been tried on a GPU yet.
+"""
+
+import inspect
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+# Names in transformers of what `train.attention` calls `varlen` and `flex`.
+VARLEN, FLEX = "packed_varlen", "packed_flex"
+_PROBE = "packed_probe"
+
+# FlashAttention's.
+_LARGEST_HEAD = 256
+# What attention of some architectures does besides, by the argument that asks for it.
+_EXTRAS = {
+    "softcap": "its attention scores are capped",
+    "s_aux": "its attention has sinks",
+    "position_bias": "its attention scores have a bias",
+}
+
+
+def varlen_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    *,
+    cu_seqlens: Tensor,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention inside each document, by PyTorch's FlashAttention.
+
+    Args:
+        module: the attention layer.
+        query: shape (rows, heads, tokens, width).
+        key: shape (rows, key heads, tokens, width).
+        value: shape (rows, key heads, tokens, width); its type is computed in, fp16 or bf16.
+        attention_mask: none is made.
+        scaling: of the scores.
+        sliding_window: tokens that one sees, itself included; all before it unless given.
+        cu_seqlens: see `Batch`.
+        others: not used.
+
+    Returns:
+        Shape (rows, tokens, heads, width), and no scores.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    rows, heads, length, width = query.shape
+    # Rotary embeddings are applied in fp32 under autocast, which doesn't reach this kernel.
+    query, key, value = (
+        states.transpose(1, 2).reshape(rows * length, -1, width).to(value.dtype)
+        for states in (query, key, value)
+    )
+    grouped: dict[str, Any] = {}
+    if key.shape[1] != heads:
+        if _takes_grouped_heads():
+            grouped["enable_gqa"] = True
+        else:
+            key, value = (s.repeat_interleave(heads // s.shape[1], dim=1) for s in (key, value))
+    before = -1 if sliding_window is None else sliding_window - 1
+    output: Any = varlen_attn(
+        query,
+        key,
+        value,
+        cu_seqlens,
+        cu_seqlens,
+        # An upper bound: the longest document isn't known without waiting for the GPU.
+        length,
+        length,
+        scale=scaling,
+        window_size=(before, 0),
+        **grouped,
+    )
+    states: Tensor = output.view(rows, length, heads, width)
+    return states, None
+
+
+@cache
+def _takes_grouped_heads() -> bool:
+    """Whether `varlen_attn` takes fewer key heads than query heads: not yet in PyTorch 2.11."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return "enable_gqa" in inspect.signature(varlen_attn).parameters
+
+
+def flex_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *others: Any, **named: Any
+) -> tuple[Tensor, Tensor | None]:
+    """PyTorch's flex attention, as transformers calls it, in the type of the values.
+
+    Rotary embeddings are applied in fp32 under autocast, which not all versions of PyTorch have
+    for this kernel. Arguments and result are those of `varlen_attention`, with a mask of blocks.
+    """
+    attend = ALL_ATTENTION_FUNCTIONS["flex_attention"]
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    output, sums = attend(module, query, key, value, *others, **named)
+    return output, sums
+
+
+AttentionInterface.register(VARLEN, varlen_attention)
+AttentionInterface.register(FLEX, flex_attention)
+AttentionMaskInterface.register(FLEX, ALL_MASK_ATTENTION_FUNCTIONS["flex_attention"])
+
+
+def fault_of_kernel(model: PreTrainedModel, name: str) -> str | None:
+    """Why a kernel can't compute a model's attention; None if it can.
+
+    Args:
+        model: on any device, `meta` among them.
+        name: `VARLEN` or `FLEX`.
+    """
+    calls = _calls_of_attention(model)
+    if not calls:
+        return "its architecture doesn't use the attention interface of transformers"
+    if any(call.get("dropout") for call in calls):
+        return "its attention has dropout (set attention_dropout or attn_pdrop to 0 in its config)"
+    if name == FLEX:
+        return None
+    for call in calls:
+        for argument, does in _EXTRAS.items():
+            if call.get(argument) is not None:
+                return does
+        if "cu_seqlens" not in call:
+            return "its architecture doesn't pass on where documents begin"
+        if call["widths"] != {call["width"]} or call["width"] > _LARGEST_HEAD:
+            return f"its heads are wider than {_LARGEST_HEAD}, or not all of one width"
+    config = model.config.get_text_config()
+    if getattr(config, "attention_chunk_size", None) is not None:
+        return "its attention is chunked"
+    types = getattr(config, "layer_types", None) or ()
+    windows = sum(call.get("sliding_window") is not None for call in calls)
+    if windows != sum(kind == "sliding_attention" for kind in types) and types:
+        return "its architecture doesn't pass on which layers have a sliding window"
+    return None
+
+
+def _calls_of_attention(model: PreTrainedModel) -> list[dict[str, Any]]:
+    """The arguments of each attention layer in a training step, and the widths of its heads."""
+    calls: list[dict[str, Any]] = []
+
+    def probe(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: None,
+        **named: Any,
+    ) -> tuple[Tensor, None]:
+        widths = {states.shape[-1] for states in (query, key, value)}
+        calls.append({**named, "width": query.shape[-1], "widths": widths})
+        output = query.new_zeros(*query.shape[:-1], value.shape[-1], dtype=value.dtype)
+        return output.transpose(1, 2), None
+
+    AttentionInterface.register(_PROBE, probe)
+    before, training = model.config._attn_implementation, model.training
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+    ends = torch.tensor([0, 1, 2], dtype=torch.int32, device=model.device)
+    try:
+        model.set_attn_implementation(_PROBE)
+        # Only then is there dropout.
+        model.train()
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model.get_decoder()(
+                input_ids=tokens,
+                position_ids=torch.zeros_like(tokens),
+                use_cache=False,
+                cu_seqlens=ends,
+            )
+    finally:
+        model.train(training)
+        model.set_attn_implementation(before)
+    return calls

@@ -1,0 +1,82 @@
+"""How a run's attention is computed."""
+
+import torch
+from transformers import PreTrainedModel
+
+from moray.config.schema import Train
+from moray.errors import UserError, first_line
+from moray.model.attention import FLEX, VARLEN, fault_of_kernel
+from moray.train.engine.gpu_only import needs_gpu
+
+_NAMES = {"eager": "eager", "sdpa": "sdpa", "varlen": VARLEN, "flex": FLEX}
+
+# Fused by the compiler, plain attention on a CPU beats PyTorch's own kernel, whose backward pass
+# is slow; but it holds all scores of a row's tokens, so rows have to be short.
+_PLAIN_ATTENTION_TOKENS = 512
+# FlashAttention's kernels need an Ampere GPU or a later one.
+_OLDEST_CAPABILITY = (8, 0)
+
+
+def choose_attention(
+    model: PreTrainedModel,
+    settings: Train,
+    device: torch.device,
+    block_size: int,
+    compiled: bool,
+) -> str | None:
+    """`eager`, `sdpa`, `varlen` or `flex`; None for what transformers takes by itself.
+
+    Args:
+        model: before it is moved to its device.
+        settings: the `train` section, whose `precision` isn't `auto`.
+        device: what the run computes on.
+        block_size: tokens in a row.
+        compiled: whether blocks are compiled.
+
+    Raises:
+        UserError: if the config asks for what the device or the model doesn't have.
+    """
+    asked = settings.attention
+    if asked in ("eager", "sdpa"):
+        return asked
+    if device.type == "cpu":
+        if asked != "auto":
+            raise needs_gpu("train.attention", asked)
+        return "eager" if compiled and block_size <= _PLAIN_ATTENTION_TOKENS else None
+    kind = "varlen" if asked == "auto" else asked
+    fault = fault_of_kernel(model, _NAMES[kind])
+    if kind == "varlen":
+        fault = fault or _fault_of_device(settings, device)
+    if fault and asked != "auto":
+        raise UserError(
+            "train.attention",
+            f"{asked} can't be used with this model of type {model.config.model_type}: {fault}",
+            "set it to auto or sdpa",
+        )
+    return None if fault else kind
+
+
+def use_attention(model: PreTrainedModel, kind: str | None) -> None:
+    """Have a model compute attention as `choose_attention` says.
+
+    Raises:
+        UserError: if the architecture doesn't support it.
+    """
+    if kind is None:
+        return
+    try:
+        model.set_attn_implementation(_NAMES[kind])
+    except ValueError as error:
+        raise UserError(
+            "train.attention",
+            f"{kind} can't be used with this model ({first_line(error)})",
+            "set it to auto",
+        ) from error
+
+
+def _fault_of_device(settings: Train, device: torch.device) -> str | None:
+    if settings.precision != "bf16":
+        return "it is trained in fp32, and the kernel computes in bf16"
+    if torch.version.hip is None and torch.cuda.get_device_capability(device) < _OLDEST_CAPABILITY:
+        return "the GPU is too old for FlashAttention"
+    return None
