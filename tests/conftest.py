@@ -31,6 +31,9 @@ def return self value for in if not None import class lambda yield with as from 
 """
 _BLOCK_SIZE = 32
 
+_TESTS = Path(__file__).parent
+_SLOWEST_FIRST = ("workflow", "train", "workers", "faults", "stages")
+
 
 def _texts(count: int, seed: int) -> list[str]:
     """Texts of 1 to 80 words: a few fit into a row of tokens, one, or several rows."""
@@ -40,6 +43,20 @@ def _texts(count: int, seed: int) -> list[str]:
         words = draw.choices(_WORDS.split(), k=draw.randint(1, draw.choice([3, 10, 80])))
         texts.append("".join(word + draw.choice("    \n") for word in words))
     return texts
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group tests that share what takes long to make: a workflow that has run, or else a file's.
+
+    pytest-xdist's `--dist loadgroup` gives a group to one process. What takes longest comes first,
+    so that the last group to be given away is a short one.
+    """
+    for item in items:
+        of_workflow = "finished" in getattr(item, "fixturenames", ())
+        group = "workflow" if of_workflow else item.path.as_posix()
+        item.add_marker(pytest.mark.xdist_group(group))
+    rank = {folder: number for number, folder in enumerate(_SLOWEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.relative_to(_TESTS).parts[0], len(rank)))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -103,7 +103,10 @@ SCRIPTS = {
         ["tokens", "model", "train", "evaluate"],
     ),
     "evaluate": (["evaluate/likelihood.py", "tokens/batch.py", "model/loss.py"], ["train"]),
-    "export": (["train/checkpoints/trained_model.py", "train/engine/strategies/ddp.py"], ["evaluate"]),
+    "export": (
+        ["train/checkpoints/trained_model.py", "train/engine/strategies/ddp.py"],
+        ["evaluate"],
+    ),
     "finetune": (
         ["train/loop.py", "train/driver.py", "tokens/order.py", "model/loss.py"],
         ["evaluate"],
