@@ -6,15 +6,23 @@ READY_DEV := .venv/.ready-dev
 PIP := python -m pip install --disable-pip-version-check --quiet
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: finetune eval generate test test-faults lint format docs lock
+.PHONY: finetune eval generate test test-long test-all test-faults lint format docs lock
 
 finetune eval generate: $(READY)
 	snakemake --cores all $@
 
 # Two at a time, which even two cores have room for: half of the time, tests wait for processes.
-# Files stay whole, because the tests of one share what takes long to make.
+# tests/conftest.py groups tests that share what takes long to make.
+PYTEST := python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+
 test: $(READY_DEV)
-	python -m pytest --numprocesses 2 --dist loadfile
+	$(PYTEST)
+
+# Layouts of workers, streams, overlays: what takes minutes.
+test-long: $(READY_DEV)
+	$(PYTEST) -m long
+
+test-all: test test-long
 
 # Kills whole workflows, again and again: an hour or more on two cores.
 test-faults: $(READY_DEV)

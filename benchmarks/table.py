@@ -24,13 +24,46 @@ def alternate(
     return figures
 
 
-def table(figures: Rounds, unit: str, ours: str) -> str:
-    """A Markdown table: median, smallest and largest, and ours ÷ theirs, round by round."""
-    lines = [f"| | {unit}, median | range | {ours} ÷ it | range |", "|---|---|---|---|---|"]
+def table(
+    figures: Rounds,
+    unit: str,
+    ours: str,
+    more: Mapping[str, Mapping[str, str]] | None = None,
+) -> str:
+    """A Markdown table: median, smallest and largest, and ours ÷ theirs, round by round.
+
+    Args:
+        figures: of each contestant, one a round.
+        unit: of the figures.
+        ours: the contestant that is divided by the others.
+        more: further columns, by title and contestant.
+    """
+    more = more or {}
+    titles = ["", f"{unit}, median", "range", f"{ours} ÷ it", "range", *more]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, values in figures.items():
         ratios = [mine / other for mine, other in zip(figures[ours], values, strict=True)]
-        lines.append(
-            f"| {name} | {statistics.median(values):,.0f} | {min(values):,.0f}-{max(values):,.0f} "
-            f"| {statistics.median(ratios):.2f} | {min(ratios):.2f}-{max(ratios):.2f} |"
-        )
+        cells = [
+            name,
+            f"{statistics.median(values):,.0f}",
+            f"{min(values):,.0f}-{max(values):,.0f}",
+            f"{statistics.median(ratios):.2f}",
+            f"{min(ratios):.2f}-{max(ratios):.2f}",
+            *(column[name] for column in more.values()),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def shares(figures: Rounds, wholes: Rounds) -> dict[str, str]:
+    """Median, smallest and largest share of a whole, round by round, in per cent.
+
+    Args:
+        figures: of each contestant, one a round.
+        wholes: what each contestant's figures are shares of, in the same rounds.
+    """
+    cells = {}
+    for name, values in figures.items():
+        found = [value / whole for value, whole in zip(values, wholes[name], strict=True)]
+        cells[name] = f"{statistics.median(found):.0%} ({min(found):.0%}-{max(found):.0%})"
+    return cells

@@ -15,8 +15,8 @@ from moray.tokens.store import StoredSplit
 class Rows(Dataset[dict[str, Tensor]]):
     """The rows of a folder's `tokens`; all of their tokens are trained."""
 
-    def __init__(self, folder: Path) -> None:
-        self._rows = StoredSplit(folder / "tokens", "train").rows
+    def __init__(self, folder: Path, split: str = "train") -> None:
+        self._rows = StoredSplit(folder / "tokens", split).rows
 
     def __len__(self) -> int:
         return len(self._rows)

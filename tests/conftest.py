@@ -31,6 +31,9 @@ def return self value for in if not None import class lambda yield with as from 
 """
 _BLOCK_SIZE = 32
 
+_TESTS = Path(__file__).parent
+_SLOWEST_FIRST = ("workflow", "train", "workers", "faults", "stages")
+
 
 def _texts(count: int, seed: int) -> list[str]:
     """Texts of 1 to 80 words: a few fit into a row of tokens, one, or several rows."""
@@ -43,12 +46,19 @@ def _texts(count: int, seed: int) -> list[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
-    if torch.cuda.is_available():
-        return
+    """Group tests that share what takes long to make: a workflow that has run, or else a file's.
+
+    pytest-xdist's `--dist loadgroup` gives a group to one process. What takes longest comes first,
+    so that the last group to be given away is a short one. What needs a GPU is skipped without.
+    """
     for item in items:
-        if item.get_closest_marker("gpu"):
+        of_workflow = "finished" in getattr(item, "fixturenames", ())
+        group = "workflow" if of_workflow else item.path.as_posix()
+        item.add_marker(pytest.mark.xdist_group(group))
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    rank = {folder: number for number, folder in enumerate(_SLOWEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.relative_to(_TESTS).parts[0], len(rank)))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -40,8 +40,9 @@ defaults:
   evaluate: {bootstrap_samples: 20}
   generate: {num_samples: 2, max_new_tokens: 8, prompt_tokens: 8}
 runs:
-  base: {model: tiny, dataset: modules}
-  tuned: {model: {run: base}, dataset: functions}
+  base: {model: tiny, dataset: modules, train: {launcher: torchrun}}
+  # Long enough to be killed in its middle.
+  tuned: {model: {run: base}, dataset: functions, train: {max_steps: 200, save_steps: 20}}
 """
 
 

@@ -1,6 +1,7 @@
 """Ways to train the same model on the same rows, each in a process of its own.
 
-`python -m benchmarks.train.contestants NAME FOLDER` prints one figure, tokens per second.
+`python -m benchmarks.train.contestants NAME FOLDER` prints one figure: tokens per second, or FLOP/s
+of matrix products alone.
 """
 
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,12 +27,14 @@ from transformers import (
     TrainingArguments,
 )
 
+from benchmarks.peak import DTYPES, product_peak, product_sizes
 from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, STEPS, WARM_UP, job
 from benchmarks.trainer import Clock, Rows
 from moray.config.schema import Ray
 from moray.corpus.dataset import read_documents
 from moray.model import loss
 from moray.model.cross_entropy import SoftmaxLoss
+from moray.model.load import load_model
 from moray.provenance.manifest import read_manifest
 from moray.tokens.tokenizer import load_tokenizer
 from moray.train import loop
@@ -41,8 +45,21 @@ from moray.workers.worker import Worker
 CORES = len(os.sched_getaffinity(0))
 
 
+@dataclass(frozen=True)
+class Contestant:
+    """One way to train.
+
+    Attributes:
+        measure: tokens per second, from the folder of `prepare` and a work folder to be made.
+        precision: of the matrix products, as in the config.
+    """
+
+    measure: Callable[[Path, Path], float]
+    precision: str = "auto"
+
+
 def measure(name: str, folder: Path) -> float:
-    """A contestant's tokens per second, measured in a new process."""
+    """The figure of a contestant or of matrix products, measured in a new process."""
     command = [sys.executable, "-m", __spec__.name, name, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -178,32 +195,47 @@ def _moray_on_functions(folder: Path, work: Path) -> float:
     return share * _in_this_process(folder, work, tokens="functions-tokens")
 
 
+def _products(folder: Path, work: Path, precision: str) -> float:
+    """FLOP/s of the fastest of the model's matrix products alone, on all cores."""
+    torch.set_num_threads(CORES)
+    sizes = product_sizes(load_model(folder / "model"), BATCH_SIZE * BLOCK_SIZE)
+    return product_peak(sizes, precision, torch.device("cpu"))
+
+
 EAGER: dict[str, Any] = {"compile": False}
-CONTESTANTS: dict[str, Callable[[Path, Path], float]] = {
-    "Trainer, its defaults": _trainer,
-    "plain PyTorch loop": _plain_loop,
-    "fp32": partial(
-        _in_this_process, without="kept memory, chunked loss", precision="fp32", **EAGER
+CONTESTANTS = {
+    "Trainer, its defaults": Contestant(_trainer, "fp32"),
+    "plain PyTorch loop": Contestant(_plain_loop, "fp32"),
+    "fp32": Contestant(
+        partial(_in_this_process, without="kept memory, chunked loss", precision="fp32", **EAGER),
+        "fp32",
     ),
-    "+ bf16": partial(_in_this_process, without="kept memory, chunked loss", **EAGER),
-    "+ kept memory": partial(_in_this_process, without="chunked loss", **EAGER),
-    "+ chunked loss": partial(_in_this_process, **EAGER),
-    "+ compiled blocks": partial(_in_this_process, without="plain attention"),
-    "+ plain attention: moray": _in_this_process,
+    "+ precision: auto": Contestant(
+        partial(_in_this_process, without="kept memory, chunked loss", **EAGER)
+    ),
+    "+ kept memory": Contestant(partial(_in_this_process, without="chunked loss", **EAGER)),
+    "+ chunked loss": Contestant(partial(_in_this_process, **EAGER)),
+    "+ compiled blocks": Contestant(partial(_in_this_process, without="plain attention")),
+    "+ plain attention: moray": Contestant(_in_this_process),
 }
-LAUNCHED: dict[str, Callable[[Path, Path], float]] = {
-    "torchrun": partial(_launched, launcher="torchrun", workers=1),
-    "Ray": partial(_launched, launcher="ray", workers=1),
-    "Ray, a worker a core": partial(_launched, launcher="ray", workers=CORES),
-    "torchrun, a worker a core": partial(_launched, launcher="torchrun", workers=CORES),
+LAUNCHED = {
+    "torchrun": Contestant(partial(_launched, launcher="torchrun", workers=1)),
+    "Ray": Contestant(partial(_launched, launcher="ray", workers=1)),
+    "Ray, a worker a core": Contestant(partial(_launched, launcher="ray", workers=CORES)),
+    "torchrun, a worker a core": Contestant(partial(_launched, launcher="torchrun", workers=CORES)),
 }
-ON_FUNCTIONS: dict[str, Callable[[Path, Path], float]] = {
-    "functions: Trainer, its defaults": _trainer_on_functions,
-    "functions: moray": _moray_on_functions,
+ON_FUNCTIONS = {
+    "functions: Trainer, its defaults": Contestant(_trainer_on_functions, "fp32"),
+    "functions: moray": Contestant(_moray_on_functions),
+}
+PRODUCTS = {
+    f"matrix products, {precision}": Contestant(partial(_products, precision=precision), precision)
+    for precision in DTYPES
 }
 
 
 if __name__ == "__main__":
     name, folder = sys.argv[1:]
+    everything = CONTESTANTS | LAUNCHED | ON_FUNCTIONS | PRODUCTS
     with TemporaryDirectory(prefix="moray-benchmark-") as work:
-        print((CONTESTANTS | LAUNCHED | ON_FUNCTIONS)[name](Path(folder), Path(work, "work")))
+        print(everything[name].measure(Path(folder), Path(work, "work")))

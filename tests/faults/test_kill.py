@@ -70,6 +70,7 @@ def copy_and_undisturbed(
     shutil.rmtree(copy.folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("copy_and_undisturbed", ["ddp"], indirect=True)
 def test_a_workflow_of_which_everything_is_killed_goes_on_by_the_same_command(
     copy_and_undisturbed: tuple[Project, Project],

@@ -1,6 +1,5 @@
 """A process that is killed while it saves loses nothing that was saved before."""
 
-import multiprocessing
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from checkpoints import tensors_of
 from faults.points import POINTS, arm
 from fleet import losses
+from forks import FORKS
 from jobs import job_maker
 from torch import Tensor
 
@@ -50,14 +50,6 @@ def weights(job: Job) -> dict[str, Tensor]:
 
 
 @pytest.fixture(scope="module")
-def forks() -> Any:
-    """Makes processes that have all modules already, in a tenth of a second each."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["faults.points", "moray.train.loop"])
-    return context
-
-
-@pytest.fixture(scope="module")
 def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
     """A job that was trained in one go."""
     job = job_maker(small, tmp_path_factory.mktemp("undisturbed"))()
@@ -67,10 +59,10 @@ def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_save_that_is_killed_costs_no_checkpoint_and_no_bit(
-    point: str, forks: Any, undisturbed: Job, make_job: Any
+    point: str, undisturbed: Job, make_job: Any
 ) -> None:
     job = make_job()
-    process = forks.Process(target=die, args=(job, point))
+    process = FORKS.Process(target=die, args=(job, point))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL

@@ -62,7 +62,7 @@ def run(project: Project, **injected: Any) -> subprocess.CompletedProcess[str]:
 
 
 def run_and_signal(
-    project: Project, victim: str, step: int, number: signal.Signals
+    project: Project, victim: str, step: int, number: signal.Signals, name: str = "only"
 ) -> subprocess.CompletedProcess[str]:
     """Run the workflow, and send a signal to one of its processes once a step is done.
 
@@ -72,6 +72,7 @@ def run_and_signal(
             the group of processes that a terminal sends Ctrl-C to.
         step: -1 for the moment at which the victim is there.
         number: the signal.
+        name: of the run that is trained.
     """
     with subprocess.Popen(
         COMMAND,
@@ -83,7 +84,7 @@ def run_and_signal(
         start_new_session=True,
     ) as started:
         workflow = psutil.Process(started.pid)
-        until(lambda: last_step(project) >= step and _VICTIMS[victim](workflow))
+        until(lambda: last_step(project, name) >= step and _VICTIMS[victim](workflow))
         for process in _VICTIMS[victim](workflow):
             # Of all that are killed, some end with another.
             with suppress(ProcessLookupError):
@@ -119,23 +120,23 @@ _VICTIMS: dict[str, Callable[[psutil.Process], list[int]]] = {
 }
 
 
-def last_step(project: Project) -> int:
-    """The last step that the history has; -1 before any."""
-    found = list(project.folder.glob("results/state/only/*/history.jsonl"))
+def last_step(project: Project, name: str) -> int:
+    """The last step that the history of a run has; -1 before any."""
+    found = list(project.folder.glob(f"results/state/{name}/*/history.jsonl"))
     lines = found[0].read_text().splitlines(keepends=True) if found else []
     steps = [json.loads(line)["step"] for line in lines if line.endswith("\n") and "loss" in line]
     return max(steps, default=-1)
 
 
-def losses(project: Project) -> dict[int, float]:
+def losses(project: Project, name: str = "only") -> dict[int, float]:
     """The training loss of each step in the history that came out."""
-    lines = (project.folder / "results/runs/only/history.jsonl").read_text().splitlines()
+    lines = (project.folder / f"results/runs/{name}/history.jsonl").read_text().splitlines()
     return {line["step"]: line["loss"] for line in map(json.loads, lines) if "loss" in line}
 
 
-def weights(project: Project) -> str:
+def weights(project: Project, name: str = "only") -> str:
     """The SHA-256 of the model that came out."""
-    path = project.folder / "results/runs/only/model/model.safetensors"
+    path = project.folder / f"results/runs/{name}/model/model.safetensors"
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from forks import run_forks
 
 from moray.model import precision as module
 from moray.model.precision import agreed, autocast, resolve
@@ -30,7 +30,7 @@ def be_one_of_two(rank: int, folder: Path) -> None:
 
 
 def test_workers_of_unequal_machines_compute_in_what_all_can(tmp_path: Path) -> None:
-    spawn(be_one_of_two, (tmp_path,), nprocs=2)  # type: ignore[no-untyped-call]
+    run_forks(be_one_of_two, (tmp_path,), 2)
     assert {(tmp_path / rank).read_text() for rank in "01"} == {"bf16 fp32 fp32"}
 
 

@@ -1,6 +1,8 @@
 """One run, whoever computes it: launchers, strategies and layouts give the same losses."""
 
+import itertools
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from moray.train.loop import train
 from moray.workers.worker import Worker
 
 Jobs = dict[tuple[str, str], Job]
+Train = Callable[[str, tuple[str, ...]], Jobs]
 
 ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp"},
@@ -31,8 +34,15 @@ ENGINES: dict[str, dict[str, Any]] = {
     "zero-2": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 2}},
     "zero-3": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 3}},
 }
+LORA = "2 x 4 x 2 with adapters"
 # Workers, and rows of a micro-batch.
-LAYOUTS = {"1 x 16": (1, 16), "2 x 8": (2, 8), "2 x 4 x 2": (2, 4), "4 x 4": (4, 4)}
+LAYOUTS = {
+    "1 x 16": (1, 16),
+    "2 x 8": (2, 8),
+    "2 x 4 x 2": (2, 4),
+    "4 x 4": (4, 4),
+    LORA: (2, 4),
+}
 RUN = {
     "max_steps": 30,
     "global_batch_size": 16,
@@ -59,59 +69,79 @@ def alone_losses(make_job: Make, alone: Worker) -> dict[str, list[float]]:
     return {"whole": losses(whole), "lora": losses(adapted), "held out": losses(whole, "eval_loss")}
 
 
-def jobs_of(make_job: Make, launcher: str, **changes: Any) -> Jobs:
-    """A job for each engine and layout, and for each engine with adapters on two workers."""
+@pytest.fixture(scope="module")
+def trained(make_job: Make, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Trains every engine in these layouts, all on the same workers, when first asked for them."""
+    jobs: dict[tuple[str, tuple[str, ...]], Jobs] = {}
+
+    def train(launcher: str, layouts: tuple[str, ...]) -> Jobs:
+        if (launcher, layouts) not in jobs:
+            found = jobs[launcher, layouts] = jobs_of(make_job, launcher, layouts)
+            (workers,) = {LAYOUTS[layout][0] for layout in layouts}
+            train_all(list(found.values()), workers, launcher, tmp_path_factory.mktemp(launcher))
+        return jobs[launcher, layouts]
+
+    return train
+
+
+def jobs_of(make_job: Make, launcher: str, layouts: tuple[str, ...]) -> Jobs:
+    """A job for each engine and layout."""
+    # Checkpoints don't depend on the launcher.
+    few = {"save_steps": 30, "save_total_limit": 1} if launcher == "ray" else {}
     jobs: Jobs = {}
     for engine, settings in ENGINES.items():
-        for layout, (_, micro_batch_size) in LAYOUTS.items():
-            keys = RUN | settings | changes | {"micro_batch_size": micro_batch_size}
-            jobs[engine, layout] = make_job(f"{launcher} {engine} {layout}", **keys)
-        keys = RUN | settings | changes | {"micro_batch_size": 4}
-        jobs[engine, "lora"] = make_job(f"{launcher} {engine} lora", adapter=ADAPTER, **keys)
+        for layout in layouts:
+            keys = RUN | settings | few | {"micro_batch_size": LAYOUTS[layout][1]}
+            adapter = ADAPTER if layout == LORA else None
+            name = f"{launcher} {engine} {layout}"
+            jobs[engine, layout] = make_job(name, adapter=adapter, **keys)
     return jobs
 
 
-def on(workers: int, jobs: Jobs) -> list[Job]:
-    return [job for (_, layout), job in jobs.items() if LAYOUTS.get(layout, (2,))[0] == workers]
+# What is trained on one start of the workers.
+SHORT_START = ("torchrun", ("2 x 8",))
+LONG_STARTS = [
+    ("torchrun", ("1 x 16",)),
+    ("torchrun", ("2 x 4 x 2", LORA)),
+    ("torchrun", ("4 x 4",)),
+    ("ray", ("1 x 16",)),
+    ("ray", ("2 x 8", "2 x 4 x 2", LORA)),
+    ("ray", ("4 x 4",)),
+]
 
 
-@pytest.fixture(scope="module")
-def torchrun_jobs(make_job: Make, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
-    jobs, folder = jobs_of(make_job, "torchrun"), tmp_path_factory.mktemp("torchrun")
-    for workers in (1, 2, 4):
-        train_all(on(workers, jobs), workers, "torchrun", folder)
-    return jobs
-
-
-@pytest.fixture(scope="module")
-def ray_jobs(make_job: Make, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
-    # Checkpoints don't depend on the launcher.
-    jobs = jobs_of(make_job, "ray", save_steps=30, save_total_limit=1)
-    folder = tmp_path_factory.mktemp("ray")
-    for workers in (1, 2, 4):
-        train_all(on(workers, jobs), workers, "ray", folder)
-    return jobs
-
-
-@pytest.mark.parametrize("launcher", ["torchrun", "ray"])
+@pytest.mark.parametrize(
+    ("launcher", "layouts"),
+    [SHORT_START, *(pytest.param(*start, marks=pytest.mark.long) for start in LONG_STARTS)],
+)
 def test_losses_are_those_of_a_single_process_at_each_step(
-    launcher: str, alone_losses: dict[str, list[float]], request: pytest.FixtureRequest
+    launcher: str,
+    layouts: tuple[str, ...],
+    trained: Train,
+    alone_losses: dict[str, list[float]],
 ) -> None:
-    jobs: Jobs = request.getfixturevalue(f"{launcher}_jobs")
-    assert len(jobs) == len(ENGINES) * (len(LAYOUTS) + 1)
+    jobs = trained(launcher, layouts)
+    assert len(jobs) == len(ENGINES) * len(layouts)
     for (engine, layout), job in jobs.items():
-        expected = alone_losses["lora" if layout == "lora" else "whole"]
+        expected = alone_losses["lora" if layout == LORA else "whole"]
         assert len(expected) == 30
         assert losses(job) == pytest.approx(expected, rel=1e-5), f"{engine} {layout}"
-        if layout != "lora":
+        if layout != LORA:
             held_out = alone_losses["held out"]
             assert losses(job, "eval_loss") == pytest.approx(held_out, rel=1e-5), engine
 
 
+def test_every_layout_is_trained_under_both_launchers() -> None:
+    for launcher in ("torchrun", "ray"):
+        starts = [layouts for by, layouts in (SHORT_START, *LONG_STARTS) if by == launcher]
+        assert sorted(itertools.chain(*starts)) == sorted(LAYOUTS)
+
+
 @pytest.fixture(scope="module")
-def saved(torchrun_jobs: Jobs) -> Jobs:
+def saved(trained: Train) -> Jobs:
     """Jobs on two workers, those with adapters among them, with their checkpoints."""
-    return {key: job for key, job in torchrun_jobs.items() if key[1] in ("2 x 8", "lora")}
+    jobs = trained("torchrun", ("2 x 8",)) | trained("torchrun", ("2 x 4 x 2", LORA))
+    return {key: job for key, job in jobs.items() if key[1] in ("2 x 8", LORA)}
 
 
 def held_out_loss(model: Any, tokens: Path) -> float:
@@ -122,8 +152,9 @@ def held_out_loss(model: Any, tokens: Path) -> float:
     return float(total) / len(batch.targets)
 
 
+@pytest.mark.long
 def test_exports_have_the_same_held_out_loss(saved: Jobs, small: Path) -> None:
-    for kind, tolerance in (("2 x 8", 1e-5), ("lora", 1e-5)):
+    for kind, tolerance in (("2 x 8", 1e-5), (LORA, 1e-5)):
         found = []
         for (_, layout), job in saved.items():
             if layout == kind:
@@ -135,11 +166,12 @@ def test_exports_have_the_same_held_out_loss(saved: Jobs, small: Path) -> None:
         assert found[0] < 0.99 * before
 
 
+@pytest.mark.long
 def test_merged_adapters_are_base_and_adapters_side_by_side(
     saved: Jobs, small: Path, tmp_path: Path
 ) -> None:
     for (engine, layout), job in saved.items():
-        if layout == "lora":
+        if layout == LORA:
             last = checkpoint.path_of(checkpoint.folder_of(job.work), 30)
             beside = trained_model(small / "model", last, ADAPTER).eval()
             save_adapter(beside, ADAPTER, tmp_path / engine, torch.float32)
@@ -149,6 +181,7 @@ def test_merged_adapters_are_base_and_adapters_side_by_side(
             )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_checkpoint_goes_on_under_any_strategy_on_any_number_of_workers(
     workers: int, saved: Jobs, make_job: Make, tmp_path: Path
@@ -157,7 +190,7 @@ def test_a_checkpoint_goes_on_under_any_strategy_on_any_number_of_workers(
     moved: list[tuple[str, Job, Job]] = []
     for (engine, layout), job in saved.items():
         others = {engine}
-        if workers == 1 and layout != "lora":
+        if workers == 1 and layout != LORA:
             others |= {"ddp", *(ENGINES if engine == "ddp" else ())}
         for other in sorted(others):
             keys = RUN | ENGINES[other] | {"micro_batch_size": 4}

@@ -20,6 +20,8 @@ from moray.stages.tokenize import tokenize
 from moray.tokens.store import StoredSplit
 from moray.train.history import read_history, whole_lines
 
+pytestmark = pytest.mark.long
+
 STEPS = 50
 TRAIN = Train(
     max_steps=STEPS,

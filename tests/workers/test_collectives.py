@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from forks import run_forks
 
 from moray.errors import UserError
 from moray.workers.collectives import from_any_worker, from_first_worker, sum_over_workers
@@ -27,7 +27,7 @@ def be_one_of_two(rank: int, folder: Path) -> None:
 
 
 def test_what_any_worker_says_is_told_to_all(tmp_path: Path) -> None:
-    spawn(be_one_of_two, (tmp_path,), nprocs=2)  # type: ignore[no-untyped-call]
+    run_forks(be_one_of_two, (tmp_path,), 2)
     told = {(tmp_path / rank).read_text() for rank in "01"}
     assert told == {"of 0, of 1, None"}
 

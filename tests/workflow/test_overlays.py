@@ -16,6 +16,9 @@ ANSWERED = [
     {"from": "observation", "value": '{{"sky": "blue"}}'},
     {"from": "gpt", "value": "In {place} the sky is blue."},
 ]
+
+pytestmark = pytest.mark.long
+
 PLACES = [f"place {number}" for number in range(60)]
 
 

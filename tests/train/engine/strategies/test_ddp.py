@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from checkpoints import tensors_of
-from torch.multiprocessing.spawn import spawn
+from forks import run_forks
 
 from moray.train.checkpoints import checkpoint
 from moray.train.history import HISTORY, read_history
@@ -31,7 +31,7 @@ def work(rank: int, world_size: int, store: str, job: Job) -> None:
 
 def train_on(world_size: int, job: Job, folder: Path) -> None:
     store = folder / f"rendezvous-{job.work.name}-{world_size}"
-    spawn(work, (world_size, str(store), job), nprocs=world_size)  # type: ignore[no-untyped-call]
+    run_forks(work, (world_size, str(store), job), world_size)
 
 
 def test_two_workers_have_the_losses_of_one(make_job: Any, alone: Worker, tmp_path: Path) -> None:

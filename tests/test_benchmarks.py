@@ -1,0 +1,102 @@
+"""What is measured runs where only little is installed, and its figures are what they say."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.gpu.contestants import CONTESTANTS, PRODUCTS
+from benchmarks.peak import product_peak, product_sizes
+from benchmarks.table import shares, table
+from transformers import LlamaConfig, LlamaForCausalLM
+
+ROOT = Path(__file__).parents[1]
+
+_WITHOUT = """
+import importlib.abc, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"ray", "snakemake", "evaluate", "s3fs", "deepspeed"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import benchmarks.gpu.__main__
+"""
+
+
+def test_the_gpu_benchmark_imports_neither_ray_nor_snakemake_nor_other_extras() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
+def test_a_dry_run_of_the_gpu_benchmark_measures_every_contestant() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", "--dry-run"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    peak, _, _, _, *rows = done.stdout.splitlines()
+    assert peak.startswith("matrix products alone: ")
+    told = {name: speed for name, speed, *_ in (row.strip("| ").split(" | ") for row in rows)}
+    assert told.keys() == CONTESTANTS.keys() - {PRODUCTS}
+    failed = {name for name, speed in told.items() if not speed.replace(",", "").isdigit()}
+    # What a CPU has no kernels for.
+    assert all("attention" in name or name.endswith("QLoRA") for name in failed), told
+
+
+def test_products_are_those_of_the_model_and_its_head() -> None:
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=50,
+            hidden_size=8,
+            intermediate_size=12,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            tie_word_embeddings=True,
+        )
+    )
+    assert product_sizes(model, 5) == {(5, 8, 8), (5, 8, 12), (5, 12, 8), (5, 8, 50)}
+
+
+def test_the_peak_is_the_arithmetic_of_a_product_over_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock that goes on by a quarter of a second for each product."""
+    calls = 0
+    linear = torch.nn.functional.linear
+
+    def counted(*arguments: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return linear(*arguments)
+
+    monkeypatch.setattr("torch.nn.functional.linear", counted)
+    monkeypatch.setattr(time, "perf_counter", lambda: calls * 0.25)
+    found = product_peak({(2, 3, 5), (4, 8, 16)}, "fp32", torch.device("cpu"))
+    assert found == pytest.approx(2 * 4 * 8 * 16 / 0.25)
+
+
+def test_shares_are_of_the_peak_in_the_same_round() -> None:
+    figures = {"ours": [50.0, 60.0, 10.0], "theirs": [25.0, 20.0, 1.0]}
+    wholes = {"ours": [100.0, 100.0, 20.0], "theirs": [100.0, 100.0, 10.0]}
+    assert shares(figures, wholes) == {"ours": "50% (50%-60%)", "theirs": "20% (10%-25%)"}
+
+
+def test_a_table_has_ratios_within_a_round_and_further_columns() -> None:
+    figures = {"theirs": [100.0, 50.0, 40.0], "ours": [200.0, 200.0, 40.0]}
+    more = {"computes in": {"theirs": "fp32", "ours": "bf16"}}
+    assert table(figures, "tokens/s", "ours", more).splitlines() == [
+        "|  | tokens/s, median | range | ours ÷ it | range | computes in |",
+        "|---|---|---|---|---|---|",
+        "| theirs | 50 | 40-100 | 2.00 | 1.00-4.00 | fp32 |",
+        "| ours | 200 | 40-200 | 1.00 | 1.00-1.00 | bf16 |",
+    ]
