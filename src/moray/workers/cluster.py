@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from moray.config.schema import Ray
+from moray.console import say
 from moray.errors import UserError
 
 _LOCAL = "local"
@@ -81,7 +82,9 @@ def connected(settings: Ray, path: str, streams: bool = False) -> Iterator[bool]
         options["object_store_memory"] = _OBJECT_STORE_BYTES * (4 if streams else 1)
         options["include_dashboard"] = settings.include_dashboard
     with _answering(settings, path):
-        ray.init(address=settings.address, **options)
+        context = ray.init(address=settings.address, **options)
+    if options.get("include_dashboard"):
+        say(f"Ray's dashboard is at http://{context.dashboard_url}")
     try:
         there = ray.cluster_resources()
         wanted = {"GPU": 1.0} | settings.resources_per_worker
