@@ -76,13 +76,18 @@ def test_a_library_that_is_not_installed_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = {"strategy": "deepspeed"}
-    assert found(tmp_path, train=train) == []
-    for name in ("deepspeed", "bitsandbytes"):
+    assert found(tmp_path, train=train, include_dashboard=True) == []
+    for name in ("deepspeed", "bitsandbytes", "aiohttp_cors"):
         monkeypatch.setitem(sys.modules, name, None)
     adapter = Adapter(quantize_base="4bit")
-    assert [str(fault) for fault in found(tmp_path, adapter=adapter, train=train)] == [
+    assert [
+        str(fault)
+        for fault in found(tmp_path, adapter=adapter, train=train, include_dashboard=True)
+    ] == [
         "runs.tuned.train.strategy: got deepspeed, which is not installed; "
         "pip install -e '.[deepspeed]', or choose fsdp2",
+        "runs.tuned.ray.include_dashboard: got true, which needs packages that are not installed; "
+        "pip install -e '.[dashboard]', or set it to false",
         "runs.tuned.adapter.quantize_base: got 4bit, whose library bitsandbytes is not installed; "
         "pip install -e '.[qlora]', or leave it out",
     ]

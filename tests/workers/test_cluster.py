@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,17 @@ def test_an_address_where_no_ray_is_costs_one_line_at_once(host: str) -> None:
             connected(launch_of(Ray(address=address))),
         ):
             pytest.fail("nothing may run")
+
+
+def test_the_dashboard_answers_at_the_address_that_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with connected(Ray(num_workers=1, include_dashboard=True), "runs.tuned.ray"):
+        printed = capsys.readouterr().err
+        told = re.search(r"^Ray's dashboard is at (http://127\.0\.0\.1:\d+)$", printed, re.M)
+        assert told
+        with urllib.request.urlopen(told[1], timeout=60) as page:
+            assert b"Ray Dashboard" in page.read()
 
 
 def test_the_check_needs_no_ray() -> None:

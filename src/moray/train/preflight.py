@@ -135,6 +135,12 @@ def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> 
             "got deepspeed, which is not installed",
             "pip install -e '.[deepspeed]', or choose fsdp2",
         )
+    if ray.include_dashboard and settings.launcher == "ray" and not find_spec("aiohttp_cors"):
+        yield UserError(
+            f"runs.{run}.ray.include_dashboard",
+            "got true, which needs packages that are not installed",
+            "pip install -e '.[dashboard]', or set it to false",
+        )
     if adapter and adapter.quantize_base and not find_spec("bitsandbytes"):
         yield UserError(
             f"runs.{run}.adapter.quantize_base",

@@ -12,6 +12,7 @@ from pathlib import Path
 from moray import machine
 from moray.config.layout import Layout, check_gpus, lay_out, lay_out_here
 from moray.config.schema import Ray
+from moray.console import say
 from moray.errors import UserError
 from moray.workers.launch import Launch, on_this_machine
 
@@ -87,7 +88,7 @@ def connected(launch: Launch) -> Iterator[Layout]:
 def _local_ray(launch: Launch, layout: Layout) -> Iterator[None]:
     import ray
 
-    ray.init(
+    context = ray.init(
         address=_LOCAL,
         log_to_driver=False,
         # The workers may hold all cores: tasks then share them with the workers.
@@ -96,6 +97,8 @@ def _local_ray(launch: Launch, layout: Layout) -> Iterator[None]:
         object_store_memory=_OBJECT_STORE_BYTES * (4 if launch.streams else 1),
         include_dashboard=launch.ray.include_dashboard,
     )
+    if launch.ray.include_dashboard:
+        say(f"Ray's dashboard is at http://{context.dashboard_url}")
     try:
         yield
     finally:

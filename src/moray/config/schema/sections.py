@@ -98,7 +98,9 @@ class Ray(Section):
         description="Folder of checkpoints and run state; on a cluster shared, as `results` is.",
     )
     include_dashboard: bool = execution_only(
-        False, description="Whether a local Ray serves its dashboard."
+        False,
+        description="Whether a local Ray serves its dashboard, at an address that the run prints. "
+        "Needs the optional `dashboard` extra.",
     )
 
     @property
