@@ -85,7 +85,7 @@ def test_an_address_where_no_ray_is_costs_one_line_at_once(host: str) -> None:
 def test_the_dashboard_answers_at_the_address_that_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with connected(Ray(num_workers=1, include_dashboard=True), "runs.tuned.ray"):
+    with connected(launch_of(Ray(num_workers=1, include_dashboard=True))):
         printed = capsys.readouterr().err
         told = re.search(r"^Ray's dashboard is at (http://127\.0\.0\.1:\d+)$", printed, re.M)
         assert told
