@@ -81,6 +81,7 @@ EXECUTED_OTHERWISE: dict[str, Any] = {
     "train.micro_batch_size": 1,
     "train.compile": True,
     "train.attention": "eager",
+    "train.resume_from_checkpoint": "elsewhere/checkpoints/step-00000010",
     "train.stall_timeout": 60.0,
     "train.gradient_checkpointing": True,
     "train.save_steps": 7,
@@ -132,6 +133,26 @@ def test_how_a_run_is_executed_is_told_to_its_stages(executed: dict[str, Any]) -
     for path, value in executed.items():
         section, key = path.split(".")
         assert told[section][key] == value
+
+
+@pytest.mark.parametrize(
+    ("gpus", "train", "evaluate"),
+    [("", (2, 0), (8, 0)), ("0", (1, 1), (1, 1)), ("0,1,2,3", (4, 4), (4, 4))],
+)
+def test_rules_reserve_a_gpu_and_a_core_for_each_worker(
+    gpus: str,
+    train: tuple[int, int],
+    evaluate: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    experiment = experiment_with({})
+    threads, reserved = plan.train_threads, plan.train_gpus
+    assert (threads(experiment, "tuned"), reserved(experiment, "tuned")) == train
+    stages: list[plan.Stage] = ["evaluate", "generate"]
+    for stage in stages:
+        cores = plan.evaluation_threads(experiment, "tuned", stage)
+        assert (cores, plan.evaluation_gpus(experiment, "tuned", stage)) == evaluate
 
 
 def test_training_is_told_its_optimisation_and_the_adapter_if_there_is_one() -> None:

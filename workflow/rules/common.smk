@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import moray
+from moray import machine
 from moray.config import plan
 from moray.config.code import code_digest
 from moray.config.load import load_experiment
@@ -101,6 +102,15 @@ def stop_on_sigterm(runs):
         signal.signal(signal.SIGTERM, stop)
 
 
+def limit_gpus():
+    """Have jobs wait for each other where they need more GPUs than this machine has.
+
+    On the command line, `--resources gpu=N` says otherwise; other executors have their own limits.
+    """
+    if workflow.local_exec and "gpu" not in workflow.global_resources:
+        workflow.register_resource("gpu", len(machine.gpus()))
+
+
 def drop_stale_locks():
     """Remove the locks of a workflow that was killed, so that the same command goes on.
 
@@ -126,6 +136,7 @@ check_package()
 EXPERIMENT, DATASET_FILES, MODEL_FILES = load()
 STORES = {plan.store_name(EXPERIMENT, run): run for run in EXPERIMENT.runs}
 ALIVE = drop_stale_locks()
+limit_gpus()
 
 
 wildcard_constraints:
