@@ -14,6 +14,7 @@ from moray.config.schema import (
     Data,
     Evaluate,
     Experiment,
+    Generate,
     Ray,
     Train,
     execution_keys,
@@ -58,7 +59,13 @@ def test_what_a_stage_depends_on_prints_alike_however_it_was_written(
     assert repr(config_of(load_experiment(written), name)) == repr(config)
 
 
-SECTIONS = {"data": Data(), "train": Train(), "ray": Ray(), "evaluate": Evaluate()}
+SECTIONS = {
+    "data": Data(),
+    "train": Train(),
+    "ray": Ray(),
+    "evaluate": Evaluate(),
+    "generate": Generate(),
+}
 EXECUTION = {
     f"{section}.{key}" for section, model in SECTIONS.items() for key in execution_keys(model)
 }

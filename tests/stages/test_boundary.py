@@ -54,7 +54,7 @@ def test_what_a_stage_prints_goes_to_the_log_and_what_it_says_to_both(tmp_path: 
         ),
         ("ValueError('first\\nsecond')", "error: ValueError: first; the trace is in {log}\n"),
         ("KeyError('x')", "error: KeyError: 'x'; the trace is in {log}\n"),
-        ("AssertionError", "error: AssertionError: ; the trace is in {log}\n"),
+        ("AssertionError", "error: AssertionError; the trace is in {log}\n"),
     ],
 )
 def test_a_failure_costs_one_line_and_its_trace_is_logged(

@@ -45,7 +45,9 @@ def stage(log: str | Path) -> Iterator[None]:
                 file = getattr(error, "filename", None) or "the disk"
                 say(f"error: {file}: got a full disk; free some and run the same command again")
                 sys.exit(1)
-            say(f"error: {type(error).__name__}: {first_line(error)}; the trace is in {log}")
+            name, text = type(error).__name__, first_line(error)
+            what = name if text == name else f"{name}: {text}"
+            say(f"error: {what}; the trace is in {log}")
             sys.exit(1)
 
 

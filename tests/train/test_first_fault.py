@@ -1,0 +1,70 @@
+"""A fault of one of two workers, wherever it happens, ends the other, which waits for it."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import Make
+
+from moray.config.schema import Ray
+from moray.errors import UserError
+from moray.train.job import Job
+from moray.workers.launch import Launch
+from moray.workers.run import run_on_workers
+from moray.workers.worker import Worker
+
+# What the loop calls in each phase.
+PHASES = {
+    "building": "build",
+    "reading rows": "from_memory",
+    "a step": "gradients",
+    "evaluation": "held_out_loss",
+    "saving": "Saver.save",
+}
+# Of steps that succeed before.
+CALLS_BEFORE = {"a step": 3, "saving": 1}
+
+
+def train_with_a_fault(arguments: tuple[Job, str], worker: Worker) -> Any:
+    """Train, but on the second worker fail in a phase."""
+    from moray.train import loop
+
+    job, phase = arguments
+    if worker.rank == 1:
+        name, _, method = PHASES[phase].partition(".")
+        owner, attribute = (getattr(loop, name), method) if method else (loop, name)
+        left = CALLS_BEFORE.get(phase, 0)
+        original: Callable[..., Any] = getattr(owner, attribute)
+
+        def faulty(*positional: Any, **named: Any) -> Any:
+            nonlocal left
+            if left:
+                left -= 1
+                return original(*positional, **named)
+            with (job.work / "attempts").open("a") as file:
+                file.write("x")
+            raise UserError("a.key", f"fails in {phase}", "set it right")
+
+        setattr(owner, attribute, faulty)
+    return loop.train(job, worker)
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [pytest.param(phase, marks=[] if phase == "a step" else pytest.mark.long) for phase in PHASES],
+)
+def test_the_first_fault_of_a_worker_ends_both_without_a_retry(
+    phase: str, make_job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one would wait for an hour, and a retry would be a second attempt."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent)]))
+    job = dataclasses.replace(make_job(), threads=1)
+    launch = Launch(
+        Ray(num_workers=2, max_failures=3), "runs.name.ray", job.work, "torchrun", timeout=3600
+    )
+    with pytest.raises(UserError, match=f"^a.key: fails in {phase}; set it right$"):
+        run_on_workers(train_with_a_fault, (job, phase), launch)
+    assert (job.work / "attempts").read_text() == "x"
