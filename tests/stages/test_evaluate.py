@@ -78,3 +78,16 @@ def test_a_missing_model_leaves_nothing_behind(
     with pytest.raises(UserError, match="got no causal language model"):
         run(tuned_folder, tmp_path / "missing", store, tmp_path / "eval.json")
     assert not (tmp_path / "eval.json").exists()
+
+
+def test_intervals_follow_confidence_and_resamplings(
+    tmp_path: Path, model_folder: Path, tuned_folder: Path, store: Path
+) -> None:
+    def interval(**cfg: Any) -> tuple[float, float]:
+        result = run(model_folder, tuned_folder, store, tmp_path / "eval.json", **cfg)
+        loss = result["tuned"]["loss"]
+        return loss["low"], loss["high"]
+
+    narrow, wide = interval(confidence=0.5), interval(confidence=0.99)
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+    assert interval(bootstrap_samples=20) != interval(bootstrap_samples=21)
