@@ -1,13 +1,12 @@
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import BaseModel
+from schema_keys import KEYS
 
 from moray.config import reference
 from moray.config.load import load_experiment
@@ -15,20 +14,6 @@ from moray.config.schema import Experiment, Run, Sections, Train, execution_keys
 
 ROOT = Path(__file__).parents[2]
 FILES = {"docs/configuration.md": reference.markdown, "config/schema.json": reference.json_schema}
-
-
-def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """All models that the schema consists of, from this one down."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-        for field in annotation.model_fields.values():
-            yield from models_in(field.annotation)
-    for argument in get_args(annotation):
-        yield from models_in(argument)
-
-
-MODELS = dict.fromkeys(models_in(Experiment))
-KEYS = [(model, key) for model in MODELS for key in model.model_fields]
 
 
 @pytest.mark.parametrize("file", FILES)

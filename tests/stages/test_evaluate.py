@@ -116,3 +116,16 @@ def test_a_fault_of_a_worker_costs_one_line(
     missing, output = tmp_path / "missing", tmp_path / "eval.json"
     with pytest.raises(UserError, match="got no causal language model"):
         evaluate("tuned", model_folder, missing, store, output, CFG, execution)
+
+
+def test_intervals_follow_confidence_and_resamplings(
+    tmp_path: Path, model_folder: Path, tuned_folder: Path, store: Path
+) -> None:
+    def interval(**cfg: Any) -> tuple[float, float]:
+        result = run(model_folder, tuned_folder, store, tmp_path / "eval.json", **cfg)
+        loss = result["tuned"]["loss"]
+        return loss["low"], loss["high"]
+
+    narrow, wide = interval(confidence=0.5), interval(confidence=0.99)
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+    assert interval(bootstrap_samples=20) != interval(bootstrap_samples=21)

@@ -205,3 +205,28 @@ def test_what_is_in_force_is_written_beside_the_samples(
         "temperature": 0.0,
         "top_p": 1.0,
     }
+
+
+def test_sampling_follows_its_keys(tmp_path: Path, model_folder: Path, pairs: Path) -> None:
+    def written(**cfg: Any) -> list[str]:
+        keys = {"format": "prompt-completion", "max_new_tokens": 32, **cfg}
+        samples = run(model_folder, model_folder, pairs, tmp_path / "samples.jsonl", **keys)
+        return [sample["tuned"] for sample in samples]
+
+    likeliest, drawn = written(), written(temperature=1.0)
+    assert likeliest != drawn
+    assert written(temperature=1.0, seed=1) != drawn
+    assert written(temperature=1.0, top_p=1e-6) == likeliest
+
+
+def test_a_prompt_of_text_has_so_many_tokens(
+    tmp_path: Path, model_folder: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    rows = [(split, Document(text="return value for " * 20)) for split in ("train", "test")]
+    write_dataset(tmp_path / "texts", iter(rows), "text", {})
+    file = tmp_path / "texts/test.parquet"
+    for count in (5, 9):
+        first, *_ = run(
+            model_folder, model_folder, file, tmp_path / "samples.jsonl", prompt_tokens=count
+        )
+        assert len(tokenizer(first["prompt"])["input_ids"]) == count
