@@ -12,8 +12,8 @@ finetune eval generate: $(READY)
 	snakemake --cores all $@
 
 # Two at a time, which even two cores have room for: half of the time, tests wait for processes.
-# tests/conftest.py groups tests that share what takes long to make.
-PYTEST := python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+# Files stay whole, because the tests of one share what takes long to make, and keep their order.
+PYTEST := python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test: $(READY_DEV)
 	$(PYTEST)

@@ -46,15 +46,11 @@ def _texts(count: int, seed: int) -> list[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group tests that share what takes long to make: a workflow that has run, or else a file's.
+    """Begin with what takes longest, so that two processes end at about the same time.
 
-    pytest-xdist's `--dist loadgroup` gives a group to one process. What takes longest comes first,
-    so that the last group to be given away is a short one. What needs a GPU is skipped without.
+    What needs a GPU is skipped without one.
     """
     for item in items:
-        of_workflow = "finished" in getattr(item, "fixturenames", ())
-        group = "workflow" if of_workflow else item.path.as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
     rank = {folder: number for number, folder in enumerate(_SLOWEST_FIRST)}

@@ -1,5 +1,7 @@
 """Projects to run the workflow in."""
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -8,11 +10,22 @@ from project import Project
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project whose whole workflow has run. Tests leave it as they found it."""
-    project = Project.create(tmp_path_factory.mktemp("workflow") / "project")
-    done = project.snakemake("--cores", "8", "eval", "generate")
-    assert done.returncode == 0, done.stderr
-    return project
+    """A project whose whole workflow has run. Tests leave it as they found it.
+
+    It is made once for all processes of pytest-xdist, whose temporary folders lie in one.
+    """
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "finished"
+    with (shared / "finished.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            project = Project.create(tmp_path_factory.mktemp("workflow") / "project")
+            done = project.snakemake("--cores", "8", "eval", "generate")
+            assert done.returncode == 0, done.stderr
+            project.folder.rename(folder)
+    return Project(folder)
 
 
 @pytest.fixture
