@@ -90,9 +90,8 @@ def test_the_memory_of_a_gpu_is_told_too(job: Job) -> None:
     worker = replace(PLACE, device=torch.device("cuda", 1))
     with pytest.raises(torch.OutOfMemoryError), explained(job, worker):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 1 has")
-    assert (
-        "memory of worker 3 (cuda: CUDA out of memory. Tried to allocate 2.00 GiB.); "
-        in (told(job))
+    assert "memory of worker 3 (cuda: CUDA out of memory. Tried to allocate 2.00 GiB.); " in (
+        told(job)
     )
 
 
