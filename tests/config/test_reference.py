@@ -102,7 +102,7 @@ def test_the_keys_that_re_run_nothing_are_listed() -> None:
     listed = {key for key in Train.model_fields if f"`{key}`" in sentence}
     assert listed == set(execution_keys(Train()))
     assert "`loader`, `stream_from` of `data`; " in sentence
-    assert "of `train`; all of `ray`; `batch_size` of `evaluate`." in sentence
+    assert "of `train`; all of `ray`; `num_workers`, `batch_size` of `evaluate`; " in sentence
 
 
 def test_the_example_in_the_reference_is_sound() -> None:

@@ -40,7 +40,7 @@ _EXPECTED = {
 
 # How pydantic spells the branches of the unions in the schema.
 _BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str", "list[str]"}
-_BRANCHES |= {"literal['auto']", "literal['all-linear']", "[key]"}
+_BRANCHES |= {"literal['auto']", "literal['all-linear']", "constrained-int", "[key]"}
 
 # In these, it puts the source of an entry after the entry's name; a source may be named like
 # one of its own keys.

@@ -109,9 +109,8 @@ class Train(Section):
         description="How attention is computed; the result differs by rounding. `sdpa`: PyTorch's "
         "`scaled_dot_product_attention`. `eager`: plain matrix products. `varlen`: PyTorch's "
         "`varlen_attn`, and `flex`: its compiled `flex_attention`, both without a mask of every "
-        "pair of tokens, on GPUs alone (not tried yet). `auto`: on a GPU `varlen` where the model "
-        "and the precision allow it, else `sdpa`; on a CPU `eager` where blocks are compiled and "
-        "rows have at most 512 tokens, else `sdpa`.",
+        "pair of tokens, on GPUs alone (not tried yet). `auto`: `sdpa`; on a CPU `eager` where "
+        "blocks are compiled and rows have at most 512 tokens.",
     )
     deterministic: bool = Field(
         False,

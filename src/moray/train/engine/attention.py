@@ -43,17 +43,19 @@ def choose_attention(
         if asked != "auto":
             raise needs_gpu("train.attention", asked)
         return "eager" if compiled and block_size <= _PLAIN_ATTENTION_TOKENS else None
-    kind = "varlen" if asked == "auto" else asked
-    fault = fault_of_kernel(model, _NAMES[kind])
-    if kind == "varlen":
+    if asked == "auto":
+        # Until `varlen` and `flex` have been measured on a GPU.
+        return None
+    fault = fault_of_kernel(model, _NAMES[asked])
+    if asked == "varlen":
         fault = fault or _fault_of_device(settings, device)
-    if fault and asked != "auto":
+    if fault:
         raise UserError(
             "train.attention",
             f"{asked} can't be used with this model of type {model.config.model_type}: {fault}",
             "set it to auto or sdpa",
         )
-    return None if fault else kind
+    return asked
 
 
 def use_attention(model: PreTrainedModel, kind: str | None) -> None:
