@@ -1,11 +1,11 @@
-"""Errors that a user can cause and correct, in one line each."""
+"""Errors that a user can cause and fix, in one line each."""
 
 
 class UserError(Exception):
     """`path: problem; remedy`: where it is, what is wrong, what to do.
 
     Args:
-        path: the config key (dotted) or the file that is at fault.
+        path: the config key (dotted) or the file with the error.
         problem: what was found and what was expected.
         remedy: what the user can do about it.
     """
@@ -21,7 +21,7 @@ class UserError(Exception):
 
 
 class ConfigError(Exception):
-    """All that is wrong with a config, one line for each fault."""
+    """Every fault of a config, one line each."""
 
     def __init__(self, problems: list[UserError]) -> None:
         super().__init__(problems)

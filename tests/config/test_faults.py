@@ -113,8 +113,8 @@ FAULTS: list[tuple[str, object, str]] = [
         {"train": "a", "test": ["b", 3]},
         "datasets.notes.path.test.1: got 3, expected text; see datasets in docs/configuration.md",
     ),
-    ("datasets.notes.path", {"test": "a"}, "datasets.notes.path.train: missing, expected a value"),
-    ("datasets.notes.path", {}, "datasets.notes.path.train: missing, expected a value; add it, "),
+    ("datasets.notes.path", {"test": "a"}, "datasets.notes.path.train: missing; add it, "),
+    ("datasets.notes.path", {}, "datasets.notes.path.train: missing; add it, "),
     ("datasets.notes.path", {"train": []}, "datasets.notes.path.train: got [], expected text or "),
     (
         "datasets.x",
@@ -125,7 +125,7 @@ FAULTS: list[tuple[str, object, str]] = [
         (
             "datasets.x",
             {**URL, "url": url},
-            "datasets.x.url: got an address with credentials in it, expected one without: what ",
+            "datasets.x.url: the URL contains credentials, and the config is written to logs ",
         )
         for url in (
             "https://me:secret@host/a.csv",
@@ -154,7 +154,11 @@ FAULTS: list[tuple[str, object, str]] = [
         "datasets.x.split.train: got ['a'], expected text; see ",
     ),
     ("datasets.x", {**HUB, "split": 3}, "datasets.x.split: got 3, expected text or a mapping; "),
-    ("datasets.x", {**HUB, "split": {"test": "a"}}, "datasets.x.split.train: missing, expected "),
+    (
+        "datasets.x",
+        {**HUB, "split": {"test": "a"}},
+        "datasets.x.split.train: missing; add it, see ",
+    ),
     # Values out of range.
     (
         "defaults.train.learning_rate",
@@ -204,12 +208,12 @@ FAULTS: list[tuple[str, object, str]] = [
         "datasets.notes.source: got 'file', expected one of 'python-stdlib', 'files'",
     ),
     # What has to be there.
-    ("datasets.x", {"source": "files"}, "datasets.x.path: missing, expected a value; add it, see "),
-    ("datasets.x", {"path": "x"}, "datasets.x.source: missing, expected a value; add it, see "),
-    ("models.x", {"source": "path"}, "models.x.path: missing, expected a value; add it, see mo"),
-    ("models.x", {"source": "scratch"}, "models.x.tokenizer: missing, expected a value; add it, "),
-    ("runs.x", {"model": "tiny"}, "runs.x.dataset: missing, expected a value; add it, see runs "),
-    ("runs.tuned.model", {}, "runs.tuned.model.run: missing, expected a value; add it, see runs "),
+    ("datasets.x", {"source": "files"}, "datasets.x.path: missing; add it, see "),
+    ("datasets.x", {"path": "x"}, "datasets.x.source: missing; add it, see "),
+    ("models.x", {"source": "path"}, "models.x.path: missing; add it, see mo"),
+    ("models.x", {"source": "scratch"}, "models.x.tokenizer: missing; add it, "),
+    ("runs.x", {"model": "tiny"}, "runs.x.dataset: missing; add it, see runs "),
+    ("runs.tuned.model", {}, "runs.tuned.model.run: missing; add it, see runs "),
     # Text of another form.
     ("models.x", {**HUB, "revision": "main"}, "models.x.revision: got 'main', expected text of "),
     ("models.x", {**HUB, "repo_id": "a/b/c"}, "models.x.repo_id: got 'a/b/c', expected text of "),
@@ -243,10 +247,10 @@ FAULTS: list[tuple[str, object, str]] = [
     (
         "runs.base.model",
         {"run": "base"},
-        "runs.base.model.run: got a circle (base <- base), expected a chain that ends in a model; "
-        "let one of these runs start from a name under models",
+        "runs.base.model.run: runs form a cycle (base <- base); start one of them from a name "
+        "under models",
     ),
-    ("datasets.x", {"source": "synthetic"}, "datasets.x.size_gb: missing, expected a value; "),
+    ("datasets.x", {"source": "synthetic"}, "datasets.x.size_gb: missing; "),
     ("datasets.x", {**MADE_UP, "size_gb": 0}, "datasets.x.size_gb: got 0, expected more than 0; "),
     ("datasets.x", {**URL, "sha256": "abc"}, "datasets.x.sha256: got 'abc', expected text of the "),
     ("datasets.x", {**HUB, "revision": "main"}, "datasets.x.revision: got 'main', expected text "),
@@ -254,28 +258,28 @@ FAULTS: list[tuple[str, object, str]] = [
     (
         "datasets.x",
         {**TABLE, "columns": {"txt": "body"}},
-        "datasets.x.columns.txt: got a column that format text doesn't have, expected text; "
+        "datasets.x.columns.txt: format text doesn't have this column, only text; "
         "rename the key or change the format",
     ),
     (
         "datasets.x",
         {**HUB, "format": "instruction", "columns": {"prompt": "q"}},
-        "datasets.x.columns.prompt: got a column that format instruction doesn't have, "
-        "expected instruction, input, output, system; rename the key or change the format",
+        "datasets.x.columns.prompt: format instruction doesn't have this column, only "
+        "instruction, input, output, system; rename the key or change the format",
     ),
     ("datasets.x", {**TABLE, "columns": {"text": 3}}, "datasets.x.columns.text: got 3, expected t"),
     (
         "datasets.x",
         {**TABLE, "system": "Be brief."},
-        "datasets.x.system: got a system prompt with format text, expected format instruction or "
-        "messages; remove it or change the format",
+        "datasets.x.system: a system prompt needs format: instruction or messages, got format: "
+        "text; remove it or change the format",
     ),
     *(
         (
             "datasets.x",
             {**URL, "url": url, "sha256": "0" * 64},
-            "datasets.x.sha256: got a digest for 2 URLs, expected one URL; "
-            "remove it, or make a dataset of each",
+            "datasets.x.sha256: got one digest for 2 URLs, expected a single URL; "
+            "remove it, or make each URL a dataset",
         )
         for url in (["a", "b"], {"train": "a", "test": "b"})
     ),
@@ -283,8 +287,8 @@ FAULTS: list[tuple[str, object, str]] = [
         (
             f"{section}.data.{key}",
             value,
-            f"{section}.data.{key}: got {value} with loader: memory, expected loader: stream; "
-            "change either",
+            f"{section}.data.{key}: {value} needs loader: stream, got loader: memory; "
+            "change one of them",
         )
         for section in ("defaults", "runs.tuned")
         for key, value in (("tokenize", "on-the-fly"), ("stream_from", "s3://bucket/folder"))
@@ -292,43 +296,43 @@ FAULTS: list[tuple[str, object, str]] = [
     (
         "defaults.data",
         {**ON_THE_FLY, "loader": "stream", "stream_from": "s3://bucket/folder"},
-        "defaults.data.stream_from: got a folder with tokenize: on-the-fly, expected tokenize: "
-        "ahead, which writes what can be streamed; change either",
+        "defaults.data.stream_from: needs tokenize: ahead, because tokenize: on-the-fly stores "
+        "no tokens to copy; change one of them",
     ),
     (
         "models.tiny.hidden_size",
         250,
         "models.tiny.hidden_size: got 250, expected an even multiple of num_attention_heads (4); "
-        "change either",
+        "change one of them",
     ),
     (
         "models.tiny.num_key_value_heads",
         3,
         "models.tiny.num_key_value_heads: got 3, expected a divisor of num_attention_heads (4); "
-        "change either",
+        "change one of them",
     ),
     (
         "datasets.x",
         TAIL,
-        "datasets.x.split_by: got tail with format prompt-completion, expected format text; "
+        "datasets.x.split_by: tail needs format: text, got format: prompt-completion; "
         "set split_by: hash",
     ),
     (
         "runs.base.ray.num_workers",
         3,
         "runs.base.train.global_batch_size: got 16, expected a multiple of ray.num_workers (3); "
-        "change either",
+        "change one of them",
     ),
     (
         "runs.tuned.data.block_size",
         2048,
         "runs.tuned.data.block_size: got 2048, expected at most max_position_embeddings of its "
-        "model (1024); change either",
+        "model (1024); change one of them",
     ),
     (
         "datasets.modules.test_share",
         0,
-        "datasets.modules.test_share: got 0, expected a share of test rows for run base",
+        "datasets.modules.test_share: got 0, but run base needs test rows for its evaluation",
     ),
 ]
 

@@ -50,7 +50,7 @@ FAULTS: list[tuple[str, object, str]] = [
             f"{section}.ray.storage_path",
             address,
             f"got {address.partition('//')[0]}//…, expected a folder that all workers share; "
-            "mount the store and give the folder",
+            "mount the object store and set the mounted folder",
         )
         for section in ("defaults", "runs.tuned")
         for address in ("s3://bucket/state", "gs://key:secret@bucket", "file:///state")
@@ -85,8 +85,8 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
                 f"{section}.train.deepspeed.zero_stage": stage,
             },
             f"{section}.train.deepspeed.offload_parameters",
-            f"got true with zero_stage: {stage}, expected zero_stage: 3, which alone spreads "
-            "parameters; change either",
+            "true needs zero_stage: 3, the only one that shards parameters, got zero_stage: "
+            f"{stage}; change one of them",
         )
         for section in ("defaults", "runs.tuned")
         for stage in (1, 2)
@@ -101,22 +101,21 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
                 }
             },
             f"{section}.train.decay_ratio",
-            "got 0.8 beside warmup_ratio 0.3, expected at most 1 in all; lower either",
+            "got 0.8 with warmup_ratio 0.3, expected a sum of at most 1; lower one of them",
         )
         for section in ("defaults", "runs.tuned")
     ),
     (
         {f"{TRAIN}.launcher": "torchrun", "runs.tuned.data.loader": "stream"},
         f"{TRAIN}.launcher",
-        "got torchrun with data.loader: stream, expected loader: memory, because Ray Data "
-        "streams; change either",
+        "torchrun can't be combined with data.loader: stream, which needs Ray Data; change one of "
+        "them",
     ),
     *(
         (
             {f"{section}.ray": {"use_gpu": False, "resources_per_worker": {"GPU": 0.5}}},
             f"{section}.ray.resources_per_worker.GPU",
-            "got 0.5 with use_gpu: false, expected none; leave it out, or set use_gpu to true or "
-            "auto",
+            "got 0.5, but use_gpu is false; remove it, or set use_gpu to true or auto",
         )
         for section in ("defaults", "runs.tuned")
     ),
@@ -132,7 +131,7 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     (
         {f"{ADAPTER}.base_dtype": "bf16", f"{TRAIN}.precision": "fp32"},
         f"{ADAPTER}.base_dtype",
-        "bf16 weights can't be computed with in train.precision: fp32; change either",
+        "bf16 weights can't be combined with train.precision: fp32; change one of them",
     ),
     (
         {
@@ -141,13 +140,14 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
             "runs.base.export.merge_adapter": False,
         },
         f"{ADAPTER}.quantize_base",
-        "4bit can't be combined with a start that is an adapter alone (run base), which can't be "
+        "4bit can't be used here, because run base exports only its adapter, which can't be "
         "merged into 4-bit weights; set export.merge_adapter: true in run base",
     ),
     (
         {f"{TRAIN}.attention": "varlen", f"{TRAIN}.precision": "fp32"},
         f"{TRAIN}.attention",
-        "varlen computes in bf16, which train.precision: fp32 excludes; change either",
+        "varlen computes in bf16, so it can't be combined with train.precision: fp32; change one "
+        "of them",
     ),
     (
         {f"{TRAIN}.attention": "flex", f"{TRAIN}.deterministic": True},
@@ -159,7 +159,7 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         {f"{ADAPTER}.quantize_base": "4bit", f"{TRAIN}.deterministic": True},
         f"{TRAIN}.deterministic",
         "bitsandbytes, which adapter.quantize_base needs, doesn't document that its kernels are "
-        "deterministic; set either to its default",
+        "deterministic; set one of them to its default",
     ),
     (
         {f"{TRAIN}.strategy": "deepspeed", f"{TRAIN}.deterministic": True},
@@ -225,4 +225,4 @@ def test_a_best_step_needs_a_validation_split(key: dict[str, Any]) -> None:
     without = {"datasets.functions.validation_share": 0, "datasets.functions.test_share": 0.1}
     keys = {f"runs.tuned.train.{name}": value for name, value in key.items()}
     (told,) = faults(without | keys)
-    assert told.startswith("datasets.functions.validation_share: got 0, expected a share of ")
+    assert told.startswith("datasets.functions.validation_share: got 0, but run tuned needs ")

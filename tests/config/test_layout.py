@@ -41,9 +41,9 @@ def test_one_core_gets_one_worker() -> None:
         (
             {"num_workers": 2},
             1,
-            "using the CPU: 2 workers need a GPU each, and there are 1; set",
+            "using the CPU: 2 workers need a GPU each, available: 1; set ",
         ),
-        ({}, 6, "using 4 of 6 GPUs: more workers don't divide 16 rows evenly"),
+        ({}, 6, "using 4 of 6 GPUs: more workers wouldn't divide 16 rows evenly"),
         ({"num_workers": 1}, 2, "using 1 of 2 GPUs, because ray.num_workers is 1"),
     ],
 )
@@ -62,5 +62,5 @@ def test_nothing_is_said_where_all_are_used_or_none_is_wanted(
 
 def test_too_few_gpus_cost_one_line() -> None:
     layout = lay_out(Ray(num_workers=2, use_gpu=True), cores=16, gpus=1)
-    with pytest.raises(UserError, match=r"^runs.x.ray.use_gpu: true for 2 workers needs 2 GPUs, "):
+    with pytest.raises(UserError, match=r"^runs.x.ray.use_gpu: true with 2 workers needs 2 GPUs, "):
         check_gpus(layout, 1, "runs.x.ray")

@@ -88,7 +88,6 @@ EXECUTED_OTHERWISE: dict[str, Any] = {
     "train.micro_batch_size": 1,
     "train.compile": True,
     "train.attention": "eager",
-    "train.resume_from_checkpoint": "elsewhere/checkpoints/step-00000010",
     "train.stall_timeout": 60.0,
     "train.gradient_checkpointing": True,
     "train.save_steps": 7,
@@ -366,8 +365,8 @@ def test_a_dataset_whose_files_are_missing_is_told_before_anything_starts(
     with pytest.raises(UserError) as caught:
         plan.dataset_files(experiment_with({"datasets.notes.path": paths}), "notes")
     assert str(caught.value) == (
-        f"datasets.notes.path: got {missing}, expected a file or a glob that matches files; "
-        "check the path, which is relative to the working directory"
+        f"datasets.notes.path: no file matches {missing}; check the path; it is relative to the "
+        "working directory"
     )
 
 
@@ -379,8 +378,8 @@ def test_braces_in_the_name_of_a_file_are_refused(notes: Path, name: str) -> Non
     with pytest.raises(UserError) as caught:
         plan.dataset_files(experiment_with({"datasets.notes.path": "notes/**/*.txt"}), "notes")
     assert str(caught.value) == (
-        f"datasets.notes.path: got notes/{name}, expected a name without braces, which stand for "
-        "something in rules; rename it"
+        f"datasets.notes.path: notes/{name} contains braces, which Snakemake reads as wildcards; "
+        "rename the file"
     )
 
 
@@ -418,8 +417,8 @@ def test_braces_in_the_name_of_a_model_s_file_are_refused(notes: Path, name: str
     with pytest.raises(UserError) as caught:
         plan.model_files(experiment_with({}), "folder")
     assert str(caught.value) == (
-        f"models.folder.path: got models/folder/{name}, expected a name without braces, which "
-        "stand for something in rules; rename it"
+        f"models.folder.path: models/folder/{name} contains braces, which Snakemake reads as "
+        "wildcards; rename the file"
     )
 
 
@@ -429,7 +428,7 @@ def test_a_model_whose_folder_is_missing_is_told_before_anything_starts() -> Non
         plan.model_files(experiment_with({}), "folder")
     assert str(caught.value) == (
         "models.folder.path: got models/folder, expected a folder with a config.json; "
-        "check the path, which is relative to the working directory"
+        "check the path; it is relative to the working directory"
     )
 
 

@@ -11,9 +11,9 @@ from moray.config.load import load_experiment
 
 STREAM = {"loader": "stream"}
 TOLD = (
-    "got an address with credentials in it, expected one without: what the config says is written "
-    "to logs and records; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://, or write "
-    '~/.netrc and set FSSPEC_HTTPS=\'{"client_kwargs": {"trust_env": true}}\' for https://'
+    "the URL contains credentials, and the config is written to logs and records; remove them; for "
+    "s3:// set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for https:// write ~/.netrc and set "
+    'FSSPEC_HTTPS=\'{"client_kwargs": {"trust_env": true}}\''
 )
 ADDRESSES = [
     "https://user:secret@host/a.csv",
@@ -101,7 +101,7 @@ def test_no_fault_repeats_credentials_that_are_where_they_do_not_belong(
 def test_a_file_is_no_address() -> None:
     for path in ("https://host/a.csv", {"train": "a", "test": ["s3://bucket/a.csv"]}):
         assert faults({"datasets.x": {**TABLE, "path": path}}) == [
-            "datasets.x.path: got an address, expected paths of files; set source: url"
+            "datasets.x.path: got a URL, expected file paths; set source: url"
         ]
 
 

@@ -41,8 +41,7 @@ def test_a_config_that_is_not_utf_8_costs_one_line(fresh: Project) -> None:
     told = [text for text in done.stderr.splitlines() if "profile" not in text]
     number = fresh.config.read_bytes().count(b"\n")
     assert told == [
-        f"config/config.yaml, line {number}: got the byte 0xe9, which is not UTF-8; save the file "
-        "as UTF-8"
+        f"config/config.yaml, line {number}: byte 0xe9 is not valid UTF-8; save the file as UTF-8"
     ]
 
 

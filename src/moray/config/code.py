@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# The schema checks what a user wrote, and stages get all of its values in `cfg`; the other two
-# print messages.
+# The schema only checks the config, and stages get all of its values in `cfg`; the other two print
+# messages.
 _NO_EFFECT = ("moray.config.schema", "moray.errors", "moray.console")
 
 _HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -17,8 +17,7 @@ _HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunction
 def code_digest(script: Path, source: Path) -> str:
     """Digest of the code that a stage's result depends on, hexadecimal, 16 digits.
 
-    A digest of what the code means: comments, docstrings, formatting, and the files' places and
-    times don't count.
+    Comments, docstrings, formatting, and the files' locations and times don't change it.
     """
     digest = hashlib.sha256()
     for path in code_of(script, source):
@@ -93,7 +92,7 @@ def _spell(value: Any, put: Callable[[str], None]) -> None:
         put(type(value).__name__)
         for name in value._fields:
             field = getattr(value, name)
-            # Whether a name is read or written follows from where it stands.
+            # Whether a name is read or written follows from its position.
             if name == "ctx" or field is None or field == []:
                 continue
             put(name)

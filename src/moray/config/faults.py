@@ -1,4 +1,4 @@
-"""Validation errors of pydantic in the words of someone who wrote the config."""
+"""Turn pydantic's validation errors into messages about the config as the user wrote it."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -38,12 +38,12 @@ _EXPECTED = {
     "union_tag_not_found": "a value",
 }
 
-# How pydantic spells the branches of the unions in the schema.
+# Pydantic's names for the branches of the unions in the schema.
 _BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str", "list[str]"}
 _BRANCHES |= {"literal['auto']", "literal['all-linear']", "constrained-int", "[key]"}
 
-# In these, it puts the source of an entry after the entry's name; a source may be named like
-# one of its own keys.
+# In these sections, pydantic puts the source of an entry after its name. A source can have the same
+# name as one of its own keys.
 _BY_SOURCE = ("datasets", "models")
 
 
@@ -51,31 +51,31 @@ def describe(error: ValidationError, written: Mapping[str, Any]) -> list[UserErr
     """One fault for each place in the config that is wrong.
 
     Args:
-        error: what validating the config, with `defaults` filled into the runs, gave.
-        written: the config before that, so that a fault in `defaults` is told once.
+        error: from validating the config with `defaults` filled into the runs.
+        written: the config before that, so that a fault in `defaults` is reported once.
     """
     faults: dict[str, list[ErrorDetails]] = {}
     details = error.errors(include_url=False)
     defaults = [(d["loc"][1:], d["msg"]) for d in details if d["loc"][:1] == ("defaults",)]
     for detail in details:
-        path, stands_there = _locate(detail, written)
-        # Where keys of the defaults are at odds, they are so in each run that adds to them.
+        path, is_written = _locate(detail, written)
+        # Keys that conflict in the defaults also conflict in each run that adds to them.
         inherited = (detail["loc"][2:], detail["msg"]) in defaults
-        if stands_there and not (detail["type"] == "value_error" and inherited):
+        if is_written and not (detail["type"] == "value_error" and inherited):
             faults.setdefault(path, []).append(detail)
     return [
         _fault(path, details)
         for path, details in faults.items()
-        # Where a branch of a union fits well enough to be looked into, the other branches
-        # have nothing to say.
+        # If the error is inside one branch of a union, the errors of the other branches don't
+        # matter.
         if not any(other.startswith(f"{path}.") for other in faults)
     ]
 
 
 def _locate(detail: ErrorDetails, written: Any) -> tuple[str, bool]:
-    """The dotted path as written, and whether it is the user's own text that is at fault.
+    """The dotted path as written, and whether the fault is in what the user wrote.
 
-    Pydantic puts names of union branches between the keys; they are dropped.
+    Pydantic puts the names of union branches between the keys; they are dropped.
     """
     node: Any = written
     path: list[str] = []
@@ -115,7 +115,7 @@ def _fault(path: str, details: list[ErrorDetails]) -> UserError:
     where = f"{section} in " if section in Experiment.model_fields else ""
     remedy = f"see {where}docs/configuration.md"
     if detail["type"] in ("missing", "union_tag_not_found"):
-        return UserError(path, f"missing, expected {expected}", f"add it, {remedy}")
+        return UserError(path, "missing", f"add it, {remedy}")
     value = detail["input"]
     if detail["type"] == "union_tag_invalid":
         value = value["source"]
@@ -138,10 +138,10 @@ def _suggestion(path: str, loc: tuple[int | str, ...]) -> str:
 
 
 def _models_at(path: list[str]) -> list[type[BaseModel]]:
-    """The models that a section may be validated by."""
+    """The models that can validate a section."""
     models: list[type[BaseModel]] = [Experiment]
     for position, part in enumerate(path):
-        # The name of an entry, of the same models as its mapping; it may be that of a key.
+        # The name of an entry, which can equal that of a key; the models stay those of its mapping.
         if position == 1 and path[0] != "defaults":
             continue
         annotations = [

@@ -1,4 +1,4 @@
-"""The formats of datasets' rows. Part of the code that results depend on; see `config.code`."""
+"""The row formats of datasets. Part of the code that results depend on; see `config.code`."""
 
 # The columns of each format, and whether a row must have them.
 FORMATS: dict[str, dict[str, bool]] = {

@@ -8,7 +8,7 @@ from moray import machine
 from moray.config.schema import Ray
 from moray.errors import UserError
 
-# Of `num_workers: auto` where there is no GPU.
+# Number of workers for `num_workers: auto` without a GPU.
 _CPU_WORKERS = 2
 
 
@@ -17,9 +17,9 @@ class Layout:
     """Workers and GPUs of a stage.
 
     Attributes:
-        num_workers: processes.
-        num_gpus: GPUs that all of them take; 0 if they compute on the CPU.
-        note: why GPUs that are there stay unused; None if none do.
+        num_workers: number of processes.
+        num_gpus: GPUs that they use in total; 0 if they compute on the CPU.
+        note: why available GPUs stay unused; None if none do.
     """
 
     num_workers: int
@@ -37,9 +37,9 @@ def lay_out(ray: Ray, cores: float, gpus: float, batch_size: int | None = None) 
 
     Args:
         ray: the `ray` section.
-        cores: that there are.
-        gpus: that there are.
-        batch_size: rows that the workers must divide evenly; None if any number will do.
+        cores: cores available.
+        gpus: GPUs available.
+        batch_size: rows that the workers must divide evenly; None if any number of workers will do.
     """
     share = ray.resources_per_worker.get("GPU", 1.0)
     room = math.floor(gpus / share)
@@ -60,9 +60,9 @@ def lay_out_here(ray: Ray, batch_size: int | None = None) -> Layout:
 
 
 def for_stage(ray: Ray, num_workers: Literal["auto"] | int) -> Ray:
-    """The `ray` section of a stage that has a number of workers of its own.
+    """The `ray` section of a stage that has its own number of workers.
 
-    Without a GPU, `auto` is one worker, which computes with all cores and needs no start-up.
+    Without a GPU, `auto` is one worker, which uses all cores and needs no start-up.
     """
     here = ray.address == "local"
     if num_workers == "auto" and here and (ray.use_gpu is False or not machine.gpus()):
@@ -74,17 +74,17 @@ def check_gpus(layout: Layout, gpus: float, path: str) -> None:
     """Make sure that there are enough GPUs.
 
     Args:
-        layout: of the stage.
-        gpus: that there are.
-        path: of the `ray` section in the config.
+        layout: layout of the stage.
+        gpus: GPUs available.
+        path: path of the `ray` section in the config.
 
     Raises:
-        UserError: if there are fewer than the layout takes.
+        UserError: if the layout needs more.
     """
     if layout.num_gpus > gpus:
         raise UserError(
             f"{path}.use_gpu",
-            f"true for {layout.num_workers} workers needs {layout.num_gpus} GPUs, and there are "
+            f"true with {layout.num_workers} workers needs {layout.num_gpus} GPUs, available: "
             f"{gpus:g}",
             "set it to auto, or lower num_workers",
         )
@@ -103,9 +103,11 @@ def _unused(ray: Ray, workers: int, used: int, gpus: float, batch_size: int | No
         return None
     if used == 0:
         return (
-            f"using the CPU: {workers} workers need a GPU each, and there are {gpus:g}; set "
-            "ray.num_workers to auto to use them"
+            f"using the CPU: {workers} workers need a GPU each, available: {gpus:g}; set "
+            "ray.num_workers to auto to use GPUs"
         )
     if ray.num_workers == "auto":
-        return f"using {used} of {gpus:g} GPUs: more workers don't divide {batch_size} rows evenly"
+        return (
+            f"using {used} of {gpus:g} GPUs: more workers wouldn't divide {batch_size} rows evenly"
+        )
     return f"using {used} of {gpus:g} GPUs, because ray.num_workers is {workers}"

@@ -1,4 +1,4 @@
-"""From the mapping that a user wrote to a checked `Experiment`, or one line for each fault."""
+"""Turn a user's config into a checked `Experiment`, or report each fault in one line."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ def check_encoding(file: Path) -> None:
     """Make sure that a file is UTF-8, which is how Snakemake reads a config.
 
     Raises:
-        UserError: naming the first line that isn't.
+        UserError: with the number of the first line that isn't.
     """
     content = file.read_bytes()
     try:
@@ -27,20 +27,20 @@ def check_encoding(file: Path) -> None:
         line = content[: error.start].count(b"\n") + 1
         raise UserError(
             f"{file}, line {line}",
-            f"got the byte 0x{content[error.start]:02x}, which is not UTF-8",
+            f"byte 0x{content[error.start]:02x} is not valid UTF-8",
             "save the file as UTF-8",
         ) from error
 
 
 def load_experiment(config: Mapping[str, Any]) -> Experiment:
-    """Check a config and fill `defaults` into each run.
+    """Fill `defaults` into each run and check the config.
 
     Args:
         config: the merged YAML files, as plain mappings. An entry of `datasets`, `models` or
             `runs` that is None counts as absent, so that an overlay can remove it.
 
     Raises:
-        ConfigError: naming every fault, one line each.
+        ConfigError: with every fault, one line each.
     """
     written = {key: _without_removed(key, value) for key, value in config.items()}
     try:

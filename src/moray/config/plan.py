@@ -1,8 +1,8 @@
-"""What each stage's result depends on, and where it lies: the facts that the rules are made of.
+"""What each stage's result depends on and where it is stored, for the workflow's rules.
 
-Each function that ends in `_config` gives the one param `cfg` of a rule: builtins with sorted
-keys, and only the keys that the result depends on, because the workflow re-runs a stage when
-its `cfg` prints differently.
+Each function that ends in `_config` returns the param `cfg` of a rule: builtins with sorted keys,
+and only the keys that the result depends on, because the workflow re-runs a stage when its `cfg`
+prints differently.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ SPLITS = ("train", "validation", "test")
 
 Stage = Literal["evaluate", "generate"]
 
-# Of a single process on the CPU; Snakemake lowers it to the cores that there are.
+# Threads of a single process on the CPU; Snakemake lowers it to the available cores.
 _THREADS_OF_ONE = 8
 
 
@@ -66,8 +66,8 @@ def _files(path: str, dataset: str) -> list[str]:
     if not matches:
         raise UserError(
             f"datasets.{dataset}.path",
-            f"got {path}, expected a file or a glob that matches files",
-            "check the path, which is relative to the working directory",
+            f"no file matches {path}",
+            "check the path; it is relative to the working directory",
         )
     return [_without_braces(match, f"datasets.{dataset}.path") for match in matches]
 
@@ -76,8 +76,8 @@ def _without_braces(path: str, key: str) -> str:
     if {"{", "}"} & set(path):
         raise UserError(
             key,
-            f"got {path}, expected a name without braces, which stand for something in rules",
-            "rename it",
+            f"{path} contains braces, which Snakemake reads as wildcards",
+            "rename the file",
         )
     return path
 
@@ -88,10 +88,10 @@ def model_config(experiment: Experiment, model: str) -> dict[str, Any]:
 
 
 def model_files(experiment: Experiment, model: str) -> list[str]:
-    """The files that a base model is made from: the user's folder, or the dataset to learn from.
+    """The files that a base model is made from: the user's folder, or the tokenizer's dataset.
 
     Raises:
-        UserError: if the user's folder is not there.
+        UserError: if the user's folder has no `config.json`.
     """
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
@@ -102,9 +102,9 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
             raise UserError(
                 f"models.{model}.path",
                 f"got {section.path}, expected a folder with a config.json",
-                "check the path, which is relative to the working directory",
+                "check the path; it is relative to the working directory",
             )
-        # A tokenizer with several templates has some in a folder of their own.
+        # A tokenizer with several templates keeps the additional ones in this folder.
         found = [*Path(section.path).iterdir()]
         found += Path(section.path).glob("additional_chat_templates/*.jinja")
         names = sorted(str(path) for path in found if path.is_file())
@@ -122,10 +122,10 @@ def store_config(experiment: Experiment, run: str) -> dict[str, Any]:
 
 
 def chat_template(experiment: Experiment, run: str) -> str | None:
-    """The template that a run's model speaks by, where it isn't the tokenizer's own.
+    """The chat template of a run's model; None for the tokenizer's own.
 
-    A run on conversations has that of its own section; any other, and one without, that of the
-    run it starts from.
+    A run on conversations uses the template of its own section. Other runs, and runs without a
+    template, use that of the run they start from.
     """
     section = experiment.runs[run]
     own = section.data.chat_template if _is_chat(experiment.datasets[section.dataset]) else None
@@ -157,9 +157,9 @@ def start_folder(experiment: Experiment, run: str) -> str:
 
 
 def start_dependencies(experiment: Experiment, run: str) -> list[str]:
-    """The folders that the start of a run needs to be loaded, besides its own.
+    """The folders that are needed to load the start of a run, besides its own.
 
-    An adapter that was exported alone needs the start of its own run, and what that needs.
+    An adapter exported without its base needs the start of its own run, and what that needs.
     """
     model = experiment.runs[run].model
     if not isinstance(model, RunRef) or not exports_adapter(experiment, model.run):
@@ -168,7 +168,7 @@ def start_dependencies(experiment: Experiment, run: str) -> list[str]:
 
 
 def exports_adapter(experiment: Experiment, run: str) -> bool:
-    """Whether a run's exported folder holds an adapter alone."""
+    """Whether a run exports only its adapter."""
     section = experiment.runs[run]
     return section.adapter is not None and not section.export.merge_adapter
 
@@ -181,14 +181,14 @@ def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
 
 
 def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
-    """How a run is trained, without effect on its result."""
+    """The settings of a run's training that don't change its result."""
     section = experiment.runs[run]
     names = ("data", "ray", "train")
     return {name: execution_keys(getattr(section, name)) for name in names}
 
 
 def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
-    """What the model card says of a run, besides what training recorded."""
+    """What the model card says about a run, besides what training recorded."""
     section = experiment.runs[run]
     return {
         "chat_template": chat_template(experiment, run),
@@ -214,13 +214,13 @@ def generate_config(experiment: Experiment, run: str) -> dict[str, Any]:
 
 
 def train_threads(experiment: Experiment, run: str) -> int:
-    """Cores of this machine that a run's workers take."""
+    """Cores of this machine that a run's workers use."""
     cores = experiment.runs[run].ray.resources_per_worker.get("CPU", 1)
     return math.ceil(_train_layout(experiment, run).num_workers * cores)
 
 
 def train_gpus(experiment: Experiment, run: str) -> int:
-    """GPUs of this machine that a run's workers take."""
+    """GPUs of this machine that a run's workers use."""
     return _train_layout(experiment, run).num_gpus
 
 
@@ -230,7 +230,7 @@ def _train_layout(experiment: Experiment, run: str) -> Layout:
 
 
 def evaluation_execution(experiment: Experiment, run: str, stage: Stage) -> dict[str, Any]:
-    """How a run is evaluated or generated from, without effect on the result."""
+    """The settings of evaluating or generating that don't change the result."""
     section = experiment.runs[run]
     return {
         stage: execution_keys(getattr(section, stage)),
@@ -241,7 +241,7 @@ def evaluation_execution(experiment: Experiment, run: str, stage: Stage) -> dict
 
 
 def evaluation_threads(experiment: Experiment, run: str, stage: Stage) -> int:
-    """Cores of this machine that evaluating or generating takes."""
+    """Cores of this machine that evaluating or generating uses."""
     layout = _evaluation_layout(experiment, run, stage)
     if layout.num_workers == 1 and not layout.use_gpu:
         return _THREADS_OF_ONE
@@ -250,7 +250,7 @@ def evaluation_threads(experiment: Experiment, run: str, stage: Stage) -> int:
 
 
 def evaluation_gpus(experiment: Experiment, run: str, stage: Stage) -> int:
-    """GPUs of this machine that evaluating or generating takes."""
+    """GPUs of this machine that evaluating or generating uses."""
     return _evaluation_layout(experiment, run, stage).num_gpus
 
 

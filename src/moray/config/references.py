@@ -1,4 +1,4 @@
-"""Checks across sections: names that must exist, runs that must not go in circles."""
+"""Checks across sections: names must exist, and runs must not form a cycle."""
 
 import difflib
 from collections.abc import Collection, Iterator
@@ -9,7 +9,7 @@ from moray.errors import UserError
 
 
 def check_references(experiment: Experiment) -> list[UserError]:
-    """All faults that no single section shows."""
+    """All faults that involve several sections."""
     problems = [*_shares(experiment), *_tokenizers(experiment)]
     for name, run in experiment.runs.items():
         problems += _run(experiment, name, run)
@@ -25,9 +25,9 @@ def _shares(experiment: Experiment) -> Iterator[UserError]:
         if sum(share for split, share in taken.items() if split not in dataset.given_splits) >= 1:
             yield UserError(
                 f"datasets.{name}.test_share",
-                f"got {dataset.test_share:g} beside validation_share {dataset.validation_share:g}, "
-                "expected less than 1 in all, so that rows are left to train on",
-                "lower either",
+                f"got {dataset.test_share:g} with validation_share {dataset.validation_share:g}, "
+                "expected a sum below 1, so that rows are left to train on",
+                "lower one of them",
             )
 
 
@@ -50,7 +50,7 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
             f"runs.{name}.train.global_batch_size",
             f"got {run.train.global_batch_size}, expected a multiple of ray.num_workers "
             f"({run.ray.num_workers})",
-            "change either",
+            "change one of them",
         )
     yield from _engine(experiment, name, run)
     dataset = experiment.datasets.get(run.dataset)
@@ -59,25 +59,25 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     if chooses and none:
         yield UserError(
             f"datasets.{run.dataset}.validation_share",
-            f"got 0, expected a share of validation rows for run {name} to find its best step by",
-            "set it to 0.05, say, or leave early_stopping_patience and load_best_model_at_end out",
+            f"got 0, but run {name} needs validation rows to find its best step",
+            "set it to 0.05, for example, or remove early_stopping_patience and "
+            "load_best_model_at_end",
         )
     if dataset and "test" not in dataset.given_splits and dataset.test_share == 0:
         yield UserError(
             f"datasets.{run.dataset}.test_share",
-            f"got 0, expected a share of test rows for run {name} to be judged on",
-            "set it to 0.05, say",
+            f"got 0, but run {name} needs test rows for its evaluation",
+            "set it to 0.05, for example",
         )
 
 
 def _engine(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
-    """Keys of the engine that don't go together."""
+    """Keys of the engine that conflict."""
     if run.train.launcher == "torchrun" and run.data.loader == "stream":
         yield UserError(
             f"runs.{name}.train.launcher",
-            "got torchrun with data.loader: stream, expected loader: memory, because Ray Data "
-            "streams",
-            "change either",
+            "torchrun can't be combined with data.loader: stream, which needs Ray Data",
+            "change one of them",
         )
     yield from _arithmetic(f"runs.{name}", run)
     if run.adapter:
@@ -89,8 +89,8 @@ def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
     if train.attention == "varlen" and train.precision == "fp32":
         yield UserError(
             f"{path}.train.attention",
-            "varlen computes in bf16, which train.precision: fp32 excludes",
-            "change either",
+            "varlen computes in bf16, so it can't be combined with train.precision: fp32",
+            "change one of them",
         )
     if train.deterministic and train.attention == "flex":
         yield UserError(
@@ -103,7 +103,7 @@ def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
             f"{path}.train.deterministic",
             "bitsandbytes, which adapter.quantize_base needs, doesn't document that its kernels "
             "are deterministic",
-            "set either to its default",
+            "set one of them to its default",
         )
     if train.deterministic and train.strategy == "deepspeed":
         yield UserError(
@@ -114,20 +114,20 @@ def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
 
 
 def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> Iterator[UserError]:
-    """Keys of an adapter that don't go together with others."""
+    """Keys of an adapter that conflict with others."""
     path, train = f"runs.{name}.adapter", run.train
     if adapter.base_dtype == "bf16" and train.precision == "fp32":
         yield UserError(
             f"{path}.base_dtype",
-            "bf16 weights can't be computed with in train.precision: fp32",
-            "change either",
+            "bf16 weights can't be combined with train.precision: fp32",
+            "change one of them",
         )
     start = run.model.run if isinstance(run.model, RunRef) else None
     if adapter.quantize_base and start in experiment.runs and exports_adapter(experiment, start):
         yield UserError(
             f"{path}.quantize_base",
-            f"4bit can't be combined with a start that is an adapter alone (run {start}), which "
-            "can't be merged into 4-bit weights",
+            f"4bit can't be used here, because run {start} exports only its adapter, which can't "
+            "be merged into 4-bit weights",
             f"set export.merge_adapter: true in run {start}",
         )
     if adapter.quantize_base and train.strategy != "ddp":
@@ -158,8 +158,8 @@ def _circles(experiment: Experiment) -> Iterator[UserError]:
         if len(lineage) > 1 and lineage[-1] == name:
             yield UserError(
                 f"runs.{name}.model.run",
-                f"got a circle ({' <- '.join(lineage)}), expected a chain that ends in a model",
-                "let one of these runs start from a name under models",
+                f"runs form a cycle ({' <- '.join(lineage)})",
+                "start one of them from a name under models",
             )
 
 
@@ -171,5 +171,5 @@ def _blocks(experiment: Experiment) -> Iterator[UserError]:
                 f"runs.{name}.data.block_size",
                 f"got {run.data.block_size}, expected at most max_position_embeddings of its "
                 f"model ({model.max_position_embeddings})",
-                "change either",
+                "change one of them",
             )

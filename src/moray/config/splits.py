@@ -19,7 +19,7 @@ def expressions_by_split(expression: str | BaseModel) -> dict[Split, str]:
 
 
 def _by_split(value: str | list[str] | BaseModel) -> dict[Split, str | list[str]]:
-    """One value is that of train; a section has a key for each split."""
+    """A single value is for train; a section has a key for each split."""
     if not isinstance(value, BaseModel):
         return {"train": value}
     return {cast(Split, split): one for split, one in value if one is not None}

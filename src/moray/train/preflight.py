@@ -157,7 +157,7 @@ def _checkpoint(run: str, settings: Train) -> Iterator[UserError]:
         yield UserError(
             f"runs.{run}.train.resume_from_checkpoint",
             f"got {given}, expected the folder of a checkpoint, …/checkpoints/step-NNNNNNNN",
-            "check the path, which is relative to the working directory",
+            "check the path; it is relative to the working directory",
         )
 
 

@@ -1,4 +1,4 @@
-"""The config's schema: the only place where a key, its default and its meaning stand."""
+"""The config's schema: the only place that defines a key, its default and its meaning."""
 
 from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Section, execution_keys, is_execution_only, result_keys

@@ -1,4 +1,4 @@
-"""Low-rank adapters: training a few added weights, and none of the base's."""
+"""Low-rank adapters: a few added weights are trained, and the base is frozen."""
 
 from typing import Annotated, Literal
 
@@ -8,35 +8,38 @@ from moray.config.schema.base import PositiveInt, Section
 
 
 class Adapter(Section):
-    """LoRA: small trained matrices beside the frozen ones of the base. Source: Hu et al., 2021."""
+    """LoRA: trains small matrices added to the frozen base. Source: Hu et al., 2021."""
 
-    rank: PositiveInt = Field(8, description="Inner dimension of the added pairs of matrices.")
+    rank: PositiveInt = Field(8, description="Rank of the added matrices.")
     alpha: float = Field(
-        16.0, gt=0, description="What they add is scaled by `alpha / rank`; see `use_rslora`."
+        16.0,
+        gt=0,
+        description="The adapter's output is scaled by `alpha / rank`; see `use_rslora`.",
     )
-    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of their inputs.")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on the adapter's input.")
     target_modules: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = Field(
         "all-linear",
-        description="Names, or ends of names, of the layers that get a pair. `all-linear`: all "
-        "linear layers but the output embedding.",
+        description="Names, or ends of names, of the layers to adapt. `all-linear`: all linear "
+        "layers except the output embedding.",
     )
     use_rslora: bool = Field(
         False,
-        description="Whether the scale is `alpha / sqrt(rank)`. Source: Kalajdzievski, 2023.",
+        description="Whether to scale by `alpha / sqrt(rank)` instead. Source: Kalajdzievski, "
+        "2023.",
     )
     use_dora: bool = Field(
         False,
-        description="Whether magnitudes of the base's columns are trained too. Source: Liu et "
-        "al., 2024.",
+        description="Whether to train the magnitudes of the base's weight columns too. Source: "
+        "Liu et al., 2024.",
     )
     base_dtype: Literal["fp32", "bf16"] = Field(
         "fp32",
-        description="Type of the frozen base's weights during training. `bf16` takes half of the "
-        "memory and computes in bf16; the adapters stay fp32.",
+        description="Data type of the frozen base's weights during training. `bf16` halves "
+        "their memory and computes in bf16; the adapter stays in fp32.",
     )
     quantize_base: Literal["4bit"] | None = Field(
         None,
-        description="`4bit`: the linear layers of the frozen base are held in 4-bit NormalFloat "
-        "(QLoRA, Dettmers et al., 2023), and its other weights in `base_dtype`. Needs the optional "
-        "`qlora` extra and `strategy: ddp`.",
+        description="`4bit`: keep the linear layers of the frozen base in 4-bit NormalFloat "
+        "(QLoRA, Dettmers et al., 2023), and its other weights in `base_dtype`. Needs the "
+        "optional `qlora` extra and `strategy: ddp`.",
     )

@@ -1,4 +1,4 @@
-"""What all config models share, and the mark that sets execution-only keys apart."""
+"""The base class of the config's sections, and the marker for execution-only keys."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -22,12 +22,12 @@ class Section(BaseModel):
 
 
 def execution_only(default: Any, **constraints: Any) -> Any:
-    """A key that says only how a stage is executed: changing it re-runs nothing."""
+    """A key that only controls how a stage is executed: changing it re-runs nothing."""
     return Field(default, json_schema_extra={EXECUTION_ONLY: True}, **constraints)
 
 
 def is_execution_only(field: FieldInfo) -> bool:
-    """Whether changing the key leaves the result as it is."""
+    """Whether changing the key leaves the result unchanged."""
     extra = field.json_schema_extra
     return isinstance(extra, dict) and bool(extra.get(EXECUTION_ONLY))
 
@@ -40,14 +40,14 @@ def result_keys(section: Section) -> dict[str, Any]:
 
 
 def execution_keys(section: Section) -> dict[str, Any]:
-    """The keys of a section that say only how it is executed."""
+    """The keys of a section that only control how it is executed."""
     fields = type(section).model_fields
     kept = {name for name in fields if is_execution_only(fields[name])}
     return _sorted(section.model_dump(mode="json", include=kept))
 
 
 def _sorted(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """With the keys in order at every depth: how a user orders them says nothing."""
+    """Sort the keys at every depth, because their order in the config has no meaning."""
     return {
         key: _sorted(value) if isinstance(value, Mapping) else value
         for key, value in sorted(mapping.items())

@@ -1,4 +1,4 @@
-"""The whole config: named datasets, named models, and runs that join them."""
+"""The whole config: named datasets, named models, and runs that combine them."""
 
 from pydantic import Field
 
@@ -11,23 +11,23 @@ from moray.config.schema.train import Train
 
 
 class RunRef(Section):
-    """The exported model of another run, as a base."""
+    """Start from the exported model of another run."""
 
     run: Name = Field(description="Name of the run to start from.")
 
 
 class Sections(Section):
-    """What every run starts from."""
+    """The sections that runs and `defaults` have in common."""
 
     data: Data = Field(Data(), description="How documents become rows of tokens.")
-    train: Train = Field(Train(), description="The optimisation.")
+    train: Train = Field(Train(), description="How the model is trained.")
     adapter: Adapter | None = Field(
-        None, description="Low-rank adapters to train in place of the whole model; `null`: none."
+        None, description="Low-rank adapters, trained instead of the whole model; `null` for none."
     )
-    ray: Ray = Field(Ray(), description="Where the training runs.")
-    export: Export = Field(Export(), description="Writing the trained model.")
-    evaluate: Evaluate = Field(Evaluate(), description="Scoring against the base.")
-    generate: Generate = Field(Generate(), description="Continuing held-out prompts.")
+    ray: Ray = Field(Ray(), description="Where the training runs, and on how many workers.")
+    export: Export = Field(Export(), description="How the trained model is exported.")
+    evaluate: Evaluate = Field(Evaluate(), description="How the model is compared with its base.")
+    generate: Generate = Field(Generate(), description="How held-out prompts are continued.")
 
 
 class Run(Sections):
@@ -40,10 +40,16 @@ class Run(Sections):
 class Experiment(Section):
     """A config as a user writes it, with `defaults` filled into each run."""
 
-    datasets: dict[Name, Dataset] = Field(description="Named datasets, shared by runs.")
-    models: dict[Name, BaseModelSource] = Field(description="Named bases to start from.")
-    defaults: Sections = Field(Sections(), description="What every run starts from.")
-    runs: dict[Name, Run] = Field(description="Named runs; `null` removes one of an earlier file.")
+    datasets: dict[Name, Dataset] = Field(
+        description="Datasets by name. Several runs can use the same one."
+    )
+    models: dict[Name, BaseModelSource] = Field(description="Base models by name.")
+    defaults: Sections = Field(
+        Sections(), description="Settings of all runs, unless a run overrides them."
+    )
+    runs: dict[Name, Run] = Field(
+        description="Runs by name; `null` removes a run of an earlier file."
+    )
 
     def base_model(self, run: str) -> str:
         """Name of the model at the root of a run's lineage."""

@@ -1,4 +1,4 @@
-"""The sections that every run has, besides `train` and `adapter`."""
+"""The sections of a run other than `train` and `adapter`."""
 
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -12,43 +12,42 @@ from moray.config.schema.datasets import CREDENTIALS, CREDENTIALS_REFUSED
 class Data(Section):
     """How documents become rows of tokens, and how the rows reach the workers."""
 
-    block_size: Annotated[int, Field(ge=8)] = Field(256, description="Tokens in a row.")
+    block_size: Annotated[int, Field(ge=8)] = Field(256, description="Tokens per row.")
     long_documents: Literal["split", "drop"] = Field(
         "split",
-        description="What becomes of documents longer than a row. `split`: they continue in "
-        "another. `drop`: they are left out, and counted.",
+        description="What to do with documents longer than a row. `split`: continue them in "
+        "another row. `drop`: leave them out and count them.",
     )
     packing: Literal["auto"] | bool = Field(
         "auto",
-        description="Whether documents share a row, without seeing each other. `auto`: where the "
-        "model's architecture allows it; elsewhere a row holds one document, or one piece of a "
-        "long one, and padding.",
+        description="Whether documents share a row, without attending to each other. `auto`: if "
+        "the model's architecture allows it; otherwise each row has one document, or one piece "
+        "of a long one, and padding.",
     )
     chat_template: str | None = Field(
         None,
-        description="Jinja template for `instruction` and `messages`, in place of the "
-        "tokenizer's own. Runs that start from this one have it too, and so has the exported "
-        "model.",
+        description="Jinja template for `instruction` and `messages`, instead of the "
+        "tokenizer's own. Runs that start from this one use it too, and the exported model "
+        "includes it.",
     )
     tokenize: Literal["ahead", "on-the-fly"] = Field(
         "ahead",
-        description="`ahead`: tokens are written down once. `on-the-fly`: only counted ahead, and "
-        "made anew beside the training, for corpora too large to be kept twice; the samples are "
-        "the same. Needs `loader: stream`.",
+        description="`ahead`: tokenise once and store the tokens. `on-the-fly`: only count "
+        "tokens ahead, and tokenise during training, for corpora too large to store twice; the "
+        "samples are the same. Needs `loader: stream`.",
     )
     loader: Literal["memory", "stream"] = execution_only(
         "memory",
-        description="`memory`: each worker maps the tokens into its memory. `stream`: Ray Data "
-        "reads them ahead and hands each worker its rows. The samples and their order are the "
-        "same.",
+        description="`memory`: each worker memory-maps the tokens. `stream`: Ray Data reads "
+        "them ahead and passes each worker its rows. The samples and their order are the same.",
     )
     stream_from: Annotated[str, Field(pattern=r"^[a-z0-9+]+://")] | None = execution_only(
         None,
-        description="Folder in an object store, `s3://bucket/folder`, say, that the tokens are "
-        "copied to and streamed from, for clusters without a shared disk fast enough.",
+        description="Folder in an object store, such as `s3://bucket/folder`. The tokens are "
+        "copied to it and streamed from it, for clusters without a fast shared disk.",
     )
 
-    # The first of all, because the others repeat what is given.
+    # Must be the first validator, because the others print the value.
     @model_validator(mode="after")
     def _no_credentials(self) -> Self:
         if self.stream_from is not None and CREDENTIALS.search(self.stream_from):
@@ -60,52 +59,57 @@ class Data(Section):
         for key, value in (("tokenize", self.tokenize), ("stream_from", self.stream_from)):
             if value not in ("ahead", None) and self.loader != "stream":
                 raise ValueError(
-                    f"{key}: got {value} with loader: {self.loader}, expected loader: stream; "
-                    "change either"
+                    f"{key}: {value} needs loader: stream, got loader: {self.loader}; "
+                    "change one of them"
                 )
         if self.tokenize == "on-the-fly" and self.stream_from is not None:
             raise ValueError(
-                "stream_from: got a folder with tokenize: on-the-fly, expected tokenize: ahead, "
-                "which writes what can be streamed; change either"
+                "stream_from: needs tokenize: ahead, because tokenize: on-the-fly stores no "
+                "tokens to copy; change one of them"
             )
         return self
 
 
 class Ray(Section):
-    """Where the training runs; changes the result by no more than rounding and dropout's noise."""
+    """Where the training runs. These keys change results only by rounding and dropout noise."""
 
     address: str = execution_only(
         "local",
-        description="`local` starts Ray on this machine for the run; else a cluster's address, "
-        "`host:port` or `ray://host:port`, or `auto` for the one that this machine belongs to.",
+        description="`local` starts Ray on this machine for the run. Otherwise the address of a "
+        "cluster, `host:port` or `ray://host:port`, or `auto` for the cluster that this machine "
+        "belongs to.",
     )
     num_workers: Literal["auto"] | PositiveInt = execution_only(
         "auto",
-        description="Training processes. `auto`: one for each GPU, as far as they divide "
+        description="Number of training processes. `auto`: one per GPU, as far as they divide "
         "`train.global_batch_size` evenly; without a GPU, two.",
     )
     use_gpu: Literal["auto"] | bool = execution_only(
-        "auto", description="Whether each worker gets a GPU; `auto`: if there is one for each."
+        "auto",
+        description="Whether each worker gets a GPU. `auto`: if there is one for each worker.",
     )
     resources_per_worker: dict[str, Annotated[float, Field(gt=0)]] = execution_only(
-        {"CPU": 1.0}, description="What Ray reserves for each worker; CPUs are its threads."
+        {"CPU": 1.0},
+        description="Resources that Ray reserves for each worker. `CPU` is also its number of "
+        "threads.",
     )
     max_failures: int = execution_only(
-        3, ge=0, description="Times that lost workers are replaced within a run."
+        3, ge=0, description="How many times lost workers are replaced before the run fails."
     )
     storage_path: str = execution_only(
         "results/state",
-        description="Folder of checkpoints and run state; on a cluster shared, as `results` is.",
+        description="Folder for checkpoints and run state. On a cluster it must be shared, like "
+        "`results`.",
     )
     include_dashboard: bool = execution_only(
         False,
-        description="Whether a local Ray serves its dashboard, at an address that the run prints. "
+        description="Whether a local Ray serves its dashboard; the run prints its address. "
         "Needs the optional `dashboard` extra.",
     )
 
     @property
     def endpoint(self) -> tuple[str, int] | None:
-        """Host and port of a cluster; None where Ray finds it, or is started here."""
+        """Host and port of a cluster; None if Ray finds the cluster or is started here."""
         if self.address in ("local", "auto"):
             return None
         parts = urlsplit(self.address if "//" in self.address else f"//{self.address}")
@@ -130,7 +134,7 @@ class Ray(Section):
         if separator:
             raise ValueError(
                 f"storage_path: got {kind}://…, expected a folder that all workers share; "
-                "mount the store and give the folder"
+                "mount the object store and set the mounted folder"
             )
         return self
 
@@ -139,73 +143,82 @@ class Ray(Section):
         gpus = self.resources_per_worker.get("GPU")
         if gpus and self.use_gpu is False:
             raise ValueError(
-                f"resources_per_worker.GPU: got {gpus:g} with use_gpu: false, expected none; "
-                "leave it out, or set use_gpu to true or auto"
+                f"resources_per_worker.GPU: got {gpus:g}, but use_gpu is false; "
+                "remove it, or set use_gpu to true or auto"
             )
         return self
 
 
 class Export(Section):
-    """Writing the trained model as a Hugging Face folder."""
+    """How the trained model is exported as a Hugging Face folder."""
 
     dtype: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
-        description="Type of the stored weights. `auto`: that of the model the run started from; "
-        "adapters that aren't merged are stored in fp32.",
+        description="Data type of the stored weights. `auto`: that of the model the run started "
+        "from; adapters that aren't merged are stored in fp32.",
     )
     merge_adapter: bool = Field(
         True,
-        description="Whether a run with an adapter exports a whole model, with the adapter merged "
-        "into the base. If false, it exports the adapter alone, which needs its base to be loaded.",
+        description="Whether a run with an adapter merges it into the base and exports the "
+        "whole model. If false, only the adapter is exported, and the base is needed to load "
+        "it.",
     )
 
 
 _PRECISION: Any = Field(
     "auto",
-    description="Type of the weights and arithmetic of the models. `auto`: bf16 on GPUs that "
-    "compute in it, fp32 elsewhere.",
+    description="Data type of the models' weights and arithmetic. `auto`: bf16 on GPUs that "
+    "support it, fp32 otherwise.",
 )
 _NUM_WORKERS: Any = execution_only(
     "auto",
-    description="Processes that share the batches, started as `train.launcher` and `ray` say. "
-    "`auto`: one for each GPU; without a GPU, one that uses all cores.",
+    description="Number of processes that share the batches, started with the settings of "
+    "`train.launcher` and `ray`. `auto`: one per GPU; without a GPU, one that uses all "
+    "cores.",
 )
 
 
 class Evaluate(Section):
-    """Scoring a run's model and its base on the test split."""
+    """How a run's model and its base are scored on the test split."""
 
     max_documents: PositiveInt | None = Field(
         None,
-        description="Documents of the test split that are scored, each of them whole: a random "
-        "sample, the same for every model. All documents unless given.",
+        description="Maximum number of test documents to score, each in full: a random sample, "
+        "the same for every model. By default, all documents.",
     )
     bootstrap_samples: PositiveInt = Field(
-        1000, description="Resamplings of the documents behind an interval."
+        1000, description="Bootstrap resamples of the documents for the confidence intervals."
     )
-    confidence: float = Field(0.95, gt=0, lt=1, description="Coverage of the intervals.")
+    confidence: float = Field(0.95, gt=0, lt=1, description="Confidence level of the intervals.")
     precision: Literal["auto", "bf16", "fp32"] = _PRECISION
     num_workers: Literal["auto"] | PositiveInt = _NUM_WORKERS
     batch_size: PositiveInt = execution_only(
-        16, description="Rows in a forward pass; halved where memory is too small."
+        16, description="Rows per forward pass; halved if they don't fit in memory."
     )
 
 
 class Generate(Section):
-    """Continuing prompts of the test split, by the run's model and by its base."""
+    """How a run's model and its base continue prompts of the test split."""
 
-    num_samples: PositiveInt = Field(32, description="Prompts that are continued.")
-    max_new_tokens: PositiveInt = Field(128, description="Tokens of a continuation, at most.")
+    num_samples: PositiveInt = Field(32, description="Number of prompts to continue.")
+    max_new_tokens: PositiveInt = Field(
+        128, description="Maximum number of tokens in a continuation."
+    )
     prompt_tokens: PositiveInt = Field(
-        64, description="Tokens of a `text` document that serve as its prompt."
+        64, description="Tokens of a `text` document to use as its prompt."
     )
-    temperature: float = Field(0.7, ge=0, description="0 takes the likeliest token.")
+    temperature: float = Field(
+        0.7, ge=0, description="Sampling temperature; 0 always picks the most likely token."
+    )
     top_p: float = Field(
-        0.95, gt=0, le=1, description="Smallest set of tokens with this probability is sampled."
+        0.95,
+        gt=0,
+        le=1,
+        description="Sample from the smallest set of tokens with this total probability.",
     )
-    seed: int = Field(0, ge=0, description="Seed of the sampling.")
+    seed: int = Field(0, ge=0, description="Seed for sampling.")
     precision: Literal["auto", "bf16", "fp32"] = _PRECISION
     num_workers: Literal["auto"] | PositiveInt = _NUM_WORKERS
     batch_size: PositiveInt = execution_only(
-        16, description="Prompts continued at once; halved where memory is too small."
+        16, description="Prompts continued at once; halved if they don't fit in memory."
     )
