@@ -173,7 +173,11 @@ FAULTS: list[tuple[str, object, str]] = [
     ("defaults.train.warmup_ratio", 1, "defaults.train.warmup_ratio: got 1, expected less than 1;"),
     ("defaults.train.min_lr_ratio", 2, "defaults.train.min_lr_ratio: got 2, expected at most 1;"),
     ("runs.base.train.seed", -1, "runs.base.train.seed: got -1, expected at least 0; "),
-    ("runs.base.ray.num_workers", 0, "runs.base.ray.num_workers: got 0, expected more than 0; "),
+    (
+        "runs.base.ray.num_workers",
+        0,
+        "runs.base.ray.num_workers: got 0, expected 'auto' or more than 0; ",
+    ),
     (
         "models.tiny.tokenizer.vocab_size",
         100,
@@ -314,9 +318,9 @@ FAULTS: list[tuple[str, object, str]] = [
         "set split_by: hash",
     ),
     (
-        "runs.base.train.global_batch_size",
-        15,
-        "runs.base.train.global_batch_size: got 15, expected a multiple of ray.num_workers (2); "
+        "runs.base.ray.num_workers",
+        3,
+        "runs.base.train.global_batch_size: got 16, expected a multiple of ray.num_workers (3); "
         "change one of them",
     ),
     (

@@ -56,7 +56,7 @@ def test_each_key_stands_in_the_reference(model: type[BaseModel], key: str) -> N
         "| `source` | `files` | required | Selects this source. |",
         "| `path` | text, or list of text, or mapping of `train`, `validation`, `test` | requir",
         "| `train` | text or list of text | required | Location of the train split. |",
-        "| `validation` | text or list of text or `null` | `null` | Location of the validation spl",
+        "| `validation` | text or list of text or `null` | `null` | Location of the validation",
         "| `split` | text, or mapping of `train`, `validation`, `test` | `train` | Split or split ",
         "| `columns` | mapping of names to: text | `{}` | Column names that differ from the ",
         "| `sha256` | text, of the form `^[0-9a-f]{64}$`, or `null` | `null` | SHA-256 that the ",
@@ -102,7 +102,7 @@ def test_the_keys_that_re_run_nothing_are_listed() -> None:
     listed = {key for key in Train.model_fields if f"`{key}`" in sentence}
     assert listed == set(execution_keys(Train()))
     assert "`loader`, `stream_from` of `data`; " in sentence
-    assert "of `train`; all of `ray`; `batch_size` of `evaluate`." in sentence
+    assert "of `train`; all of `ray`; `num_workers`, `batch_size` of `evaluate`; " in sentence
 
 
 def test_the_example_in_the_reference_is_sound() -> None:

@@ -93,8 +93,14 @@ def test_a_missing_model_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize(("launcher", "workers"), [("torchrun", 2), ("ray", 2)])
-def test_the_number_of_workers_changes_no_score(
-    tmp_path: Path, model_folder: Path, tuned_folder: Path, store: Path, launcher: str, workers: int
+def test_as_many_processes_score_as_the_config_says_and_scores_stay_the_same(
+    tmp_path: Path,
+    model_folder: Path,
+    tuned_folder: Path,
+    store: Path,
+    launcher: str,
+    workers: int,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     alone = run(model_folder, tuned_folder, store, tmp_path / "alone.json")
     execution = EXECUTION | {"launcher": launcher}
@@ -105,6 +111,10 @@ def test_the_number_of_workers_changes_no_score(
     for name in ("base", "tuned", "difference"):
         for figure, interval in alone[name].items():
             assert together[name][figure] == pytest.approx(interval, abs=1e-6)
+    if launcher == "torchrun":
+        # Both report what they load.
+        log = capfd.readouterr().err
+        assert all(f"[worker {rank}]" in log for rank in range(workers))
     # What the workers shared is gone.
     assert {path.name for path in tmp_path.iterdir()} == {"alone.json", "together.json"}
 
@@ -129,3 +139,20 @@ def test_intervals_follow_confidence_and_resamplings(
     narrow, wide = interval(confidence=0.5), interval(confidence=0.99)
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
     assert interval(bootstrap_samples=20) != interval(bootstrap_samples=21)
+
+
+@pytest.mark.parametrize(("precision", "rounding"), [("fp32", 1e-6), ("bf16", 0.05)])
+def test_models_compute_in_the_precision_that_the_config_names(
+    tmp_path: Path,
+    model_folder: Path,
+    tuned_folder: Path,
+    store: Path,
+    precision: str,
+    rounding: Any,
+) -> None:
+    """On a CPU, `auto` is fp32."""
+    auto = run(model_folder, tuned_folder, store, tmp_path / "auto.json")["tuned"]["loss"]["value"]
+    result = run(model_folder, tuned_folder, store, tmp_path / "x.json", precision=precision)
+    named = result["tuned"]["loss"]["value"]
+    assert (named == auto) == (precision == "fp32")
+    assert named == pytest.approx(auto, rel=rounding)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conversations import CHATML, chat_tokenizer, conversation
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema import Data, result_keys
 from moray.corpus.dataset import write_dataset
@@ -230,3 +231,20 @@ def test_a_prompt_of_text_has_so_many_tokens(
             model_folder, model_folder, file, tmp_path / "samples.jsonl", prompt_tokens=count
         )
         assert len(tokenizer(first["prompt"])["input_ids"]) == count
+
+
+def test_models_compute_in_the_precision_that_the_config_names(
+    tmp_path: Path, tuned_folder: Path, pairs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Continuations may be the same; so what the weights are loaded as is looked at."""
+    loaded = []
+    generate_by_model = LlamaForCausalLM.generate
+
+    def seen(self: LlamaForCausalLM, *positional: Any, **named: Any) -> Any:
+        loaded.append(self.dtype)
+        return generate_by_model(self, *positional, **named)
+
+    monkeypatch.setattr(LlamaForCausalLM, "generate", seen)
+    for precision in ("auto", "fp32", "bf16"):
+        run(tuned_folder, tuned_folder, pairs, tmp_path / "samples.jsonl", precision=precision)
+    assert loaded == [torch.float32] * 4 + [torch.bfloat16] * 2

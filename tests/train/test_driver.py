@@ -2,12 +2,10 @@
 
 import json
 import os
-import threading
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from checkpoints import tensors_of
 from jobs import train_run
@@ -38,29 +36,6 @@ def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(
     assert record["train"]["learning_rate"] == 1e-2
     assert "micro_batch_size" not in record["train"]
     assert "model.embed_tokens.weight" in tensors_of(Path(record["checkpoint"]))
-
-
-def test_a_local_run_is_without_what_ray_train_starts_for_a_cluster(
-    make_job: Any, small: Path, tmp_path: Path
-) -> None:
-    job, titles, ended = make_job(), set[str](), threading.Event()
-
-    def look() -> None:
-        while not ended.wait(0.1):
-            for process in psutil.Process().children(recursive=True):
-                with suppress(psutil.Error):
-                    titles.update(process.cmdline()[:1])
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
-        train_run(job, small, tmp_path / "output", job.settings, num_workers=1)
-    finally:
-        ended.set()
-        watcher.join()
-    actors = {title.partition(".")[0] for title in titles if title.startswith("ray::")}
-    assert {"ray::RayTrainWorker", "ray::TrainController"} < actors
-    assert not actors & {"ray::PlacementGroupCleaner", "ray::DatasetManager"}
 
 
 def test_layers_that_the_model_does_not_have_are_told_before_workers_start(

@@ -120,8 +120,9 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     ),
     "the user's data": (more_data, {"download functions"} | FUNCTIONS_TOKENS | TUNED),
     # Keys that only say how it is executed.
-    "workers, micro-batch, checkpoints, loader and places": (
+    "launcher, workers, micro-batch, checkpoints, loader and places": (
         all_of(
+            setting("runs.base.train.launcher", "ray"),
             setting("defaults.ray.num_workers", 1),
             setting("defaults.ray.storage_path", "elsewhere"),
             setting("defaults.train.micro_batch_size", 1),

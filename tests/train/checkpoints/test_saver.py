@@ -161,7 +161,7 @@ def test_the_newest_are_kept_and_the_best(
 def test_a_write_that_fails_is_told_and_leaves_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(folder: Path, step: int, temporary: Path) -> Path:
+    def fail(*arguments: Any) -> Path:
         raise OSError("no space left")
 
     saver = Saver(tmp_path, keep=1, timeout=60)

@@ -59,8 +59,8 @@ def too_large_a_list() -> None:
     ("allocate", "error", "text"),
     [
         (too_large_a_tensor, RuntimeError, "can't allocate memory: you tried to allocate"),
-        (too_large_an_array, MemoryError, "(MemoryError)"),
-        (too_large_a_list, MemoryError, "(MemoryError)"),
+        (too_large_an_array, MemoryError, ": MemoryError)"),
+        (too_large_a_list, MemoryError, ": MemoryError)"),
     ],
 )
 def test_memory_that_is_too_small_is_told_with_what_to_lower(
@@ -90,9 +90,8 @@ def test_the_memory_of_a_gpu_is_told_too(job: Job) -> None:
     worker = replace(PLACE, device=torch.device("cuda", 1))
     with pytest.raises(torch.OutOfMemoryError), explained(job, worker):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 1 has")
-    assert (
-        "worker 3 on a cuda is too small (CUDA out of memory. Tried to allocate 2.00 GiB.), "
-        in (told(job))
+    assert "memory of worker 3 (cuda: CUDA out of memory. Tried to allocate 2.00 GiB.); " in (
+        told(job)
     )
 
 

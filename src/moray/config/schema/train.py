@@ -119,9 +119,8 @@ class Train(Section):
         description="How attention is computed; results differ by rounding. `sdpa`: PyTorch's "
         "`scaled_dot_product_attention`. `eager`: plain matrix products. `varlen`: PyTorch's "
         "`varlen_attn`. `flex`: PyTorch's compiled `flex_attention`. The last two need no mask "
-        "for every pair of tokens, and run only on GPUs (not tried yet). `auto`: on a GPU, "
-        "`varlen` if the model and the precision allow it, otherwise `sdpa`; on a CPU, `eager` "
-        "if blocks are compiled and rows have at most 512 tokens, otherwise `sdpa`.",
+        "for every pair of tokens, and run only on GPUs (not tried yet). `auto`: `sdpa`, but "
+        "`eager` on a CPU if blocks are compiled and rows have at most 512 tokens.",
     )
     deterministic: bool = Field(
         False,

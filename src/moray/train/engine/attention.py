@@ -43,17 +43,19 @@ def choose_attention(
         if wanted != "auto":
             raise needs_gpu("train.attention", wanted)
         return "eager" if compiled and block_size <= _PLAIN_ATTENTION_TOKENS else None
-    kind = "varlen" if wanted == "auto" else wanted
-    fault = fault_of_kernel(model, _NAMES[kind])
-    if kind == "varlen":
+    if wanted == "auto":
+        # Until `varlen` and `flex` have been measured on a GPU.
+        return None
+    fault = fault_of_kernel(model, _NAMES[wanted])
+    if wanted == "varlen":
         fault = fault or _fault_of_device(settings, device)
-    if fault and wanted != "auto":
+    if fault:
         raise UserError(
             "train.attention",
             f"{wanted} can't be used with this {model.config.model_type} model: {fault}",
             "set it to auto or sdpa",
         )
-    return None if fault else kind
+    return wanted
 
 
 def use_attention(model: PreTrainedModel, kind: str | None) -> None:
