@@ -98,8 +98,8 @@ def test_more_gpus_than_there_are_are_told(tmp_path: Path) -> None:
     there = torch.cuda.device_count()
     (fault,) = found(tmp_path, use_gpu=True, **shared(there + 1))
     assert str(fault) == (
-        f"runs.tuned.ray.use_gpu: got true for {there + 1} workers, expected a GPU for each; "
-        f"this machine has {there}; set it to auto, or lower num_workers"
+        f"runs.tuned.ray.use_gpu: true with {there + 1} workers needs {there + 1} GPUs, "
+        f"available: {there}; set it to auto, or lower num_workers"
     )
 
 
