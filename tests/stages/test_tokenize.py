@@ -141,7 +141,7 @@ def test_of_conversations_the_store_trains_what_the_assistant_says(
 
 
 def test_conversations_need_a_template(tmp_path: Path, talks: Path, chat_folder: Path) -> None:
-    with pytest.raises(UserError, match=r"^data\.chat_template: got none, and the tokenizer has"):
+    with pytest.raises(UserError, match=r"^data\.chat_template: is not set, and the tokenizer has"):
         tokenize(talks, chat_folder, tmp_path / "out", recipe("messages"))
     assert not (tmp_path / "out").exists()
 
@@ -187,7 +187,7 @@ def test_a_row_that_the_template_cannot_take_leaves_nothing_behind(
     (tmp_path / "out").mkdir()
     (tmp_path / "out/manifest.json").write_text("of an earlier store")
     template = "{{ messages[0].missing.deeper if messages[0].content == 'x' }}" + CHATML
-    with pytest.raises(UserError, match=rf"^{talks}/train\.parquet, row 2: got a chat template"):
+    with pytest.raises(UserError, match=rf"^{talks}/train\.parquet, row 2: the chat template"):
         tokenize(talks, chat_folder, tmp_path / "out", TURNED | {"chat_template": template})
     assert not (tmp_path / "out").exists()
 
