@@ -162,10 +162,10 @@ WITHOUT_TEXT = CHATML.replace("{%- if message.content %}", "{%- if not message.t
 @pytest.mark.parametrize(
     ("template", "calling", "problem"),
     [
-        (WITHOUT_CALLS, CALLING, "leaves out the tool calls of message 2,"),
-        (WITHOUT_CALLS, TALKING, "leaves out the tool calls of message 2,"),
-        (WITHOUT_TEXT, TALKING, "leaves out the text of message 2,"),
-        (MISTRAL, TALKING, "leaves out the text of message 2,"),
+        (WITHOUT_CALLS, CALLING, "leaves out the tool calls of message 2"),
+        (WITHOUT_CALLS, TALKING, "leaves out the tool calls of message 2"),
+        (WITHOUT_TEXT, TALKING, "leaves out the text of message 2"),
+        (MISTRAL, TALKING, "leaves out the text of message 2"),
     ],
 )
 def test_a_template_that_leaves_out_what_is_said_refuses_the_row(
