@@ -297,9 +297,9 @@ def test_a_full_disk_costs_one_line_and_leaves_nothing(tmp_path: Path, source: s
     done = run("limited")
     assert done.returncode == 1
     told, _, remedy = done.stderr.strip().splitlines()[-1].partition("; ")
-    assert told.startswith(f"{folder}: got a full disk after ")
-    assert told.endswith(" bytes, expected room for more")
-    assert remedy == "free some and run the same command again"
+    assert told.startswith(f"{folder}: the disk is full after writing ")
+    assert told.endswith(" bytes")
+    assert remedy == "free some space and run the same command again"
     assert not folder.exists()
     again = run("unlimited")
     assert again.returncode == 0, again.stderr

@@ -308,8 +308,8 @@ def test_a_full_disk_costs_one_line_and_no_restart_by_hand(
     )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: {out}: got a full disk after ")
-    assert line.endswith("; free some and run the same command again")
+    assert line.startswith(f"error: {out}: the disk is full after writing ")
+    assert line.endswith("; free some space and run the same command again")
     assert not out.exists()
     tokenize(dataset, model_folder, out, cfg)
     assert damaged_files(out) == []
