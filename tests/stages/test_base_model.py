@@ -130,7 +130,7 @@ def test_a_tokenizer_that_cannot_be_read_is_refused_too(tmp_path: Path, model_fo
 
 def test_a_commit_that_cannot_be_had_leaves_no_manifest_behind(tmp_path: Path, hub: Path) -> None:
     cfg = {"source": "hub", "repo_id": "owner/name", "revision": COMMIT}
-    with pytest.raises(UserError, match=r"^owner/name: got no snapshot"):
+    with pytest.raises(UserError, match=r"^owner/name: can't download"):
         base_model(tmp_path / "out", cfg)
     assert not (tmp_path / "out/manifest.json").exists()
 
