@@ -292,7 +292,7 @@ def test_a_base_that_has_changed_is_refused(chain: Path, tmp_path: Path) -> None
 
 
 def test_an_adapter_by_itself_is_not_merged_into_4_bit_weights(chain: Path) -> None:
-    with pytest.raises(UserError, match=r"^adapter\.quantize_base: .* holds an adapter alone"):
+    with pytest.raises(UserError, match=r"^adapter\.quantize_base: .* contains only an adapter"):
         load_model(chain / "first", in_4bit=True)
 
 

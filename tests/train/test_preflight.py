@@ -69,7 +69,7 @@ def test_a_sound_run_has_no_fault(
 def test_more_cpus_than_there_are_are_told(tmp_path: Path) -> None:
     (fault,) = found(tmp_path, num_workers=CORES + 1)
     assert fault.path == "runs.tuned.ray.num_workers"
-    assert f"got {CORES + 1} workers of 1 CPU each, expected at most {CORES} CPU" in str(fault)
+    assert f"{CORES + 1} workers with 1 CPU each need {CORES + 1} CPU" in str(fault)
 
 
 def test_a_library_that_is_not_installed_is_told(

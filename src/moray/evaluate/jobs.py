@@ -1,7 +1,7 @@
-"""What workers do to evaluate models: each scores, or continues, every N-th batch.
+"""The evaluation jobs that run on workers: of N workers, each processes every N-th batch.
 
-A batch is a function of the rows alone, so that results don't depend on the number of workers.
-Models are loaded one after the other, so that only one is in memory.
+Batches depend only on the rows, so results don't depend on the number of workers. Models are loaded
+one after another, so that only one is in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,14 +28,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Execution:
-    """What is the same for all jobs.
+    """Settings common to all jobs.
 
     Attributes:
-        folder: shared by the workers; their progress is counted there.
-        batch_size: rows, or prompts, in a forward pass.
-        batch_size_key: of the config, for errors.
-        precision: `fp32`, `bf16`, or `auto`: bf16 on GPUs that compute in it.
-        threads: CPU threads of a worker; None for all cores.
+        folder: folder shared by the workers, which count their progress there.
+        batch_size: rows or prompts in a forward pass.
+        batch_size_key: config key of the batch size, for errors.
+        precision: `fp32`, `bf16`, or `auto`: bf16 on GPUs that support it.
+        threads: CPU threads per worker; None for all cores.
     """
 
     folder: Path
@@ -47,13 +47,13 @@ class Execution:
 
 @dataclass(frozen=True)
 class ScoreJob:
-    """Scoring models on the same documents.
+    """Score models on the same documents.
 
     Attributes:
-        models: their folders, by name.
+        models: the models' folders, by name.
         tokens: token store.
-        max_documents: documents of its test split that are scored; None for all.
-        execution: how.
+        max_documents: number of documents of the test split to score; None for all.
+        execution: how to run the job.
     """
 
     models: dict[str, Path]
@@ -64,13 +64,13 @@ class ScoreJob:
 
 @dataclass(frozen=True)
 class GenerateJob:
-    """Continuing the same prompts with models.
+    """Continue the same prompts with each model.
 
     Attributes:
-        models: their folders, by name.
-        prompts: tokens of each.
+        models: the models' folders, by name.
+        prompts: tokens of each prompt.
         sampling: how tokens are chosen.
-        execution: how.
+        execution: how to run the job.
     """
 
     models: dict[str, Path]
@@ -80,7 +80,7 @@ class GenerateJob:
 
 
 def score_on_worker(job: ScoreJob, worker: Worker) -> dict[str, Scores]:
-    """The scores of each model in this worker's batches."""
+    """Score this worker's batches with each model."""
     split = StoredSplit(job.tokens, "test")
     selection = select_documents(split, job.max_documents)
     batches = batches_of(selection, job.execution.batch_size)
@@ -92,7 +92,7 @@ def score_on_worker(job: ScoreJob, worker: Worker) -> dict[str, Scores]:
 
 
 def continue_on_worker(job: GenerateJob, worker: Worker) -> dict[str, dict[int, list[int]]]:
-    """The tokens that each model writes after this worker's prompts, by number of the prompt."""
+    """Continue this worker's prompts with each model; returns new tokens by the prompt's number."""
     size = job.execution.batch_size
     numbers = range(len(job.prompts))
     batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
@@ -108,7 +108,7 @@ def continue_on_worker(job: GenerateJob, worker: Worker) -> dict[str, dict[int, 
 
 
 def num_batches(models: dict[str, Path], items: int, batch_size: int) -> int:
-    """Batches that all workers do together."""
+    """Number of batches that all workers process together."""
     return len(models) * -(-items // batch_size)
 
 
@@ -133,12 +133,12 @@ def _of_each_model(
             execution.batch_size_key,
             f"the memory of worker {worker.rank} ({worker.device.type}) is too small for the model "
             f"and a single row ({first_line(error)})",
-            "use fewer workers, or a machine or a GPU with more memory",
+            "use fewer workers, or a machine or GPU with more memory",
         ) from error
 
 
 def _own(batches: Sequence[Batch], execution: Execution, worker: Worker) -> Iterator[Batch]:
-    """This worker's batches, counted as they are done."""
+    """Yield this worker's batches, and count each one when it is done."""
     counter = BatchCounter(execution.folder, worker.rank)
     for batch in batches[worker.rank :: worker.world_size]:
         yield batch
