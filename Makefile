@@ -1,4 +1,4 @@
-# Sets up .venv on first use and runs the workflow or the tests in it. All else is Snakemake.
+# Sets up .venv on first use and runs the workflow or the tests in it. Use Snakemake for the rest.
 
 PYTHON ?= python3
 READY := .venv/.ready
@@ -11,20 +11,20 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 finetune eval generate: $(READY)
 	snakemake --cores all $@
 
-# Two at a time, which even two cores have room for: half of the time, tests wait for processes.
-# Files stay whole, because the tests of one share what takes long to make, and keep their order.
+# Two processes, even on two cores: half of the time, tests wait for subprocesses. The tests of a
+# file run in one process and in order, because they share slow fixtures.
 PYTEST := python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test: $(READY_DEV)
 	$(PYTEST)
 
-# Layouts of workers, streams, overlays: what takes minutes.
+# Slow tests, which take minutes: layouts of workers, streams, overlays.
 test-long: $(READY_DEV)
 	$(PYTEST) -m long
 
 test-all: test test-long
 
-# Kills whole workflows, again and again: an hour or more on two cores.
+# Kills whole workflows many times: takes an hour or more on two cores.
 test-faults: $(READY_DEV)
 	python -m pytest -m faults
 
@@ -43,7 +43,7 @@ format: $(READY_DEV)
 docs: $(READY)
 	python -m moray.config.reference
 
-# The locks name versions alone, so that each machine takes them from its own package index.
+# The lock files only name versions, so that each machine can use its own package index.
 lock:
 	rm -rf .venv-lock
 	$(PYTHON) -m venv .venv-lock
@@ -55,14 +55,14 @@ lock:
 	rm -rf .venv-lock
 
 $(READY): envs/requirements.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON): got Python %d.%d, expected 3.11 or newer; set PYTHON=python3.11, say" % sys.version_info[:2])'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON): got Python %d.%d, expected 3.11 or newer; set PYTHON=python3.11, for example" % sys.version_info[:2])'
 	@echo "setting up .venv from $<; this takes a minute or more"
 	$(PYTHON) -m venv .venv
 	$(PIP) -r $<
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
-# What tests need stays out of what runs: boto3 alone costs each start of Snakemake 0.15 s.
+# Test dependencies are kept separate: boto3 alone slows down each start of Snakemake by 0.15 s.
 $(READY_DEV): $(READY) envs/requirements-dev.txt
 	@echo "adding envs/requirements-dev.txt to .venv"
 	$(PIP) -r envs/requirements-dev.txt

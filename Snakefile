@@ -1,4 +1,4 @@
-"""moray: fine-tune language models on Ray Train, stage by stage, file by file."""
+"""moray: fine-tune language models with Snakemake and Ray Train."""
 
 from snakemake.utils import min_version
 
@@ -18,7 +18,7 @@ rule finetune:
 
 
 rule eval:
-    """Every run's model against its base, on held-out rows."""
+    """Every run's model compared with its base, on held-out rows."""
     input:
         expand("results/runs/{run}/eval.json", run=EXPERIMENT.runs),
     message:
@@ -26,7 +26,7 @@ rule eval:
 
 
 rule generate:
-    """Held-out prompts, continued by every run's model and by its base."""
+    """Held-out prompts, continued by every run's model and its base."""
     input:
         expand("results/runs/{run}/samples.jsonl", run=EXPERIMENT.runs),
     message:

@@ -63,8 +63,8 @@ def test_a_workflow_that_is_asked_to_end_loses_no_step(
     at = checkpoint.step_of(checkpoints(project)[-1])
     assert at >= 150
     assert line == (
-        f"error: runs.only: got a request to stop, and did at step {at}, with a checkpoint; "
-        "run the same command again to go on from there"
+        f"error: runs.only: stopped at step {at} as requested, and saved a checkpoint; "
+        "run the same command again to continue from there"
     )
     again = run(project)
     assert again.returncode == 0, again.stderr
@@ -149,7 +149,8 @@ def test_a_worker_that_hangs_ends_the_run_with_its_stack_in_the_log(
     done = run(project, hang=30)
     assert done.returncode != 0
     (line,) = errors(done.stderr)
-    assert line.startswith("error: runs.only.train.stall_timeout: got no step within 15 s on ")
+    assert line.startswith("error: runs.only.train.stall_timeout: workers ")
+    assert "completed no step within 15 s;" in line
     log = (project.folder / "logs/finetune/only.log").read_text()
     assert "worker 1 hung here:" in log
     # Where the fault that was put into it waits.

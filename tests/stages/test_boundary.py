@@ -52,9 +52,9 @@ def test_what_a_stage_prints_goes_to_the_log_and_what_it_says_to_both(tmp_path: 
             "UserError('runs.a.ray', 'got 9,\\nexpected 2', 'lower it')",
             "error: runs.a.ray: got 9, expected 2; lower it\n",
         ),
-        ("ValueError('first\\nsecond')", "error: ValueError: first; the trace is in {log}\n"),
-        ("KeyError('x')", "error: KeyError: 'x'; the trace is in {log}\n"),
-        ("AssertionError", "error: AssertionError; the trace is in {log}\n"),
+        ("ValueError('first\\nsecond')", "error: ValueError: first; the traceback is in {log}\n"),
+        ("KeyError('x')", "error: KeyError: 'x'; the traceback is in {log}\n"),
+        ("AssertionError", "error: AssertionError; the traceback is in {log}\n"),
     ],
 )
 def test_a_failure_costs_one_line_and_its_trace_is_logged(

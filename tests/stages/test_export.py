@@ -245,7 +245,7 @@ def test_an_adapter_by_itself_is_loaded_as_the_model_it_would_be_merged_into(
     tokenizer = AutoTokenizer.from_pretrained(chain / name)
     assert tokenizer.chat_template == CHATML
     assert stop_token_ids(tokenizer, chain / name) == stop_token_ids(tokenizer, chain / "start")
-    assert "the adapter alone, which is loaded on top of `models/chat`" in (
+    assert "only the adapter, which is loaded on top of `models/chat`" in (
         chain / name / "README.md"
     ).read_text().replace("\n", " ")
 

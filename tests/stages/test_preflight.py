@@ -79,8 +79,9 @@ def test_only_the_runs_that_are_due_are_looked_over(told: Told) -> None:
 def test_what_runs_share_is_told_once(told: Told, tmp_path: Path) -> None:
     Path("results").touch()
     assert told(**{"defaults.ray.storage_path": "state"}) == [
-        "the working directory: got results, expected a folder that can be written to; "
-        f"{tmp_path}/results is none; change its permissions or choose another"
+        "the working directory: can't write to results, because "
+        f"{tmp_path}/results is not a writable folder; change its permissions or choose another "
+        "folder"
     ]
 
 
@@ -222,8 +223,7 @@ def test_files_that_cannot_be_read_are_told_all_of_them(tmp_path: Path, folder: 
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "datasets.notes.path: got notes/a.txt, which can't be read; change its permissions",
-        "datasets.notes.path: got notes/b.txt, which can't be read; change its permissions",
-        "models.folder.path: got models/folder/model.safetensors, which can't be read; "
-        "change its permissions",
+        "datasets.notes.path: can't read notes/a.txt; change its permissions",
+        "datasets.notes.path: can't read notes/b.txt; change its permissions",
+        "models.folder.path: can't read models/folder/model.safetensors; change its permissions",
     ]

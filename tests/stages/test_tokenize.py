@@ -105,7 +105,7 @@ def test_with_nothing_to_train_on_there_is_no_store(
     table = pq.read_table(copy / f"{split}.parquet")
     pq.write_table(table.slice(0, 0), copy / f"{split}.parquet")
     tokenize(dataset, model_folder, tmp_path / "out", CFG)
-    with pytest.raises(UserError, match=rf"{split}\.parquet: got no token to train"):
+    with pytest.raises(UserError, match=rf"{split}\.parquet: no tokens to train on"):
         tokenize(copy, model_folder, tmp_path / "out", CFG)
     assert not (tmp_path / "out").exists()
 
@@ -235,7 +235,7 @@ def test_documents_that_are_dropped_are_counted_and_told_of(
         kept = set(StoredSplit(tmp_path / "out", name).segments[:, Segment.DOCUMENT].tolist())
         assert kept == set(range(len(texts))) - dropped
         total += len(dropped)
-    assert f", {total} documents dropped that are longer than a row" in capsys.readouterr().err
+    assert f", {total} documents longer than a row dropped" in capsys.readouterr().err
 
 
 def test_where_all_documents_are_dropped_the_length_is_named(

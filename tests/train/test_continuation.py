@@ -75,8 +75,8 @@ def test_a_run_that_starts_over_says_what_differs_and_how_to_continue(
 ) -> None:
     job, last = job_with(make_job, learning_rate=0.5), checkpoint_of(storage, 8)
     assert said(job, small, tmp_path / "output", capsys) == [
-        "run name: starts at step 0, because this differs from its checkpoint of step 8: "
-        "train.learning_rate (0.01 → 0.5), code; to continue from that checkpoint all the same, "
+        "run name: starting at step 0, because its checkpoint at step 8 was made with different "
+        "inputs: train.learning_rate (0.01 → 0.5), code; to continue from that checkpoint anyway, "
         f"set runs.name.train.resume_from_checkpoint: {last}"
     ]
 
@@ -135,7 +135,7 @@ def test_an_own_checkpoint_that_is_later_is_preferred(
     given = checkpoint_of(storage, 6)
     job = job_with(make_job, given)
     assert said(job, small, tmp_path / "output", capsys, code="before") == [
-        f"run name: resumes from its own checkpoint of step 8, not from {given}"
+        f"run name: resuming from its own checkpoint at step 8, not from {given}"
     ]
 
 
@@ -143,7 +143,7 @@ def refusal(job: Job, small: Path, output: Path, error: type[Exception] = UserEr
     with pytest.raises(error) as caught:
         train_run(job, small, output, job.settings, "after", num_workers=1)
     line = str(caught.value)
-    assert line.startswith("runs.name.train.resume_from_checkpoint: got ")
+    assert line.startswith("runs.name.train.resume_from_checkpoint: ")
     assert "\n" not in line
     return line
 
@@ -153,16 +153,14 @@ def test_a_folder_that_is_no_checkpoint_is_refused(
     make_job: Any, small: Path, storage: Path, tmp_path: Path, name: str
 ) -> None:
     job = job_with(make_job, checkpoint_of(storage, 2).parents[1] / name)
-    assert "expected the folder of a checkpoint" in refusal(
-        job, small, tmp_path / "output", ConfigError
-    )
+    assert "expected a checkpoint folder" in refusal(job, small, tmp_path / "output", ConfigError)
 
 
 def test_a_checkpoint_beyond_the_last_step_is_refused(
     make_job: Any, small: Path, storage: Path, tmp_path: Path
 ) -> None:
     job = job_with(make_job, checkpoint_of(storage, 8), max_steps=7)
-    assert "beyond the 7 steps of this run" in refusal(job, small, tmp_path / "output")
+    assert "past the last step of this run (7)" in refusal(job, small, tmp_path / "output")
 
 
 def test_a_checkpoint_of_other_tensors_is_refused(
@@ -170,7 +168,7 @@ def test_a_checkpoint_of_other_tensors_is_refused(
 ) -> None:
     job = job_with(make_job, checkpoint_of(storage, 8))
     job = replace(job, adapter=Adapter())
-    assert "model.embed_tokens.weight is [300, 32] there and missing in this run" in refusal(
+    assert "model.embed_tokens.weight is [300, 32] there and missing here" in refusal(
         job, small, tmp_path / "output"
     )
 
@@ -181,7 +179,7 @@ def test_a_damaged_checkpoint_is_refused(
     given = checkpoint_of(storage, 8)
     (given / ".metadata").write_bytes(b"")
     job = job_with(make_job, given)
-    assert "whose .metadata is missing or damaged" in refusal(job, small, tmp_path / "output")
+    assert "missing or damaged files: .metadata;" in refusal(job, small, tmp_path / "output")
 
 
 def test_a_checkpoint_without_its_best_is_refused_where_that_is_exported(
@@ -190,7 +188,8 @@ def test_a_checkpoint_without_its_best_is_refused_where_that_is_exported(
     shutil.rmtree(checkpoint_of(storage, 4))
     job = job_with(make_job, checkpoint_of(storage, 6), load_best_model_at_end=True)
     line = refusal(job, small, tmp_path / "output")
-    assert f"step-00000004 lacks {MANIFEST}; set train.load_best_model_at_end to false" in line
+    assert "step-00000004, the best checkpoint" in line
+    assert f"damaged files: {MANIFEST}; set train.load_best_model_at_end to false" in line
 
 
 def test_a_refused_checkpoint_leaves_those_of_the_run_as_they_are(

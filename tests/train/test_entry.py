@@ -127,7 +127,7 @@ def test_a_signal_to_the_driver_saves_the_step_and_a_second_start_goes_on(
     assert driver.returncode == 1
     (folder,) = (tmp_path / "state/name").glob("*/checkpoints/*")
     at = checkpoint.step_of(folder)
-    assert f"error: runs.name: got a request to stop, and did at step {at}, with a" in told
+    assert f"error: runs.name: stopped at step {at} as requested, and saved a" in told
     assert 0 < at < 120
 
     assert subprocess.run(command, capture_output=True, check=True)

@@ -84,12 +84,12 @@ def test_a_library_that_is_not_installed_is_told(
         str(fault)
         for fault in found(tmp_path, adapter=adapter, train=train, include_dashboard=True)
     ] == [
-        "runs.tuned.train.strategy: got deepspeed, which is not installed; "
+        "runs.tuned.train.strategy: deepspeed is not installed; "
         "pip install -e '.[deepspeed]', or choose fsdp2",
-        "runs.tuned.ray.include_dashboard: got true, which needs packages that are not installed; "
+        "runs.tuned.ray.include_dashboard: true needs packages that are not installed; "
         "pip install -e '.[dashboard]', or set it to false",
-        "runs.tuned.adapter.quantize_base: got 4bit, whose library bitsandbytes is not installed; "
-        "pip install -e '.[qlora]', or leave it out",
+        "runs.tuned.adapter.quantize_base: 4bit needs bitsandbytes, which is not installed; "
+        "pip install -e '.[qlora]', or remove it",
     ]
     assert found(tmp_path, adapter=adapter, train=train, address="auto") == []
 
@@ -121,7 +121,7 @@ def memory(faults: list[UserError]) -> list[UserError]:
 def free() -> int:
     """Bytes of memory that a run may take here, as the line about it says."""
     faults = memory(found(Path("/tmp"), HUGE))
-    match = re.search(r"into the ([\d,.]+) GB of memory that are free", faults[0].problem)
+    match = re.search(r"only ([\d,.]+) GB of memory are free", faults[0].problem)
     assert match
     return int(float(match[1].replace(",", "")) * 1e9)
 
@@ -130,7 +130,7 @@ def test_a_model_that_memory_does_not_take_is_told_with_the_numbers(tmp_path: Pa
     # 10^12 weights, gradients and twice as many moments, of 4 bytes each.
     (fault,) = memory(found(tmp_path, HUGE, **shared(3)))
     assert str(fault).startswith(
-        "runs.tuned.ray.num_workers: got 3 workers that hold 16,000.0 GB each in weights, gradients"
+        "runs.tuned.ray.num_workers: 3 workers need 16,000.0 GB each for weights, gradients"
     )
     assert str(fault).endswith("; lower it, set train.strategy: fsdp2, or train an adapter")
     assert 0 < free() <= psutil.virtual_memory().total
@@ -176,8 +176,8 @@ def test_a_file_in_the_place_of_the_storage_is_told(tmp_path: Path, below: str) 
     file.touch(0o777)
     (fault,) = found(tmp_path, storage_path=f"{file}{below}")
     assert str(fault) == (
-        f"runs.tuned.ray.storage_path: got {file}{below}, expected a folder that can be written "
-        f"to; {file} is none; change its permissions or choose another"
+        f"runs.tuned.ray.storage_path: can't write to {file}{below}, because {file} is not a "
+        "writable folder; change its permissions or choose another folder"
     )
 
 
@@ -185,7 +185,7 @@ def test_a_file_in_the_place_of_the_results_is_told(tmp_path: Path) -> None:
     (tmp_path / "results").touch()
     (fault,) = found(tmp_path)
     assert fault.path == "the working directory"
-    assert f"{tmp_path}/results is none" in fault.problem
+    assert f"{tmp_path}/results is not a writable folder" in fault.problem
 
 
 CLOSED = """
@@ -222,9 +222,7 @@ def test_a_folder_that_may_not_be_written_to_or_looked_into_is_told(
     closed.chmod(0o700)
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
-    assert line.startswith(
-        f"runs.tuned.ray.storage_path: got {closed}/new, expected a folder that can be written to; "
-    )
+    assert line.startswith(f"runs.tuned.ray.storage_path: can't write to {closed}/new, because ")
 
 
 def needed(faults: list[UserError]) -> list[int]:
@@ -312,8 +310,8 @@ def test_attention_of_gpus_is_refused_where_workers_have_none(tmp_path: Path, ki
     for ray in ({"use_gpu": False}, {"use_gpu": False, "address": "auto"}):
         (fault,) = found(tmp_path, train=train, **ray)
         assert str(fault) == (
-            f"runs.tuned.train.attention: {kind} needs GPUs: it has no backward pass on CPUs in "
-            "PyTorch; set it to auto, or train on GPUs"
+            f"runs.tuned.train.attention: {kind} needs GPUs: in PyTorch, it has no backward pass "
+            "on CPUs; set it to auto, or train on GPUs"
         )
     assert found(tmp_path, train=train, address="auto", use_gpu="auto") == []
     assert found(tmp_path, train={"attention": "eager"}) == []

@@ -15,8 +15,8 @@ from project import Project
         (
             "datasets.modules.path",
             "data/none.jsonl",
-            "datasets.modules.path: got data/none.jsonl, expected a file or a glob that matches "
-            "files; check the path, which is relative to the working directory",
+            "datasets.modules.path: no file matches data/none.jsonl; check the path; it is "
+            "relative to the working directory",
         ),
         (
             "runs.base.model",

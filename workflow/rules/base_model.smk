@@ -1,5 +1,5 @@
 rule base_model:
-    """A base that runs start from, as a Hugging Face folder."""
+    """A base model, as a Hugging Face folder."""
     input:
         files=lambda wildcards: MODEL_FILES[wildcards.model],
     output:

@@ -1,4 +1,4 @@
-"""What all rules share: the checked config, the code that a stage depends on, the lock."""
+"""Shared by all rules: the checked config, the digest of a stage's code, the lock."""
 
 import fcntl
 import signal
@@ -12,21 +12,22 @@ from moray.config.code import code_digest
 from moray.config.load import load_experiment
 from moray.errors import ConfigError, UserError
 
-# The project's folder, also where another workflow uses this one as a module.
+# The project's folder, also if another workflow uses this one as a module.
 ROOT = Path(workflow.current_basedir).parents[1]
 
 
 def check_package():
-    """Refuse to run another checkout's package than the one whose code is tracked."""
+    """Refuse to run if the imported package is not the one in this project."""
     package, here = Path(moray.__file__).parent, ROOT / "src/moray"
     if package.resolve() != here.resolve():
         sys.exit(
-            f"moray: got the package in {package}, expected {here}; pip install -e . here"
+            f"moray: the package is imported from {package}, expected {here}; "
+            "run pip install -e . in this folder"
         )
 
 
 def load():
-    """The checked config and the user's files that it names, or one line for each fault."""
+    """The checked config and the files that it names; exits with one line for each fault."""
     try:
         experiment = load_experiment(config)
         files = {
@@ -41,7 +42,7 @@ def load():
 
 
 def code(stage):
-    """What stands for the script of a stage and the modules behind it."""
+    """The digest of a stage's script and of the modules that it imports."""
     script = ROOT / "workflow/scripts" / f"{stage}.py"
     return f"code {code_digest(script, ROOT / 'src')}"
 
@@ -51,7 +52,7 @@ def start_manifest(wildcards):
 
 
 def start_dependencies(wildcards):
-    """What the start is loaded with, where it is an adapter that was exported alone."""
+    """What is needed to load the start, if it was exported as an adapter without its base."""
     folders = plan.start_dependencies(EXPERIMENT, wildcards.run)
     return [f"{folder}/manifest.json" for folder in folders]
 
@@ -66,7 +67,7 @@ def tokenize_input(wildcards):
     return {
         "dataset": f"results/datasets/{dataset}/dataset.json",
         "model": f"results/models/{EXPERIMENT.base_model(run)}/manifest.json",
-        # Their digests are in dataset.json; they only have to be there.
+        # Their digests are in dataset.json, so they only have to exist.
         "splits": [
             ancient(f"results/datasets/{dataset}/{split}.parquet")
             for split in plan.SPLITS
@@ -75,7 +76,7 @@ def tokenize_input(wildcards):
 
 
 def check_runs(jobs):
-    """Refuse runs that can't be trained here before the first job, not before the last."""
+    """Exit before the first job if a run can't be trained here."""
     from moray.stages.preflight import preflight
 
     runs = {job.wildcards.run for job in jobs if job.rule.name == "finetune_run"}
@@ -87,7 +88,7 @@ def check_runs(jobs):
 
 
 def stop_on_sigterm(runs):
-    """Have runs save a checkpoint and end at SIGTERM, which Snakemake takes as: no more jobs."""
+    """Make runs save a checkpoint and stop at SIGTERM; Snakemake then starts no more jobs."""
     from moray.train.supervision.requests import Request, Requests
 
     before = signal.getsignal(signal.SIGTERM)
@@ -103,19 +104,19 @@ def stop_on_sigterm(runs):
 
 
 def limit_gpus():
-    """Have jobs wait for each other where they need more GPUs than this machine has.
+    """Make jobs wait for each other if they need more GPUs than this machine has.
 
-    On the command line, `--resources gpu=N` says otherwise; other executors have their own limits.
+    `--resources gpu=N` on the command line overrides this; other executors have their own limits.
     """
     if workflow.local_exec and "gpu" not in workflow.global_resources:
         workflow.register_resource("gpu", len(machine.gpus()))
 
 
 def drop_stale_locks():
-    """Remove the locks of a workflow that was killed, so that the same command goes on.
+    """Remove Snakemake's locks of a workflow that was killed, so that the same command continues.
 
-    Every moray workflow in this folder shares a lock that the kernel takes back from the dead.
-    Who can have it alone is the only one alive, and what Snakemake's locks say is stale.
+    Every moray workflow in this folder shares a lock that the kernel releases when its process dies.
+    A workflow that gets it exclusively is the only one alive, so Snakemake's locks are stale.
     """
     Path(".snakemake").mkdir(exist_ok=True)
     alive = open(".snakemake/moray.lock", "w")
@@ -127,7 +128,7 @@ def drop_stale_locks():
     except BlockingIOError:
         fcntl.flock(alive, fcntl.LOCK_SH)
     except OSError:
-        # A file system without such locks: Snakemake's own have to be removed by hand there.
+        # This file system has no such locks, so stale locks have to be removed by hand.
         pass
     return alive
 

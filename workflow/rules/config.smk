@@ -1,4 +1,4 @@
-"""The config, from a file that Snakemake can read."""
+"""Load the config file, if it is valid UTF-8."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from moray.errors import UserError
 CONFIG = Path("config/config.yaml")
 
 try:
-    # Not there if another workflow, which uses this one as a module, brings the config.
+    # Doesn't exist if another workflow uses this one as a module and passes the config.
     if CONFIG.exists():
         check_encoding(CONFIG)
 except UserError as error:

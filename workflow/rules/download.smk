@@ -1,5 +1,5 @@
 rule download:
-    """A dataset's source as three splits of rows."""
+    """A dataset, read from its source and split into three."""
     input:
         unpack(lambda wildcards: DATASET_FILES[wildcards.dataset]),
     output:

@@ -1,5 +1,5 @@
 rule evaluate:
-    """Likelihood of the test split, before and after."""
+    """Scores on the test split, before and after training."""
     input:
         base=start_manifest,
         base_dependencies=start_dependencies,

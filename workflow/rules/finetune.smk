@@ -1,5 +1,5 @@
 rule finetune_run:
-    """Training on Ray Train; checkpoints lie in ray.storage_path, out of the workflow's reach."""
+    """Training; checkpoints are in ray.storage_path, and Snakemake doesn't manage them."""
     input:
         start=start_manifest,
         start_dependencies=start_dependencies,

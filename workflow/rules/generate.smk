@@ -1,5 +1,5 @@
 rule generate_run:
-    """Prompts of the test split, continued before and after."""
+    """Continuations of test prompts, before and after training."""
     input:
         base=start_manifest,
         base_dependencies=start_dependencies,

@@ -1,5 +1,5 @@
 rule preview:
-    """A few documents of every run's tokens; what is trained stands between ⟦ and ⟧."""
+    """A few documents of every run's tokens; trained tokens are between ⟦ and ⟧."""
     input:
         expand("results/tokens/{store}/manifest.json", store=STORES),
     log:
@@ -9,6 +9,6 @@ rule preview:
     params:
         texts=expand("results/tokens/{store}/preview.txt", store=STORES),
     message:
-        "trained tokens stand between ⟦ and ⟧"
+        "trained tokens are between ⟦ and ⟧"
     shell:
         'for text in {params.texts:q}; do echo "$text"; cat "$text"; done 2> {log}'

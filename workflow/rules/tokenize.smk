@@ -1,5 +1,5 @@
 rule tokenize:
-    """A dataset as packed rows of tokens, for all runs with equal data settings."""
+    """A dataset as rows of tokens, shared by all runs with equal data settings."""
     input:
         unpack(tokenize_input),
     output:

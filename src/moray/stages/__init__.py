@@ -1,1 +1,1 @@
-"""One function a rule, callable without the workflow: `python -m moray.stages.finetune --help`."""
+"""One function per rule. To run one alone: `python -m moray.stages.finetune --help`."""

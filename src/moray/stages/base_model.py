@@ -1,4 +1,4 @@
-"""Make a base that runs start from: from scratch, from a local folder, from the hub."""
+"""Make a base model: from scratch, from a local folder, or from the hub."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from moray.provenance.manifest import whole_or_nothing, write_manifest
 from moray.stages.boundary import Folder, Json, command_line
 from moray.tokens.tokenizer import load_tokenizer
 
-# Of 4 MB each. A tokenizer hardly changes with more, and learns from them in a minute.
+# 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.
 _GROUPS_TO_LEARN_FROM = 64
 
 
@@ -25,14 +25,14 @@ def base_model(output: Folder, cfg: Json, dataset: Folder | None = None) -> None
     Args:
         output: folder to write to.
         cfg: the model's section of the config.
-        dataset: for a model from scratch, folder of the dataset that its tokenizer learns from.
+        dataset: for a model from scratch, folder of the dataset to train its tokenizer on.
     """
     with whole_or_nothing(output):
         if cfg["source"] == "scratch":
             _from_scratch(output, cfg, dataset)
         else:
             _copied(output, cfg)
-        # Whatever is wrong with it comes out here rather than after the dataset's download.
+        # Load it once, so that errors show up here rather than after the dataset's download.
         load_tokenizer(output)
         model = load_model(output)
         parameters: int = model.num_parameters()
@@ -61,7 +61,7 @@ def _copied(output: Path, cfg: dict[str, Any]) -> None:
 
 
 def _texts(file: Path) -> Iterator[str]:
-    """The documents of row groups spread evenly over a large file; of a small one, all."""
+    """The documents of evenly spaced row groups of a large file; all documents of a small one."""
     groups = num_groups(file)
     for group in range(0, groups, -(-groups // _GROUPS_TO_LEARN_FROM)):
         yield from map(plain_text, read_group(file, group))

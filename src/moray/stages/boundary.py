@@ -1,4 +1,4 @@
-"""The edge between a stage and whoever started it: the log, the one-line error, the end."""
+"""What surrounds a stage: its log, its one-line error, its exit status."""
 
 import json
 import signal
@@ -16,7 +16,8 @@ from moray.errors import ConfigError, UserError, first_line
 from moray.processes import die_with_parent
 from moray.provenance.space import of_full_disk
 
-# What stages take, and how it is given on a command line: paths as options, sections as JSON.
+# Types of stage arguments, and how they are given on a command line: paths as options, sections as
+# JSON.
 File = Annotated[Path, typer.Option()]
 Folder = Annotated[Path, typer.Option()]
 Json = Annotated[dict[str, Any], typer.Option(parser=json.loads, metavar="JSON")]
@@ -24,10 +25,10 @@ Json = Annotated[dict[str, Any], typer.Option(parser=json.loads, metavar="JSON")
 
 @contextmanager
 def stage(log: str | Path) -> Iterator[None]:
-    """Run the body with its streams in the log; a failure costs the user one line.
+    """Run the body with its output going to the log; the user sees a failure as one line.
 
     Raises:
-        SystemExit: with status 1, after the line was printed and the trace was logged.
+        SystemExit: with status 1, after printing the line and logging the traceback.
     """
     die_with_parent()
     with streams_into(Path(log)):
@@ -35,7 +36,7 @@ def stage(log: str | Path) -> Iterator[None]:
             yield
         except (UserError, ConfigError) as error:
             traceback.print_exc()
-            say(_told(error))
+            say(_lines(error))
             sys.exit(1)
         except KeyboardInterrupt:
             sys.exit(128 + signal.SIGINT)
@@ -43,21 +44,21 @@ def stage(log: str | Path) -> Iterator[None]:
             traceback.print_exc()
             if of_full_disk(error):
                 file = getattr(error, "filename", None) or "the disk"
-                say(f"error: {file}: got a full disk; free some and run the same command again")
+                say(f"error: {file}: the disk is full; free space and run the same command again")
                 sys.exit(1)
             name, text = type(error).__name__, first_line(error)
             what = name if text == name else f"{name}: {text}"
-            say(f"error: {what}; the trace is in {log}")
+            say(f"error: {what}; the traceback is in {log}")
             sys.exit(1)
 
 
 def command_line(function: Callable[..., None]) -> None:
-    """Make a stage's function a command, its arguments options."""
+    """Run a stage's function as a command whose options are the function's arguments."""
     try:
         typer.run(function)
     except (UserError, ConfigError) as error:
-        sys.exit(_told(error))
+        sys.exit(_lines(error))
 
 
-def _told(error: UserError | ConfigError) -> str:
+def _lines(error: UserError | ConfigError) -> str:
     return "\n".join(f"error: {line}" for line in str(error).splitlines())

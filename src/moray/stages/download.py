@@ -1,4 +1,4 @@
-"""Bring a dataset in: read its source, split it, write it as Parquet."""
+"""Read a dataset from its source, split it, and write it as Parquet."""
 
 from collections import Counter
 
@@ -21,7 +21,7 @@ def download(output: Folder, cfg: Json, files: Json | None = None) -> None:
     Args:
         output: the folder to write to.
         cfg: the dataset's section of the config.
-        files: for the source `files`, the files of each split.
+        files: for `source: files`, the files of each split.
     """
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "python"})
     dropped: Counter[str] = Counter()
@@ -37,7 +37,7 @@ def download(output: Folder, cfg: Json, files: Json | None = None) -> None:
     splits = described["splits"]
     counts = ", ".join(f"{split} {facts['rows']:,}" for split, facts in splits.items())
     size = sum(facts["bytes"] for facts in splits.values())
-    copies = f", {dropped.total():,} duplicates left out" if dropped else ""
+    copies = f", {dropped.total():,} duplicates dropped" if dropped else ""
     say(f"dataset {output.name}: {counts} rows, {size / 1e6:.1f} MB{copies}")
 
 

@@ -22,8 +22,8 @@ def evaluate(
         tuned: the run's model.
         tokens: the run's token store.
         output: file to write.
-        cfg: keys of the `evaluate` section that the result depends on.
-        execution: the other keys of that section, and how workers are started.
+        cfg: the keys of the `evaluate` section that the result depends on.
+        execution: the other keys of that section, and the settings for starting workers.
     """
     selection = select_documents(StoredSplit(tokens, "test"), cfg["max_documents"])
     models = {"base": base, "tuned": tuned}

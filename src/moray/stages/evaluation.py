@@ -1,4 +1,4 @@
-"""What evaluating and generating have in common: how their workers are started."""
+"""Start the workers of evaluation and generation."""
 
 import tempfile
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ class EvaluationWorkers:
 
     Attributes:
         launch: where and how they are started.
-        execution: what their jobs have in common.
-        label: of the progress bar.
+        execution: settings that their jobs share.
+        label: label of the progress bar.
     """
 
     launch: Launch
@@ -36,7 +36,7 @@ class EvaluationWorkers:
     def run(
         self, entry_point: EntryPoint[Argument, Result], job: Argument, batches: int
     ) -> list[Result]:
-        """Run a job on the workers, and show how many of its batches they have done."""
+        """Run a job on the workers and show its progress in batches."""
         with shown_batches(self.execution.folder, self.label, batches):
             return run_on_workers(entry_point, job, self.launch)
 
@@ -45,12 +45,12 @@ class EvaluationWorkers:
 def on_evaluation_workers(
     stage: str, run: str, output: Path, cfg: dict[str, Any], execution: dict[str, Any]
 ) -> Iterator[EvaluationWorkers]:
-    """The workers of a stage, which share a folder beside its output for as long as the body.
+    """The workers of a stage; during the body they share a temporary folder next to its output.
 
     Args:
         stage: name of the stage and of its section in the config.
         run: name of the run.
-        output: file of the stage.
+        output: output file of the stage.
         cfg: the keys of the section that the result depends on.
         execution: the section's other keys under the stage's name; the run's `ray` section, its
             `launcher` and its `stall_timeout`.

@@ -1,4 +1,4 @@
-"""Make a Hugging Face folder of the checkpoint that a run is exported from."""
+"""Export a run's checkpoint as a Hugging Face folder."""
 
 import json
 from pathlib import Path
@@ -30,9 +30,9 @@ tags: [moray]
 
 | | |
 |---|---|
-| loss at the last of them that was logged | {loss:.4f} nats a token |
+| last logged training loss | {loss:.4f} nats per token |
 | loss on the validation split | {eval_loss} |
-| arithmetic of the forward pass | {precision} |
+| precision of the forward pass | {precision} |
 | fingerprint of settings, data, start, code and libraries | `{fingerprint}` |
 {continued}
 ## Settings
@@ -48,27 +48,27 @@ tags: [moray]
 ```
 """
 
-_ALONE = """ This folder holds
-the adapter alone, which is loaded on top of `{start}`."""
+_ALONE = """ This folder contains
+only the adapter, which is loaded on top of `{start}`."""
 
 _DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
-# Trained in fp32, and small.
+# Adapters are trained in fp32, and small.
 _ADAPTER_DTYPE = {"auto": torch.float32, **_DTYPE}
 
 
 def export(start: Folder, train: File, history: File, output: Folder, cfg: Json) -> None:
     """Write model, tokenizer, generation config, model card, and the manifest last.
 
-    Of a run with an adapter, the adapter is merged into the model, and lies in `adapter/` by
-    itself; or, without `merge_adapter`, it is all that is written, and the manifest names its base.
+    An adapter is merged into the model, and also written to `adapter/`. Without `merge_adapter`,
+    only the adapter is written, and the manifest names its base.
 
     Args:
         start: model folder that the run started from.
         train: the run's `train.json`.
         history: the run's `history.jsonl`.
         output: folder to write to.
-        cfg: names of the run, its start and its dataset; the `export` section; the chat template
-            of the run.
+        cfg: names of the run, its start and its dataset; the `export` section; the run's chat
+            template.
     """
     record = json.loads(train.read_text())
     adapter = Adapter(**record["adapter"]) if record["adapter"] else None

@@ -23,7 +23,7 @@ def finetune(
         output: the run's folder.
         cfg: the `adapter` section, and the keys of the `train` section that the result depends on.
         execution: `ray` section, and the other keys of the `train` and `data` sections.
-        code: stands for the source code that the result depends on.
+        code: digest of the source code that the result depends on.
     """
     run_training(
         run=run,

@@ -35,11 +35,11 @@ def generate(
         base: model folder that the run started from.
         tuned: the run's model.
         rows: test split of the run's dataset, as Parquet.
-        output: file of the samples to write.
-        settings: file to write that says how tokens were chosen.
-        cfg: keys of the `generate` section that the result depends on, the dataset's format, and
-            whether it is Python.
-        execution: the other keys of that section, and how workers are started.
+        output: file to write the samples to.
+        settings: file to write the sampling settings to.
+        cfg: the keys of the `generate` section that the result depends on, the dataset's format,
+            and whether it is Python.
+        execution: the other keys of that section, and the settings for starting workers.
     """
     encoder = make_encoder(tuned, cfg)
     prompts = choose_prompts(

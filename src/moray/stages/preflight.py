@@ -1,4 +1,4 @@
-"""Look over all runs before the first stage begins."""
+"""Check all runs before the first stage starts."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,10 +15,10 @@ _RESULTS = Path("results")
 
 
 def preflight(experiment: Experiment, runs: Sequence[str]) -> None:
-    """Make sure that runs can be trained here, as far as that can be known.
+    """Check that runs can be trained here, as far as it can be known in advance.
 
     Raises:
-        ConfigError: with all that is wrong.
+        ConfigError: with every fault found.
     """
     found = [*_unreadable(experiment, runs)]
     if not found:
@@ -48,11 +48,11 @@ def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserErr
 def _readable(path: str, files: Sequence[str]) -> Iterator[UserError]:
     for file in files:
         if not os.access(file, os.R_OK):
-            yield UserError(path, f"got {file}, which can't be read", "change its permissions")
+            yield UserError(path, f"can't read {file}", "change its permissions")
 
 
 def _shapes(experiment: Experiment, model: str) -> Shapes | None:
-    """The shapes of a base's weights; None while a model of the hub isn't here."""
+    """The shapes of a base's weights; None if a hub model isn't downloaded yet."""
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
         return llama_shapes(section)
@@ -61,9 +61,9 @@ def _shapes(experiment: Experiment, model: str) -> Shapes | None:
 
 
 def _positions(experiment: Experiment, model: str) -> int | None:
-    """The longest row that a base takes; None if that isn't known.
+    """The maximum row length of a base; None if it isn't known.
 
-    Of a model of the hub that isn't here yet, the small file that says so is fetched.
+    For a hub model that isn't downloaded yet, its small config file is fetched.
     """
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
@@ -79,9 +79,9 @@ def _positions(experiment: Experiment, model: str) -> int | None:
 
 
 def _folder(section: PathModel | HubModel, model: str) -> Path | None:
-    """Where a base's files are; None while those of the hub aren't here."""
+    """The folder of a base; None if a hub model isn't downloaded yet."""
     if isinstance(section, PathModel):
         return Path(section.path)
     folder = _RESULTS / "models" / model
-    # A download that was killed leaves a part.
+    # Without a manifest, the download is incomplete.
     return folder if (folder / MANIFEST).exists() else None

@@ -21,7 +21,7 @@ _SHOWN = 3
 
 
 def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
-    """Write the store of a dataset's three splits, a preview of it, and its manifest last.
+    """Write the token store of a dataset's three splits, a preview, and its manifest last.
 
     Args:
         dataset: folder with the splits as Parquet.
@@ -31,7 +31,7 @@ def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
         cfg: format of the dataset, and the keys of the `data` section that tokens depend on.
 
     Raises:
-        UserError: if documents are to be packed that would see each other, or can't be encoded.
+        UserError: if packed documents would see each other, or if documents can't be encoded.
     """
     cfg = {**cfg, "packing": _packing(model, cfg["packing"])}
     with whole_or_nothing(output):
@@ -52,12 +52,12 @@ def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
     say(
         f"tokens {output.name}: {train['tokens']:,} in {train['rows']:,} rows to train on, "
         f"{train['trained_tokens'] / train['tokens']:.0%} of them trained, {padding:.1%} padding"
-        + (f", {dropped:,} documents dropped that are longer than a row" if dropped else "")
+        + (f", {dropped:,} documents longer than a row dropped" if dropped else "")
     )
 
 
 def _packing(model: Path, packing: str | bool) -> bool:
-    """Whether documents share rows, once it is known that they may."""
+    """Whether documents share rows; checks that the model allows it."""
     facts = read_manifest(model)
     isolated: bool = facts["isolates_documents"]
     if packing is True and not isolated:
@@ -80,10 +80,10 @@ def _write(
     file = dataset / f"{split}.parquet"
     train = split == "train"
     groups = num_groups(file)
-    # The first worker reads validation and test from here, whatever becomes of train.
+    # The first worker reads validation and test from here, even if train is streamed.
     keep = not train or cfg["tokenize"] == "ahead"
     with SplitWriter(output, split, encoder.block_size, keep) as writer:
-        # Only what is scored needs to know its bytes.
+        # Bytes are only needed for scoring.
         windows = encode_windows(file, encoder, cfg["packing"], count_bytes=not train)
         followed = progress(windows, f"tokenize {split}", "window", groups)
         for number, window in enumerate(followed):
@@ -98,15 +98,15 @@ def _write(
     if split != "validation" and facts["trained_tokens"] == 0:
         raise UserError(
             str(file),
-            f"got no token to train after tokenising, {facts['dropped_documents']} documents "
-            "dropped for their length",
+            f"no tokens to train on after tokenising; {facts['dropped_documents']} documents were "
+            "dropped because they are too long",
             f"check the format ({cfg['format']}) and data.block_size ({encoder.block_size})",
         )
     return facts
 
 
 def _keep_source(dataset: Path, model: Path, output: Path) -> None:
-    """Put into the store what its rows are made from; a file on the same disk takes no room."""
+    """Put the source of its rows into the store; on the same disk, a hard link takes no space."""
     try:
         os.link(dataset / "train.parquet", output / ROWS_FROM)
     except OSError:

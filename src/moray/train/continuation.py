@@ -1,4 +1,4 @@
-"""Checkpoints of the same run under another fingerprint: finding them, continuing from one."""
+"""Find a run's checkpoints under other fingerprints, and continue from one."""
 
 import json
 import shutil
@@ -27,13 +27,13 @@ def prepare_work(
     start: Path,
     tokens: Path,
 ) -> None:
-    """Record a run's identity, and bring in the checkpoint that it is to continue from.
+    """Record a run's identity, and import the checkpoint that it continues from.
 
-    Call it while no other process trains the run. If nothing is to be brought in and the run has
-    no checkpoints, the user is told of those under another fingerprint.
+    Call it while no other process trains the run. If there is no checkpoint to import and the run
+    has none of its own, the user gets a note about those under another fingerprint.
 
     Args:
-        run: its name.
+        run: name of the run.
         work: its work folder.
         identity: what it depends on.
         settings: its `train` section.
@@ -53,7 +53,7 @@ def prepare_work(
     given, key = Path(settings.resume_from_checkpoint), f"runs.{run}.train.resume_from_checkpoint"
     if own >= checkpoint.step_of(given):
         if continued_from(work) is None:
-            say(f"run {run}: resumes from its own checkpoint of step {own}, not from {given}")
+            say(f"run {run}: resuming from its own checkpoint at step {own}, not from {given}")
         return
     _check_position(key, given, settings, tokens)
     _check_tensors(key, given, start, adapter)
@@ -61,23 +61,23 @@ def prepare_work(
 
 
 def continued_from(work: Path) -> dict[str, Any] | None:
-    """The checkpoint, step, fingerprint and differences of what a run continued from, if it did."""
+    """The record of the checkpoint that a run continued from; None if it didn't."""
     path = work / _RECORD
     record: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
     return record
 
 
 def _tell_of_others(run: str, work: Path, identity: Identity) -> None:
-    """Name the checkpoint that was written last under another fingerprint."""
+    """Point the user to the newest checkpoint under another fingerprint."""
     found = [path for path in work.parent.glob("*/checkpoints/step-????????") if path.is_dir()]
     if not found:
         return
     last = max(found, key=lambda path: path.stat().st_mtime)
     differing = ", ".join(differences(read_identity(_work_of(last)), identity))
     say(
-        f"run {run}: starts at step 0, because this differs from its checkpoint of step "
-        f"{checkpoint.step_of(last)}: {differing}; to continue from that checkpoint all the same, "
-        f"set runs.{run}.train.resume_from_checkpoint: {last}"
+        f"run {run}: starting at step 0, because its checkpoint at step "
+        f"{checkpoint.step_of(last)} was made with different inputs: {differing}; to continue from "
+        f"that checkpoint anyway, set runs.{run}.train.resume_from_checkpoint: {last}"
     )
 
 
@@ -88,8 +88,8 @@ def _check_position(key: str, given: Path, settings: Train, tokens: Path) -> Non
     if checkpoint.step_of(given) > num_steps:
         raise UserError(
             key,
-            f"got {given}, which is beyond the {num_steps} steps of this run",
-            "give an earlier checkpoint, or raise train.max_steps or train.num_epochs",
+            f"{given} is past the last step of this run ({num_steps})",
+            "use an earlier checkpoint, or raise train.max_steps or train.num_epochs",
         )
 
 
@@ -110,7 +110,9 @@ def _check_tensors(key: str, given: Path, start: Path, adapter: Adapter | None) 
     wanted = {name: tuple(value.shape) for name, value in trained_parameters(model).items()}
     if damaged := damaged_files(given):
         raise UserError(
-            key, f"got {given}, whose {', '.join(damaged)} is missing or damaged", "give another"
+            key,
+            f"{given} has missing or damaged files: {', '.join(damaged)}",
+            "use another checkpoint",
         )
     found = {
         name: tuple(entry.size)
@@ -122,9 +124,9 @@ def _check_tensors(key: str, given: Path, start: Path, adapter: Adapter | None) 
         if wanted.get(name) != found.get(name):
             raise UserError(
                 key,
-                f"got {given}, whose tensors do not fit: {name} is {_shape(found.get(name))} there "
-                f"and {_shape(wanted.get(name))} in this run",
-                "give a checkpoint of the same model and adapter",
+                f"the tensors in {given} don't match this run: {name} is "
+                f"{_shape(found.get(name))} there and {_shape(wanted.get(name))} here",
+                "use a checkpoint of the same model and adapter",
             )
 
 
@@ -133,11 +135,13 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 def _bring_in(key: str, given: Path, work: Path, identity: Identity, settings: Train) -> None:
-    """Make a checkpoint, and the history up to it, this run's own."""
+    """Import a checkpoint and its run's history into this run's work folder."""
     step, folder, other = checkpoint.step_of(given), checkpoint.folder_of(work), _work_of(given)
     if not (other / HISTORY).exists():
         raise UserError(
-            key, f"got {given}, which has no {other / HISTORY}", "give a checkpoint of moray's"
+            key,
+            f"{given} has no history at {other / HISTORY}",
+            "use a checkpoint in its original place",
         )
     wanted = {step}
     if settings.load_best_model_at_end:
@@ -148,10 +152,11 @@ def _bring_in(key: str, given: Path, work: Path, identity: Identity, settings: T
         if damaged := damaged_files(source):
             raise UserError(
                 key,
-                f"got {given}, whose best checkpoint {source} lacks {', '.join(damaged)}",
-                "set train.load_best_model_at_end to false, or give another checkpoint",
+                f"{source}, the best checkpoint up to {given}, has missing or damaged files: "
+                f"{', '.join(damaged)}",
+                "set train.load_best_model_at_end to false, or use another checkpoint",
             )
-    # Of steps before that one: they are of another course of the loss than the history.
+    # Checkpoints of earlier steps belong to a different loss curve than the history.
     checkpoint.remove_from(folder, 0)
     shutil.copyfile(other / HISTORY, work / HISTORY)
     before = read_identity(other)
@@ -162,11 +167,11 @@ def _bring_in(key: str, given: Path, work: Path, identity: Identity, settings: T
         "differences": differences(before, identity),
     }
     write_json(work / _RECORD, record)
-    # The one to resume from comes last: until it is there, all of this is done again.
+    # The checkpoint to resume from comes last: until it exists, all of this is repeated.
     for source in sources:
         checkpoint.adopt(folder, source)
 
 
 def _work_of(given: Path) -> Path:
-    """The work folder that a checkpoint lies in."""
+    """The work folder of a checkpoint."""
     return given.parent.parent

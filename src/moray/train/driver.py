@@ -1,4 +1,4 @@
-"""A run from the outside: its work folder, its lock, its record."""
+"""Train a run in its work folder, under its lock, and record the result."""
 
 import shutil
 import time
@@ -40,15 +40,15 @@ def run_training(
     ray_settings: Ray,
     code: str,
 ) -> None:
-    """Train a run, from its newest checkpoint if there is one, and record it.
+    """Train a run, from its newest checkpoint if there is one, and record the result.
 
-    Writes `history.jsonl` and `train.json` to `output`. Checkpoints lie in a folder that is
-    named after a fingerprint of settings, tokens, start, code and libraries, so that a changed
-    run resumes from an old one only where `train.resume_from_checkpoint` says so.
+    Writes `history.jsonl` and `train.json` to `output`. The folder of the checkpoints is named
+    after a fingerprint of settings, tokens, start, code and libraries, so that a changed run
+    resumes from an old checkpoint only if `train.resume_from_checkpoint` names it.
 
     Raises:
-        ConfigError: if it couldn't be trained here; nothing was begun.
-        UserError: if it failed, or was asked to stop.
+        ConfigError: if the run can't be trained here; nothing has been started.
+        UserError: if the run failed, or stopped on request.
     """
     identity = identity_of(settings, adapter, start, tokens, code)
     work = Path(ray_settings.storage_path, run, identity.fingerprint)
@@ -69,7 +69,7 @@ def run_training(
         settings=settings,
         adapter=adapter,
         threads=threads,
-        # Not the name of a run, which can't begin with a dot.
+        # Can't clash with a run, whose name can't begin with a dot.
         cache=Path(ray_settings.storage_path, ".compiled").absolute(),
         rows_url=_rows_url(tokens.absolute(), data_settings),
     )
@@ -79,8 +79,8 @@ def run_training(
     if not facts.pop("ended"):
         raise UserError(
             f"runs.{run}",
-            f"got a request to stop, and did at step {facts['steps']}, with a checkpoint",
-            "run the same command again to go on from there",
+            f"stopped at step {facts['steps']} as requested, and saved a checkpoint",
+            "run the same command again to continue from there",
         )
     exported = checkpoint.path_of(checkpoint.folder_of(work), facts["exported_step"])
     shutil.copyfile(work / HISTORY, output / HISTORY)
@@ -103,10 +103,10 @@ def run_training(
 
 
 def _launched(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
-    """What the loop returned, at the end of the run or where it was asked to stop."""
+    """What the loop returned, at the end of the run or when it stopped on request."""
     requests = Requests(job.work.parent)
     with sole_driver(job.work):
-        # Of earlier starts; what was asked for while this process came up holds.
+        # From earlier starts. Requests made since this process started are kept.
         forget(job.work)
         requests.forget(before=psutil.Process().create_time())
         with shown(job.work, run), stopped_by_signals(requests, run):

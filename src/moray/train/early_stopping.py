@@ -1,4 +1,4 @@
-"""What follows from the validation losses so far: the best step, and whether to go on."""
+"""The best step so far by validation loss, and whether to stop early."""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ class Evaluations:
     """The validation losses of a run, in the order of their steps.
 
     Attributes:
-        patience: evaluations in a row without a lower loss that end the run; None for never.
-        losses: nats a token, by step.
+        patience: stop after this many evaluations in a row without a lower loss; None for never.
+        losses: in nats per token, by step.
     """
 
     patience: int | None
@@ -18,7 +18,7 @@ class Evaluations:
 
     @property
     def best(self) -> int | None:
-        """The step of the lowest loss, the first of equal ones; None before any."""
+        """The step with the lowest loss, the first of equal ones; None before any evaluation."""
         return min(self.losses, key=self._rank, default=None)
 
     def _rank(self, step: int) -> float:
@@ -27,7 +27,7 @@ class Evaluations:
 
     @property
     def stop(self) -> bool:
-        """Whether the run ends here."""
+        """Whether the run stops early."""
         if self.patience is None or self.best is None:
             return False
         return list(self.losses).index(self.best) + self.patience < len(self.losses)

@@ -1,4 +1,4 @@
-"""Running a job on workers."""
+"""Run a training job on workers."""
 
 from typing import Any
 
@@ -12,18 +12,18 @@ from moray.workers.worker import Worker
 
 
 def run_job(job: Job, ray: Ray, run: str) -> dict[str, Any]:
-    """Train a job on as many workers as the config says.
+    """Run a training job on the workers that the config asks for.
 
     Args:
         job: the job.
         ray: the `ray` section of the run.
-        run: its name.
+        run: name of the run.
 
     Returns:
         What the loop returned.
 
     Raises:
-        UserError: the first that any worker raised, or if the workers need more than there is.
+        UserError: the first that any worker raised, or if there are too few resources.
         WorkersFailedError: if workers were lost or failed more often than the config allows.
     """
     launch = Launch(
@@ -35,12 +35,12 @@ def run_job(job: Job, ray: Ray, run: str) -> dict[str, Any]:
         batch_size=job.settings.global_batch_size,
         streams=job.rows_url is not None,
     )
-    # The same on all workers.
+    # All workers return the same.
     return run_on_workers(train_on_worker, job, launch)[0]
 
 
 def train_on_worker(job: Job, worker: Worker) -> dict[str, Any]:
-    """The training loop, imported in the worker alone: its libraries take seconds to load."""
+    """The training loop. Imported only in workers, because its libraries take seconds to load."""
     # Garbage collections during these imports would take half a second.
     with uncollected():
         from moray.train.loop import train

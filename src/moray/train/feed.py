@@ -1,4 +1,4 @@
-"""Batches for the loop, made one step ahead of it."""
+"""Prepares the batches of the loop one step ahead."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +18,8 @@ class Feed:
     """A worker's part of a step.
 
     Attributes:
-        batches: its micro-batches, all of one size.
-        trained: tokens that are trained in them.
+        batches: its micro-batches, all of the same size.
+        trained: number of trained tokens in them.
     """
 
     batches: list[Batch]
@@ -27,23 +27,23 @@ class Feed:
 
 
 def feeds(rows: Iterator[Rows], micro_batch_size: int) -> Iterator[Feed]:
-    """A worker's part of each step, the next one made while one is used."""
+    """A worker's part of each step; the next one is prepared while the current one is used."""
     parts = (Feed(micro_batches(mine, micro_batch_size), num_trained(mine)) for mine in rows)
     return _ahead(parts)
 
 
 def micro_batches(rows: Rows, size: int, count: int | None = None) -> list[Batch]:
-    """Rows in batches of one size, so that code that is compiled for a size serves all.
+    """Rows in batches of the same size, so that code compiled for that size works for all.
 
     Args:
         rows: shape (rows,).
-        size: rows in a batch, at most.
-        count: batches, at least; workers that shard a model must make the same number.
+        size: maximum rows in a batch.
+        count: minimum number of batches; workers that shard a model need the same number.
     """
     count = max(count or 1, -(-len(rows) // size))
     # A worker may have none.
     size = max(1, -(-len(rows) // count))
-    # Of zeros: without documents, and without anything that is trained.
+    # Rows of zeros contain no documents and no trained tokens.
     padded = np.concatenate([rows, np.zeros(count * size - len(rows), rows.dtype)])
     return [make_batch(padded[start : start + size]) for start in range(0, len(padded), size)]
 

@@ -1,4 +1,4 @@
-"""The history of a run: one JSON line a logging step or evaluation, written by the first worker."""
+"""A run's history: one JSON line per logging step or evaluation, written by the first worker."""
 
 import json
 import os
@@ -13,7 +13,7 @@ class History:
     """Appends lines to a run's history."""
 
     def __init__(self, work: Path, first_step: int) -> None:
-        """Open a history at a step: lines of later steps are of a lost future and are dropped."""
+        """Open a history at a step; lines of later steps are dropped."""
         self.path = work / HISTORY
         lines = read_history(self.path) if first_step else []
         kept = [line for line in lines if line["step"] <= first_step]
@@ -27,7 +27,7 @@ class History:
             file.write(json.dumps(line) + "\n")
 
     def sync(self) -> None:
-        """Bring the lines to the disk, before a checkpoint claims that their steps are done."""
+        """Flush the lines to disk, before a checkpoint claims that their steps are done."""
         with self.path.open("rb") as file:
             os.fsync(file.fileno())
 
@@ -48,7 +48,7 @@ def evaluations(work: Path, until: int) -> dict[int, float]:
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The lines of a history; a last line that was cut off by a crash is left out."""
+    """The lines of a history, without a last line that was cut off by a crash."""
     if not path.exists():
         return []
     return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

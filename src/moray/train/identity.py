@@ -66,9 +66,9 @@ def read_identity(work: Path) -> Identity | None:
 
 
 def differences(before: Identity | None, after: Identity) -> list[str]:
-    """What differs between two identities, in words; keys and libraries by name."""
+    """What differs between two identities, as text; keys and libraries by name."""
     if before is None:
-        return ["what an earlier version of moray did not record"]
+        return ["unknown, made by an earlier version of moray"]
     return [
         *_changes(before.settings, after.settings),
         *(

@@ -1,4 +1,4 @@
-"""What a worker needs to know to train, whoever starts it."""
+"""What a worker needs to train a run, under any launcher."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,8 @@ class Job:
         settings: the `train` section of the config.
         adapter: the `adapter` section; None to train the whole model.
         threads: CPU threads of a worker.
-        cache: folder of compiled code, absolute; runs share it.
-        rows_url: where rows are streamed from; None to map them into memory.
+        cache: folder for compiled code, absolute, shared by runs.
+        rows_url: where rows are streamed from; None to memory-map them.
     """
 
     start: Path

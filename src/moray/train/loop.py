@@ -1,4 +1,4 @@
-"""The training loop: what every worker does, whoever starts it."""
+"""The training loop that runs on every worker."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -44,8 +44,8 @@ def train(job: Job, worker: Worker) -> dict[str, Any]:
         Facts of the training for `train.json`; the same on all workers.
 
     Raises:
-        UserError: on all workers: a gradient is not finite, and nothing was saved since; or the
-            disk is full.
+        UserError: on all workers, if a gradient is not finite (nothing has been saved since), or
+            if the disk is full.
     """
     torch.set_num_threads(job.threads)
     if job.settings.deterministic:
@@ -88,21 +88,22 @@ def _train(
             break
         alive()
         _seed_dropout(settings.seed, done, worker.rank)
-        # One message for both: what the mean is taken over, and what only the first worker sees.
-        told = (feed.trained, requests.pending() if worker.rank == 0 else Request.NONE)
-        tokens, request = sum_over_workers(torch.tensor(told)).tolist()
+        # One collective for both: the tokens to average over, and the request, which only the first
+        # worker reads.
+        shared = (feed.trained, requests.pending() if worker.rank == 0 else Request.NONE)
+        tokens, request = sum_over_workers(torch.tensor(shared)).tolist()
         loss = gradients(strategy, feed.batches, tokens, settings, worker)
         rate = learning_rate(settings, done, num_steps)
         norm = strategy.step(rate)
-        # NaN and infinity stay.
+        # Keeps NaN and infinity.
         largest_norm = torch.maximum(largest_norm, norm.to(worker.device))
         done += 1
 
         due = _due(settings, done, num_steps)
         if request:
             due.add("save")
-        # Looking at it makes the host wait for a GPU, so not at each step there; nothing is saved
-        # before it was looked at.
+        # Reading the norm makes the host wait for a GPU, so it isn't read at each step there, but
+        # always before something is saved.
         if due or worker.device.type == "cpu":
             if not torch.isfinite(largest_norm):
                 saver.finish()
@@ -163,14 +164,14 @@ def _precision(job: Job) -> str:
 
 
 def _due(settings: Train, done: int, num_steps: int) -> set[str]:
-    """What is done after a step; after the last one, all of it."""
+    """What to do after a step; after the last one, everything."""
     intervals = {
         "log": settings.logging_steps,
         "evaluate": settings.eval_steps,
         "save": settings.save_steps,
     }
     due = {name for name, steps in intervals.items() if done % steps == 0 or done == num_steps}
-    # A run may end with an evaluation, and its best step be one: each has its loss too.
+    # An evaluated step can be the last or the best one, so its training loss is logged too.
     return due | {"log"} if "evaluate" in due else due
 
 
@@ -181,7 +182,7 @@ def _rows(job: Job, order: Order, shard: Shard) -> Iterator[Rows]:
 
 
 def _seed_dropout(seed: int, step: int, rank: int) -> None:
-    """Make dropout a function of the step, so that a resumed run draws what it would have."""
+    """Make dropout a function of the step, so that a resumed run draws the same numbers."""
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0]))
 
 
@@ -190,6 +191,6 @@ def _not_finite(first: int, last: int, norm: Tensor, saved: int) -> UserError:
     return UserError(
         "train.learning_rate",
         f"got a gradient norm of {norm.item()} at {steps}, expected a finite one",
-        "lower it, or look at the data of that step; "
-        + (f"the checkpoint of step {saved} is intact" if saved else "no checkpoint was there yet"),
+        "lower it, or check the data of that step; "
+        + (f"the checkpoint of step {saved} is intact" if saved else "no checkpoint was saved yet"),
     )

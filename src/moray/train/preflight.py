@@ -1,4 +1,4 @@
-"""What would end a run later, looked for before anything long begins; all of it at once."""
+"""Checks for everything that would make a run fail later, before anything slow starts."""
 
 import difflib
 import os
@@ -28,7 +28,7 @@ from moray.workers.cluster import check_cores
 _FLOAT = 4
 # A parameter's weight and AdamW's two moments.
 _IN_CHECKPOINT = 3 * _FLOAT
-# Of a container: bytes, or "max"; not there elsewhere.
+# Memory limit of a container: bytes, or "max". Doesn't exist elsewhere.
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -41,15 +41,15 @@ def faults(
     results: Path,
     work: Path | None = None,
 ) -> list[UserError]:
-    """Why a run couldn't be trained here.
+    """Why a run can't be trained here; empty if it can.
 
     Args:
-        run: its name.
+        run: name of the run.
         settings: its `train` section.
         adapter: its `adapter` section.
         ray: its `ray` section.
-        shapes: of the weights that it starts from; None if they aren't known yet.
-        results: folder below which its model will lie.
+        shapes: shapes of the weights that it starts from; None if they aren't known yet.
+        results: folder that its model will be written below.
         work: folder of its checkpoints; None if it isn't known yet.
     """
     found = [
@@ -73,7 +73,7 @@ def faults(
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
         kept = min(kept, -(-settings.max_steps // settings.save_steps))
-    # A run that goes on has some of them already; until it is known which, any may be its own.
+    # A resumed run already has some of them. Until the fingerprint is known, any can be its own.
     folders = [work] if work else Path(ray.storage_path, run).glob("*")
     files = [file for folder in folders for file in folder.glob("checkpoints/step-????????/*")]
     missing = kept * _IN_CHECKPOINT * trained - sum(file.stat().st_size for file in files)
@@ -88,14 +88,14 @@ def misfits(
     adapter: Adapter | None,
     shapes: Shapes | None,
 ) -> Iterator[UserError]:
-    """What a run asks of the model that it starts from, and the model doesn't have.
+    """Settings of a run that the model it starts from doesn't support.
 
     Args:
-        run: its name.
+        run: name of the run.
         block_size: tokens in a row.
-        positions: longest row that the model takes; None if that isn't known.
+        positions: maximum row length of the model; None if it isn't known.
         adapter: the run's `adapter` section.
-        shapes: of the model's weights; None if they aren't known yet.
+        shapes: shapes of the model's weights; None if they aren't known yet.
     """
     if positions is not None and block_size > positions:
         yield UserError(
@@ -107,7 +107,7 @@ def misfits(
         return
     layers = layers_of(shapes)
     for name in adapter.target_modules:
-        # Checkpoints may put other names in front than the model does.
+        # Names in checkpoints can have other prefixes than in the model.
         last = name.rpartition(".")[2]
         if last not in layers:
             close = difflib.get_close_matches(last, layers, n=1)
@@ -126,26 +126,26 @@ def _processors(run: str, ray: Ray, batch_size: int) -> Iterator[UserError]:
 
 
 def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> Iterator[UserError]:
-    """Those that aren't installed with moray; what a cluster elsewhere has isn't known."""
+    """Optional libraries that are missing here; those of a remote cluster aren't known."""
     if ray.address != "local":
         return
     if settings.strategy == "deepspeed" and not find_spec("deepspeed"):
         yield UserError(
             f"runs.{run}.train.strategy",
-            "got deepspeed, which is not installed",
+            "deepspeed is not installed",
             "pip install -e '.[deepspeed]', or choose fsdp2",
         )
     if ray.include_dashboard and settings.launcher == "ray" and not find_spec("aiohttp_cors"):
         yield UserError(
             f"runs.{run}.ray.include_dashboard",
-            "got true, which needs packages that are not installed",
+            "true needs packages that are not installed",
             "pip install -e '.[dashboard]', or set it to false",
         )
     if adapter and adapter.quantize_base and not find_spec("bitsandbytes"):
         yield UserError(
             f"runs.{run}.adapter.quantize_base",
-            f"got {adapter.quantize_base}, whose library bitsandbytes is not installed",
-            "pip install -e '.[qlora]', or leave it out",
+            f"{adapter.quantize_base} needs bitsandbytes, which is not installed",
+            "pip install -e '.[qlora]', or remove it",
         )
 
 
@@ -156,7 +156,7 @@ def _checkpoint(run: str, settings: Train) -> Iterator[UserError]:
     ):
         yield UserError(
             f"runs.{run}.train.resume_from_checkpoint",
-            f"got {given}, expected the folder of a checkpoint, …/checkpoints/step-NNNNNNNN",
+            f"got {given}, expected a checkpoint folder, …/checkpoints/step-NNNNNNNN",
             "check the path; it is relative to the working directory",
         )
 
@@ -183,9 +183,8 @@ def _memory(
     if each * workers > there:
         yield UserError(
             f"runs.{run}.ray.num_workers",
-            f"got {workers} workers that hold {each / 1e9:,.1f} GB each in weights, "
-            f"gradients and optimizer state, expected what fits into the {there / 1e9:,.1f} GB of "
-            "memory that are free",
+            f"{workers} workers need {each / 1e9:,.1f} GB each for weights, gradients and "
+            f"optimizer state, but only {there / 1e9:,.1f} GB of memory are free",
             "lower it, set train.strategy: fsdp2, or train an adapter",
         )
 
@@ -195,13 +194,13 @@ def _writable(path: str, folder: Path) -> Iterator[UserError]:
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         yield UserError(
             path,
-            f"got {folder}, expected a folder that can be written to; {there} is none",
-            "change its permissions or choose another",
+            f"can't write to {folder}, because {there} is not a writable folder",
+            "change its permissions or choose another folder",
         )
 
 
 def _disk(storage: Path, checkpoints: int, results: Path, model: int) -> Iterator[UserError]:
-    """Room for both, which may have to share a disk."""
+    """Whether there is space for checkpoints and model, which may share a disk."""
     storage, results = _existing(storage), _existing(results)
     needs = {storage: checkpoints, results: model}
     if storage.stat().st_dev == results.stat().st_dev:
@@ -214,7 +213,7 @@ def _disk(storage: Path, checkpoints: int, results: Path, model: int) -> Iterato
 
 
 def _existing(folder: Path) -> Path:
-    """A folder, or the nearest one above it that is there."""
+    """A folder, or its nearest parent that exists."""
     folders = (folder.absolute(), *folder.absolute().parents)
-    # What may not be looked into isn't there, where pathlib would raise.
+    # `os.path.exists` is false for folders that can't be read, where pathlib would raise.
     return next(path for path in folders if os.path.exists(path))

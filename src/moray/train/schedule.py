@@ -6,15 +6,15 @@ from moray.config.schema import Train
 
 
 def learning_rate(settings: Train, step: int, num_steps: int) -> float:
-    """The rate of a step: linear warm-up, then the course that `lr_scheduler_type` names.
+    """The learning rate of a step: linear warm-up, then the schedule of `lr_scheduler_type`.
 
-    Sources: of the cosine, Loshchilov and Hutter, "SGDR", 2017, without restarts; of `wsd`
+    Sources: for cosine, Loshchilov and Hutter, "SGDR", 2017, without restarts; for `wsd`
     (warm-up, stable, decay), Hu et al., "MiniCPM", 2024, with a linear decay.
 
     Args:
         settings: the `train` section.
-        step: counts from 0; the first step's rate is above zero.
-        num_steps: of the whole run.
+        step: starts at 0; the first step's rate is above zero.
+        num_steps: number of steps in the whole run.
     """
     warmup = round(settings.warmup_ratio * num_steps)
     if step < warmup:

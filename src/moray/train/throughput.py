@@ -1,4 +1,4 @@
-"""How fast a run is, and how fast the device could be."""
+"""Measured speed of a run, and peak speed of its device."""
 
 import re
 import time
@@ -7,7 +7,7 @@ import torch
 
 from moray.workers.worker import Worker
 
-# Dense bf16 FLOP/s by NVIDIA's data sheets; the first name whose words occur in the device's.
+# Dense bf16 FLOP/s from NVIDIA's data sheets; the first key found in the device's name applies.
 _PEAKS = {
     "H100 PCIe": 756e12,
     "H100 NVL": 835e12,
@@ -20,7 +20,7 @@ _PEAKS = {
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Dense bf16 FLOP/s that a device's maker states; None where that is not known here."""
+    """Dense bf16 FLOP/s of a device according to its vendor; None if not in the table."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
@@ -28,7 +28,7 @@ def peak_flops(device: torch.device) -> float | None:
 
 
 class Stopwatch:
-    """Times steps, without the evaluations and checkpoints between them."""
+    """Times steps, excluding the evaluations and checkpoints between them."""
 
     def __init__(
         self, worker: Worker, step_tokens: int, flops_per_token: float, first_step: int
@@ -37,9 +37,9 @@ class Stopwatch:
 
         Args:
             worker: this worker.
-            step_tokens: tokens in a step, over all workers.
-            flops_per_token: of a forward and a backward pass.
-            first_step: steps that are done already.
+            step_tokens: tokens per step, over all workers.
+            flops_per_token: FLOPs of a forward and a backward pass.
+            first_step: number of steps already done.
         """
         self._worker = worker
         self._step_tokens = step_tokens
@@ -49,21 +49,21 @@ class Stopwatch:
         self.start(first_step)
 
     def start(self, done: int) -> None:
-        """Start the clock; so many steps are done."""
+        """Start the clock after `done` steps."""
         self._began, self._first = time.perf_counter(), done
 
     def stop(self, done: int) -> None:
-        """Stop the clock, once the device has done these steps."""
+        """Stop the clock after `done` steps, once the device has finished them."""
         if self._worker.device.type == "cuda":
             torch.cuda.synchronize(self._worker.device)
         self._seconds += time.perf_counter() - self._began
         self._steps += done - self._first
 
     def speed(self) -> dict[str, float]:
-        """Figures for the history, of the steps since this was last asked.
+        """Speed for the history, over the steps since the last call.
 
-        `mfu` is the share of the peak FLOP/s that the model's own arithmetic comes to (PaLM,
-        2022); it is left out where the peak is not known.
+        `mfu` (model FLOPs utilisation; PaLM, 2022) is the share of the peak FLOP/s that the
+        model's arithmetic reaches; it is left out if the peak is not known.
         """
         step_seconds = self._seconds / self._steps
         self._seconds, self._steps = 0.0, 0

@@ -50,7 +50,7 @@ def test_what_has_no_backward_pass_on_a_cpu_is_refused_there(
     with pytest.raises(UserError) as caught:
         train(make_job(attention=kind), alone)
     assert str(caught.value) == (
-        f"train.attention: {kind} needs GPUs: it has no backward pass on CPUs in PyTorch; "
+        f"train.attention: {kind} needs GPUs: in PyTorch, it has no backward pass on CPUs; "
         "set it to auto, or train on GPUs"
     )
 
@@ -97,8 +97,7 @@ def test_a_model_that_a_kernel_can_not_compute_is_refused_with_the_reason(kind: 
     with pytest.raises(UserError) as caught:
         choose_attention(model, Train(attention=kind, **BF16), GPU, 64, True)
     assert str(caught.value).startswith(
-        f"train.attention: {kind} can't be used with this model of type gpt2: its attention has "
-        "dropout ("
+        f"train.attention: {kind} can't be used with this gpt2 model: its attention has dropout ("
     )
 
 

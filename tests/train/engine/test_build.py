@@ -123,7 +123,7 @@ def test_what_is_trained_is_fp32_and_the_formula_says_what_is_held(
     megabytes = (
         16 * sum(p.numel() for p in model.parameters() if p.requires_grad) + held_bytes
     ) / 1e6
-    assert f"holds {megabytes:,.0f} MB" in note
+    assert f"needs {megabytes:,.0f} MB" in note
 
 
 def bytes_of(parameter: torch.Tensor) -> int:

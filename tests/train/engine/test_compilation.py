@@ -42,7 +42,7 @@ def llama(model_folder: Path) -> PreTrainedModel:
 @pytest.mark.usefixtures("sound")
 def test_a_recurrence_is_compiled_only_if_the_config_says_so() -> None:
     mamba = build(UNPACKED["Mamba"]())
-    reason = "the compiler would unroll a mamba token by token"
+    reason = "the compiler would unroll a mamba model token by token"
     assert reason_not_to_compile(Train(), mamba, 1e30, CPU, 1) == reason
     assert reason_not_to_compile(Train(compile=True), mamba, 1e30, CPU, 1) is None
     for attends in ("GPT-2", "BLOOM", "MPT", "OPT"):
@@ -54,11 +54,11 @@ def test_a_recurrence_is_compiled_only_if_the_config_says_so() -> None:
 def test_an_architecture_that_names_no_blocks_is_not_compiled(llama: PreTrainedModel) -> None:
     """BERT as a decoder is one; here a Llama stands for it."""
     llama._no_split_modules = None
-    reason = "transformers doesn't say which modules of a llama are its blocks"
+    reason = "transformers doesn't say which modules of a llama model are its blocks"
     assert reason_not_to_compile(Train(), llama, 1e30, CPU, 1) == reason
     with pytest.raises(UserError) as caught:
         reason_not_to_compile(Train(compile=True), llama, 1e30, CPU, 1)
-    assert str(caught.value).startswith(f"train.compile: got true where {reason}; ")
+    assert str(caught.value).startswith(f"train.compile: can't compile: {reason}; ")
 
 
 @pytest.mark.usefixtures("sound")
@@ -70,7 +70,7 @@ def test_a_run_of_more_than_a_minute_is_compiled(
     flops = MINUTE[device] * processors
     assert reason_not_to_compile(Train(), llama, 1.01 * flops, device, processors) is None
     assert reason_not_to_compile(Train(), llama, 0.5 * flops, device, processors) == (
-        "the run takes some 30 s, too few to earn what compiling costs"
+        "the run takes only about 30 s, too short for compiling to pay off"
     )
 
 
@@ -114,8 +114,8 @@ def test_a_compiler_that_is_missing_or_broken_is_told_before_it_is_needed(
     )
     told, refused = done.stdout.splitlines()
     assert told.startswith("the compiler fails (")
-    assert refused.startswith("train.compile: got true where the compiler fails (")
-    assert refused.endswith("; set it to auto or to false")
+    assert refused.startswith("train.compile: can't compile: the compiler fails (")
+    assert refused.endswith("; set it to auto or false")
 
 
 @pytest.mark.usefixtures("sound")

@@ -111,7 +111,7 @@ def test_what_an_earlier_attempt_died_of_is_not_told_of_a_later_one(job: Job) ->
         too_large_an_array()
     with pytest.raises(ValueError, match="odd"), explained(job, replace(PLACE, rank=0)):
         raise ValueError("odd")
-    assert told(job).startswith("runs.tuned.ray.max_failures: got more than 3 failures of workers")
+    assert told(job).startswith("runs.tuned.ray.max_failures: workers failed more than 3 times")
 
 
 def test_a_disk_too_full_for_the_meaning_hides_nothing(job: Job) -> None:
@@ -128,7 +128,7 @@ def test_a_disk_too_full_for_the_meaning_hides_nothing(job: Job) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert caught.traceback[-1].name == "write_bytes"
-    assert "the last: worker 3: ValueError: odd" in told(job)
+    assert "the last failure: worker 3: ValueError: odd" in told(job)
 
 
 def test_a_disk_that_took_no_meaning_is_told_by_the_last_failure(job: Job) -> None:
@@ -178,8 +178,8 @@ def test_workers_that_hung_are_named_with_the_last_step_and_their_stacks_are_log
     (job.work / HISTORY).write_text("".join(json.dumps(line) + "\n" for line in lines))
     hang(job, 0, 2)
     assert told(job) == (
-        "runs.tuned.train.stall_timeout: got no step within 90 s on workers 0, 2, the last known "
-        "one is 6; see where they hung in the log; raise it if steps take that long"
+        "runs.tuned.train.stall_timeout: workers 0, 2 completed no step within 90 s; the last "
+        "known step is 6; see their stack traces in the log; raise it if steps take that long"
     )
     logged = capsys.readouterr().err
     for rank in (0, 2):
@@ -188,7 +188,7 @@ def test_workers_that_hung_are_named_with_the_last_step_and_their_stacks_are_log
 
 def test_workers_may_hang_before_the_first_step(job: Job) -> None:
     hang(job, 1)
-    assert "on workers 1, the last known one is 0;" in told(job)
+    assert "workers 1 completed no step within 90 s; the last known step is 0;" in told(job)
 
 
 @pytest.mark.parametrize("steps", [[], [20, 100, 90]])
@@ -199,9 +199,9 @@ def test_of_any_other_failure_the_last_one_is_told_and_where_the_run_goes_on(
     for step in steps:
         checkpoint.commit(folder, step, checkpoint.temporary_folder(folder, step), {})
     assert told(job) == (
-        "runs.tuned.ray.max_failures: got more than 3 failures of workers, the last: worker 3: "
-        "ValueError: odd; see the log; a worker that was killed may have run out of memory: lower "
-        "train.micro_batch_size then; the same command goes on from step "
+        "runs.tuned.ray.max_failures: workers failed more than 3 times; the last failure: "
+        "worker 3: ValueError: odd; see the log; if a worker was killed, it may have run out of "
+        "memory: lower train.micro_batch_size; the same command continues from step "
         f"{max(steps, default=0)}"
     )
 

@@ -28,7 +28,7 @@ def test_without_locks_of_the_kernel_a_run_is_refused(
 
     monkeypatch.setattr("fcntl.flock", fail)
     with (
-        pytest.raises(UserError, match=r"without locks \(No locks available\)"),
+        pytest.raises(UserError, match=r"has no locks \(No locks available\)"),
         sole_driver(tmp_path),
     ):
         pytest.fail("nothing may run")

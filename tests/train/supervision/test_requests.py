@@ -103,7 +103,7 @@ def test_a_signal_asks_for_the_end_and_costs_one_line(
         send(number)
         assert requests.pending() is Request.STOP
     assert capsys.readouterr().err == (
-        f"run tuned: {number.name}, saving a checkpoint before the end; Ctrl-C ends it at once\n"
+        f"run tuned: {number.name}, saving a checkpoint before stopping; Ctrl-C stops at once\n"
     )
 
 

@@ -1,1 +1,1 @@
-"""Checkpoints: written, committed, found again, and read back."""
+"""Checkpoints: writing, committing, finding and reading them."""

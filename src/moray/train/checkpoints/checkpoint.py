@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or not there: written aside, listed, then renamed into place.
+"""Atomic checkpoints: written to a temporary folder with a manifest, then renamed into place.
 
-A checkpoint is a folder `step-NNNNNNNN`: the number of steps done. What it is written as until
-the rename has another name in each attempt, so that a dead attempt's leftovers are never merged
-with a live one's. A checkpoint counts if all digests of its manifest hold; because sample order,
-learning rate and dropout are functions of the step, the step is all the position there is.
+A checkpoint is a folder `step-NNNNNNNN`, named after the number of steps done. The temporary folder
+has a different name in each attempt, so that files of a dead attempt are never mixed with those of
+a live one. A checkpoint is valid if all digests in its manifest match. Sample order, learning rate
+and dropout are functions of the step, so the step is the whole position of a run.
 """
 
 import os
@@ -18,7 +18,7 @@ _PREFIX = "step-"
 
 
 def folder_of(work: Path) -> Path:
-    """Where the checkpoints of a work folder lie."""
+    """The checkpoint folder of a work folder."""
     return work / "checkpoints"
 
 
@@ -28,19 +28,19 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def commit(folder: Path, step: int, temporary: Path, files: Files) -> Path:
-    """Make what lies in `temporary` the checkpoint of a step.
+    """Turn a temporary folder into the checkpoint of a step.
 
     Args:
-        folder: where checkpoints lie.
-        step: how many steps are done.
-        temporary: holds the files.
-        files: what `list_files` says of them.
+        folder: the checkpoint folder.
+        step: number of steps done.
+        temporary: folder with the files.
+        files: what `list_files` returned for them.
     """
     write_listed_manifest(temporary, files, step=step)
     _sync(temporary)
     final = path_of(folder, step)
     if final.exists():
-        # Of a worker elsewhere that was late to die: a sound one would have been resumed from.
+        # Left by a worker on another node that died late; a valid one would have been resumed from.
         shutil.rmtree(final)
     temporary.rename(final)
     _sync(folder)
@@ -48,7 +48,7 @@ def commit(folder: Path, step: int, temporary: Path, files: Files) -> Path:
 
 
 def adopt(folder: Path, source: Path) -> None:
-    """Make a checkpoint of another folder one of this folder, without writing its tensors again."""
+    """Copy a checkpoint of another folder into this one, by hard links where possible."""
     temporary = temporary_folder(folder, step_of(source))
     shutil.copytree(source, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
     _sync(temporary)
@@ -57,11 +57,11 @@ def adopt(folder: Path, source: Path) -> None:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    # The files of a checkpoint are never written to again.
+    # The files of a checkpoint are never modified.
     try:
         os.link(source, target)
     except OSError:
-        # On another disk, or a file system without links.
+        # On another disk, or on a file system without hard links.
         shutil.copyfile(source, target)
 
 
@@ -73,11 +73,11 @@ def temporary_folder(folder: Path, step: int) -> Path:
 
 
 def newest(folder: Path, skipped: Callable[[Path, list[str]], None]) -> Path | None:
-    """The newest checkpoint whose manifest holds.
+    """The newest valid checkpoint; None if there is none.
 
     Args:
-        folder: where checkpoints lie.
-        skipped: told of each newer one that is damaged, and its damaged files.
+        folder: the checkpoint folder.
+        skipped: called with each newer one that is damaged, and its damaged files.
     """
     for path in reversed(_committed(folder)):
         damaged = damaged_files(path)
@@ -88,14 +88,14 @@ def newest(folder: Path, skipped: Callable[[Path, list[str]], None]) -> Path | N
 
 
 def newest_step(folder: Path) -> int:
-    """The step of the newest checkpoint, sound or not; 0 if there is none."""
+    """The step of the newest checkpoint, damaged or not; 0 if there is none."""
     return max(map(step_of, _committed(folder)), default=0)
 
 
 def resume_point(folder: Path, skipped: Callable[[Path, list[str]], None]) -> int:
-    """The step of the newest sound checkpoint, 0 if there is none; damaged newer ones go.
+    """The step of the newest valid checkpoint, 0 if there is none; newer damaged ones are removed.
 
-    They would count among those that are kept. What dead attempts left half-written goes too.
+    Otherwise they would count towards the number to keep. Partial checkpoints are removed too.
     """
     _remove_half_written(folder)
     found = newest(folder, skipped)
@@ -112,12 +112,12 @@ def remove_from(folder: Path, step: int) -> None:
 
 
 def step_of(checkpoint: Path) -> int:
-    """How many steps were done when a checkpoint was taken."""
+    """The number of steps done when a checkpoint was saved."""
     return int(checkpoint.name.removeprefix(_PREFIX))
 
 
 def remove_old(folder: Path, keep: int, best: int | None = None) -> None:
-    """Remove all but the newest and the best, and what dead attempts left half-written."""
+    """Remove all but the newest and the best, and partial checkpoints of dead attempts."""
     for path in _committed(folder)[:-keep]:
         if best is None or path != path_of(folder, best):
             shutil.rmtree(path)
@@ -126,7 +126,7 @@ def remove_old(folder: Path, keep: int, best: int | None = None) -> None:
 
 def _remove_half_written(folder: Path) -> None:
     for path in folder.glob(f"{_PREFIX}*.tmp-*"):
-        # A dying worker elsewhere may still write there.
+        # A dying worker on another node may still be writing there.
         shutil.rmtree(path, ignore_errors=True)
 
 

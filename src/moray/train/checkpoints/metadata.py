@@ -1,4 +1,4 @@
-"""The `.metadata` of a checkpoint: a pickle from which only descriptions of tensors are loaded.
+"""Safe loading of a checkpoint's `.metadata`, a pickle: only tensor descriptions are allowed.
 
 PyTorch would unpickle it unchecked and so run any code that the file names. Values other than
 tensors don't occur in our checkpoints and are refused, because PyTorch would unpickle those too.
@@ -23,7 +23,7 @@ from torch.serialization import _get_layout
 
 from moray.errors import UserError
 
-# What describes tensors, and where they lie.
+# Classes that describe tensors and where they are stored.
 _DESCRIPTIONS = (
     ChunkStorageMetadata,
     Metadata,
@@ -36,7 +36,7 @@ _DESCRIPTIONS = (
     _get_layout,
     torch.Size,
 )
-# The folder that a checkpoint was written to: its class lies in another module from Python 3.13 on.
+# The folder that a checkpoint was written to; Python 3.13 moved its class to another module.
 _FOLDER_MODULES = ("pathlib", "pathlib._local")
 _ALLOWED: dict[tuple[str, str], Any] = {
     **{(entry.__module__, entry.__qualname__): entry for entry in _DESCRIPTIONS},
@@ -51,7 +51,7 @@ class MetadataReader(FileSystemReader):
     def __init__(self, folder: Path) -> None:
         """Read a checkpoint's metadata.
 
-        Here rather than in `read_metadata`, because PyTorch swallows what is raised there.
+        Done here rather than in `read_metadata`, where PyTorch swallows exceptions.
 
         Raises:
             UserError: if the metadata holds anything but descriptions of tensors.
@@ -68,7 +68,7 @@ class MetadataReader(FileSystemReader):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Looks names up in a list and imports nothing."""
+    """Only allows listed names, and imports nothing."""
 
     def __init__(self, file: BinaryIO, folder: Path) -> None:
         super().__init__(file)
@@ -98,5 +98,5 @@ def _refusal(folder: Path, got: str) -> UserError:
     return UserError(
         str(folder),
         f"got {got}, expected descriptions of tensors only",
-        "delete this checkpoint, which moray didn't write, and run the same command again",
+        "moray didn't write this checkpoint; delete it and run the same command again",
     )

@@ -1,4 +1,4 @@
-"""Going on from the newest sound checkpoint."""
+"""Resume a run from its newest valid checkpoint."""
 
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from moray.workers.worker import Worker
 def resume(
     job: Job, worker: Worker, strategy: Strategy, num_steps: int
 ) -> tuple[int, History | None, Evaluations]:
-    """Take up the newest sound checkpoint: the steps done, their history and evaluations."""
+    """Restore the newest valid checkpoint; returns the steps done, history and evaluations."""
     folder, skipped = folder_of(job.work), list[str]()
-    # The first worker decides: on a shared file system the others might not see all yet.
+    # The first worker decides: on a shared file system, others may not see all files yet.
     step = from_first_worker(lambda: _resume_point(job, folder, skipped))
     if step:
         strategy.restore(lambda state: read_state(checkpoint.path_of(folder, step), state))
@@ -32,7 +32,7 @@ def resume(
 
 
 def _resume_point(job: Job, folder: Path, skipped: list[str]) -> int:
-    """The step of the newest sound checkpoint whose best one, where that counts, is sound too."""
+    """The step of the newest valid checkpoint; if the best one is exported, it is valid too."""
 
     def skip(path: Path, damaged: list[str]) -> None:
         skipped.append(f"skipped checkpoint {path.name}: damaged {', '.join(damaged)}")
@@ -46,7 +46,7 @@ def _resume_point(job: Job, folder: Path, skipped: list[str]) -> int:
         if not (damaged := damaged_files(path)):
             break
         skip(path, damaged)
-        # What was lost has to be trained anew.
+        # The lost steps have to be trained again.
         checkpoint.remove_from(folder, best)
         step = checkpoint.resume_point(folder, skip)
     return step

@@ -1,8 +1,8 @@
-"""Writing checkpoints beside the training, and reading them back.
+"""Write checkpoints in the background of training, and read them.
 
-Tensors are written by PyTorch's distributed checkpointing: each worker writes what it holds, and
-any number of workers can read it. Its `.metadata` is a pickle, of which `MetadataReader` takes
-descriptions of tensors and nothing else; tensors are read by `torch.load(weights_only=True)`.
+Tensors are written with PyTorch's distributed checkpointing: each worker writes its part, and any
+number of workers can read it. Its `.metadata` is a pickle, from which `MetadataReader` only loads
+descriptions of tensors; tensors are read by `torch.load(weights_only=True)`.
 """
 
 import shutil
@@ -35,15 +35,15 @@ class Saver:
         """Prepare to save.
 
         Args:
-            folder: where checkpoints lie.
-            keep: newest checkpoints that are kept.
+            folder: the checkpoint folder.
+            keep: number of newest checkpoints to keep.
             timeout: seconds after which workers stop waiting for each other.
         """
         self._folder = folder
         self._keep = keep
         self._pending: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1)
-        # Of its own: the workers' other messages must not meet those of the background.
+        # A separate group: background collectives must not mix with those of the training.
         self._group = (
             dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
             if dist.is_initialized()
@@ -51,12 +51,12 @@ class Saver:
         )
 
     def save(self, step: int, state: dict[str, Tensor], best: int | None) -> None:
-        """Copy a state, and have it written while the training goes on.
+        """Copy a state, and write it in the background while the training continues.
 
         Args:
-            step: how many steps are done.
-            state: this worker's part of it.
-            best: a step whose checkpoint is kept however old it is.
+            step: number of steps done.
+            state: this worker's part of the state.
+            best: a step whose checkpoint is kept, however old it is.
         """
         self.finish()
         copy = BlockingAsyncStager().stage(state)
@@ -64,10 +64,10 @@ class Saver:
         self._pending = self._thread.submit(self._write, step, copy, self._folder / name, best)
 
     def finish(self) -> None:
-        """Wait until what was saved last is there for good.
+        """Wait until the last checkpoint is committed.
 
         Raises:
-            UserError: if the disk is full; checkpoints before that one are as they were.
+            UserError: if the disk is full; earlier checkpoints are unchanged.
         """
         if self._pending:
             self._pending.result()
@@ -81,12 +81,12 @@ class Saver:
         self, step: int, state: dict[str, Tensor], temporary: Path, best: int | None
     ) -> None:
         try:
-            # A worker that fails must not remove what another still looks through.
+            # A worker that fails must not remove files that another one still reads.
             together(lambda: self._write_tensors(state, temporary), self._group)
-            # Each its own: one worker would take long for all, while the others wait.
+            # Each worker lists its own files: one would take long for all, while the others wait.
             mine = together(lambda: self._list_own_files(temporary), self._group)
             files = gathered(mine, self._group)
-            # The others must not go on as if it were there.
+            # The others must not continue as if it existed.
             together(lambda: self._commit(step, temporary, files, best), self._group)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -97,16 +97,16 @@ class Saver:
             try:
                 save(
                     state,
-                    # The manifest brings the files to the disk.
+                    # The manifest flushes the files to disk.
                     storage_writer=FileSystemWriter(temporary, sync_files=False),
                     process_group=self._group,
                     no_dist=self._group is None,
                 )
             except CheckpointException as failed:
-                # Raised on all workers if it was on one.
+                # If one worker fails, it is raised on all of them.
                 error, _ = next(iter(failed.failures.values()))
-                # The writer of tensors doesn't say that the disk is full; asking for room does, on
-                # the worker that lacks it.
+                # PyTorch's writer doesn't report a full disk; this check does, on the worker whose
+                # disk it is.
                 together(lambda: self._ask_for_room(state), self._group)
                 raise error from failed
 
@@ -132,12 +132,12 @@ class Saver:
 
 
 def read_state(folder: Path, state: dict[str, Tensor], alone: bool = False) -> None:
-    """Fill tensors, by their names, from a checkpoint whose manifest holds.
+    """Fill tensors, by name, from a valid checkpoint.
 
     Args:
         folder: the checkpoint.
-        state: tensors of the right shapes, or shares of such.
-        alone: whether this worker reads without the others, or there are none.
+        state: tensors of the right shapes, or shards of them.
+        alone: whether this worker reads without the others.
     """
     load(
         state,

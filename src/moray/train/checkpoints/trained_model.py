@@ -1,4 +1,4 @@
-"""From a checkpoint to a model that transformers loads."""
+"""Load a checkpoint into a transformers model."""
 
 from pathlib import Path
 
@@ -18,16 +18,16 @@ def trained_model(start: Path, checkpoint: Path, adapter: Adapter | None) -> Pre
 
     Args:
         start: Hugging Face folder that the run started from.
-        checkpoint: of any strategy, of any number of workers.
-        adapter: the run's `adapter` section; the model then has adapters beside its weights.
+        checkpoint: saved by any strategy and number of workers.
+        adapter: the run's `adapter` section; if given, the model has adapters in addition.
 
     Raises:
-        UserError: if the checkpoint is not whole.
+        UserError: if the checkpoint has missing or damaged files.
     """
     if damaged := damaged_files(checkpoint):
         raise UserError(
             str(checkpoint),
-            f"got a checkpoint that lacks or has damaged {', '.join(damaged)}",
+            f"missing or damaged files: {', '.join(damaged)}",
             "rerun with --forcerun finetune_run",
         )
     model = load_model(start)

@@ -1,1 +1,1 @@
-"""What computes a step: the module, its optimizer, and how both are spread over workers."""
+"""What computes a step: the module, its optimizer, and their distribution over workers."""

@@ -1,4 +1,4 @@
-"""How a run's attention is computed."""
+"""Choose the attention implementation of a run."""
 
 import torch
 from transformers import PreTrainedModel
@@ -10,8 +10,8 @@ from moray.train.engine.gpu_only import needs_gpu
 
 _NAMES = {"eager": "eager", "sdpa": "sdpa", "varlen": VARLEN, "flex": FLEX}
 
-# Fused by the compiler, plain attention on a CPU beats PyTorch's own kernel, whose backward pass
-# is slow; but it holds all scores of a row's tokens, so rows have to be short.
+# When compiled, plain attention on a CPU is faster than PyTorch's own kernel, whose backward pass
+# is slow. But it keeps the scores of all pairs of tokens in memory, so rows have to be short.
 _PLAIN_ATTENTION_TOKENS = 512
 # FlashAttention's kernels need an Ampere GPU or a later one.
 _OLDEST_CAPABILITY = (8, 0)
@@ -24,42 +24,42 @@ def choose_attention(
     block_size: int,
     compiled: bool,
 ) -> str | None:
-    """`eager`, `sdpa`, `varlen` or `flex`; None for what transformers takes by itself.
+    """`eager`, `sdpa`, `varlen` or `flex`; None for the default of transformers.
 
     Args:
         model: before it is moved to its device.
         settings: the `train` section, whose `precision` isn't `auto`.
-        device: what the run computes on.
-        block_size: tokens in a row.
+        device: device of the run.
+        block_size: tokens per row.
         compiled: whether blocks are compiled.
 
     Raises:
-        UserError: if the config asks for what the device or the model doesn't have.
+        UserError: if the device or the model doesn't support what the config asks for.
     """
-    asked = settings.attention
-    if asked in ("eager", "sdpa"):
-        return asked
+    wanted = settings.attention
+    if wanted in ("eager", "sdpa"):
+        return wanted
     if device.type == "cpu":
-        if asked != "auto":
-            raise needs_gpu("train.attention", asked)
+        if wanted != "auto":
+            raise needs_gpu("train.attention", wanted)
         return "eager" if compiled and block_size <= _PLAIN_ATTENTION_TOKENS else None
-    if asked == "auto":
+    if wanted == "auto":
         # Until `varlen` and `flex` have been measured on a GPU.
         return None
-    fault = fault_of_kernel(model, _NAMES[asked])
-    if asked == "varlen":
+    fault = fault_of_kernel(model, _NAMES[wanted])
+    if wanted == "varlen":
         fault = fault or _fault_of_device(settings, device)
     if fault:
         raise UserError(
             "train.attention",
-            f"{asked} can't be used with this model of type {model.config.model_type}: {fault}",
+            f"{wanted} can't be used with this {model.config.model_type} model: {fault}",
             "set it to auto or sdpa",
         )
-    return asked
+    return wanted
 
 
 def use_attention(model: PreTrainedModel, kind: str | None) -> None:
-    """Have a model compute attention as `choose_attention` says.
+    """Set the attention implementation that `choose_attention` returned.
 
     Raises:
         UserError: if the architecture doesn't support it.
@@ -78,7 +78,7 @@ def use_attention(model: PreTrainedModel, kind: str | None) -> None:
 
 def _fault_of_device(settings: Train, device: torch.device) -> str | None:
     if settings.precision != "bf16":
-        return "it is trained in fp32, and the kernel computes in bf16"
+        return "it is trained in fp32, but the kernel computes in bf16"
     if torch.version.hip is None and torch.cuda.get_device_capability(device) < _OLDEST_CAPABILITY:
         return "the GPU is too old for FlashAttention"
     return None

@@ -1,4 +1,4 @@
-"""From a Hugging Face folder to the module that is trained."""
+"""Build the module to train from a Hugging Face folder."""
 
 from dataclasses import dataclass
 
@@ -27,12 +27,12 @@ _DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Built:
-    """What is known of a module once it is built.
+    """Facts about a module that was built.
 
     Attributes:
-        flops_per_token: of a forward and a backward pass.
-        compiled: whether its blocks are.
-        note: what the user is told of it.
+        flops_per_token: FLOPs of a forward and a backward pass.
+        compiled: whether its blocks are compiled.
+        note: description for the user.
     """
 
     flops_per_token: float
@@ -43,14 +43,14 @@ class Built:
 def build(
     job: Job, worker: Worker, strategy: Strategy, block_size: int, tokens: int, packing: bool
 ) -> Built:
-    """Make the module of a job and hand it to a strategy.
+    """Build the module of a job and pass it to a strategy.
 
     Args:
         job: the run.
         worker: this worker.
-        strategy: takes the module.
-        block_size: tokens in a row.
-        tokens: of the whole run.
+        strategy: wraps the module.
+        block_size: tokens per row.
+        tokens: number of tokens in the whole run.
         packing: whether documents share rows.
 
     Raises:
@@ -62,7 +62,7 @@ def build(
     held = _held(model, job, worker)
     processors = worker.world_size * (job.threads if worker.device.type == "cpu" else 1)
     use_cache(job.cache)
-    # Machines may differ, and all can look at the same time.
+    # Machines may differ, and all can check at the same time.
     reason = from_any_worker(
         lambda: reason_not_to_compile(settings, model, flops * tokens, worker.device, processors)
     )
@@ -82,7 +82,7 @@ def build(
     strategy.wrap(module)
     note = "compiled" if reason is None else f"not compiled: {reason}"
     if worker.device.type != "cpu":
-        note += f"; attention is computed by {attention or 'the default of transformers'}"
+        note += f"; attention: {attention or 'default of transformers'}"
     return Built(flops, reason is None, f"{held}; blocks are {note}")
 
 
@@ -111,13 +111,14 @@ def _held(model: PreTrainedModel, job: Job, worker: Worker) -> str:
     megabytes = footprint(job.settings, trained, held, worker.world_size).total / 1e6
     share = f" of {(trained + frozen) / 1e6:.1f} M" if frozen else ""
     return (
-        f"{trained / 1e6:.1f} M{share} parameters are trained; each of {worker.world_size} on a "
-        f"{worker.device.type} holds {megabytes:,.0f} MB of weights, gradients and optimizer state"
+        f"{trained / 1e6:.1f} M{share} parameters are trained; each of {worker.world_size} workers "
+        f"({worker.device.type}) needs {megabytes:,.0f} MB for weights, gradients and optimizer "
+        "state"
     )
 
 
 def _checked(model: PreTrainedModel, block_size: int, packing: bool) -> bool:
-    """Whether the head is plain, once the model is known to fit the rows."""
+    """Check that the model fits the rows; returns whether its head is plain."""
     if packing:
         check_isolation(model)
     check_length(model, block_size)

@@ -1,4 +1,4 @@
-"""Compiled transformer blocks, where they earn what compiling costs."""
+"""Compile transformer blocks if that saves time overall."""
 
 import os
 from contextlib import AbstractContextManager
@@ -15,7 +15,7 @@ from moray.model.blocks import blocks_of
 from moray.model.cross_entropy import softmax_loss
 from moray.model.loss import TokenLoss
 
-# What an uncompiled run does in a second, roughly: on a core with bf16, on a data-centre GPU.
+# Rough FLOP/s of an uncompiled run: on a core with bf16, on a data-centre GPU.
 _FLOPS_PER_CORE, _FLOPS_PER_GPU = 0.15e12, 100e12
 # Compiling takes some 20 s when nothing is cached, and saves about a third of the time.
 _SECONDS_THAT_EARN_IT = 60.0
@@ -30,31 +30,31 @@ def reason_not_to_compile(
 ) -> str | None:
     """Why a run isn't compiled; None if it is.
 
-    A function of the run and of what it runs on alone, never of the steps that are left: a resumed
+    Depends only on the run and its hardware, never on the number of steps left, so that a resumed
     run computes as before.
 
     Args:
         settings: the `train` section.
-        model: of the run.
-        flops: of the whole run.
-        device: what it computes on.
-        processors: GPUs, or cores, of all workers.
+        model: model of the run.
+        flops: FLOPs of the whole run.
+        device: device of the run.
+        processors: number of GPUs, or of CPU cores, over all workers.
 
     Raises:
-        UserError: if the config asks for what this machine can't do.
+        UserError: if the config asks for compilation, but it isn't possible here.
     """
     if settings.compile is False:
         return "compile: false"
     each = _FLOPS_PER_CORE if device.type == "cpu" else _FLOPS_PER_GPU
     seconds = flops / (each * processors)
     if settings.compile == "auto" and seconds < _SECONDS_THAT_EARN_IT:
-        return f"the run takes some {seconds:.0f} s, too few to earn what compiling costs"
+        return f"the run takes only about {seconds:.0f} s, too short for compiling to pay off"
     if settings.compile == "auto" and not _has_attention(model):
         # Measured on a tiny Mamba: two minutes for rows of 32 tokens.
-        return f"the compiler would unroll a {model.config.model_type} token by token"
+        return f"the compiler would unroll a {model.config.model_type} model token by token"
     fault = _no_blocks(model) or compiler_fault(device)
     if fault and settings.compile is True:
-        raise UserError("train.compile", f"got true where {fault}", "set it to auto or to false")
+        raise UserError("train.compile", f"can't compile: {fault}", "set it to auto or false")
     return fault
 
 
@@ -65,13 +65,14 @@ def _has_attention(model: PreTrainedModel) -> bool:
 def _no_blocks(model: PreTrainedModel) -> str | None:
     if blocks_of(model):
         return None
-    return f"transformers doesn't say which modules of a {model.config.model_type} are its blocks"
+    kind = model.config.model_type
+    return f"transformers doesn't say which modules of a {kind} model are its blocks"
 
 
 def compiler_fault(device: torch.device) -> str | None:
-    """What keeps this machine from compiling: a compiler or headers that are missing, say."""
-    # PyTorch would try each of the processor's instruction sets at each start, in processes of its
-    # own, for 1.5 s, or 16 s the first time; the trial below does that for the best of them.
+    """Why this machine can't compile, for example a missing compiler; None if it can."""
+    # Otherwise PyTorch tests each instruction set of the processor at each start, in subprocesses,
+    # for 1.5 s, or 16 s the first time; the test below covers the best one.
     inductor.cpp.vec_isa_ok = True
     try:
         torch.compile(torch.exp)(torch.ones(8, device=device))
@@ -81,15 +82,15 @@ def compiler_fault(device: torch.device) -> str | None:
 
 
 def use_cache(folder: Path) -> None:
-    """Keep compiled code in a folder, for later runs; before anything is compiled."""
+    """Cache compiled code in a folder for later runs; call before anything is compiled."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
 def compile_blocks(module: TokenLoss) -> None:
-    """Have blocks and softmax compiled when they are first called.
+    """Compile blocks and softmax on their first call.
 
-    Block by block: the same code serves all of them, and is there in a fifth of the time that the
-    whole model takes.
+    Compiled block by block: all share the same code, and compiling it takes a fifth of the time
+    that the whole model takes.
     """
     for block in blocks_of(module.model):
         block.compile(dynamic=False)
@@ -97,6 +98,6 @@ def compile_blocks(module: TokenLoss) -> None:
 
 
 def uncompiled() -> AbstractContextManager[object]:
-    """For the body, compiled modules run as they were written."""
+    """During the body, compiled modules run uncompiled."""
     stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
     return stance

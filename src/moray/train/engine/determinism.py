@@ -1,4 +1,4 @@
-"""The same bytes from the same run on a GPU; a CPU gives them by itself."""
+"""Reproducible results, byte for byte, on a GPU; on a CPU they always are."""
 
 import os
 
@@ -7,9 +7,9 @@ import torch._inductor.config as inductor
 
 
 def compute_deterministically(device: torch.device) -> None:
-    """Have PyTorch use deterministic algorithms alone on a GPU, before it computes anything there.
+    """Use only deterministic algorithms on a GPU; call before anything is computed on it.
 
-    An operation without one raises. Source: PyTorch's notes on reproducibility.
+    Operations without a deterministic algorithm raise. Source: PyTorch, "Reproducibility".
     """
     if device.type == "cpu":
         return

@@ -1,4 +1,4 @@
-"""What a worker holds of a model between its backward pass and its step."""
+"""Memory that a worker needs for a model between its backward pass and its step."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ class Footprint:
 
     Attributes:
         parameters: what the forward pass computes with.
-        gradients: of the trained ones.
-        optimizer: AdamW's two moments; under ZeRO, a copy of the trained parameters too.
+        gradients: gradients of the trained parameters.
+        optimizer: AdamW's two moments; with ZeRO, also a copy of the trained parameters.
     """
 
     parameters: int
@@ -27,17 +27,17 @@ class Footprint:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all three."""
         return self.parameters + self.gradients + self.optimizer
 
 
 def frozen_bytes(adapter: Adapter | None, linear: int, other: int) -> int:
-    """Bytes of the weights of a frozen base; 0 without an adapter, which trains all of them.
+    """Bytes of the weights of a frozen base; 0 without an adapter, when all weights are trained.
 
     Args:
         adapter: the `adapter` section.
-        linear: weights in linear layers other than the output embedding.
-        other: all other weights.
+        linear: number of weights in linear layers other than the output embedding.
+        other: number of all other weights.
     """
     if adapter is None:
         return 0
@@ -47,17 +47,17 @@ def frozen_bytes(adapter: Adapter | None, linear: int, other: int) -> int:
 
 
 def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footprint:
-    """The footprint of a strategy.
+    """The memory footprint of a run's strategy.
 
     Source: Rajbhandari et al., "ZeRO", 2020, section 3, for fp32 throughout.
 
     Args:
         settings: the `train` section.
-        trained: parameters that are trained, which are in fp32.
-        frozen: bytes of those that aren't; see `frozen_bytes`.
-        workers: how many share the work.
+        trained: number of trained parameters, which are in fp32.
+        frozen: bytes of the frozen parameters; see `frozen_bytes`.
+        workers: number of workers.
     """
-    # Of each: whether parameters, gradients and optimizer state are spread; floats of the last.
+    # Whether parameters, gradients and optimizer state are sharded; floats of optimizer state.
     spread = {
         "ddp": (False, False, False, 2),
         "fsdp2": (True, True, True, 2),
@@ -66,7 +66,7 @@ def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footp
         "zero 3": (True, True, True, 3),
     }
     if settings.global_batch_size > workers * settings.micro_batch_size:
-        # Gradients that add up before they meet are whole.
+        # Gradients that are accumulated before they are reduced are not sharded.
         spread["fsdp2"] = (True, False, True, 2)
     deepspeed = settings.strategy == "deepspeed"
     name = f"zero {settings.deepspeed.zero_stage}" if deepspeed else settings.strategy

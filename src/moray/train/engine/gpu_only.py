@@ -1,12 +1,12 @@
-"""What is said of a setting that only GPUs have, before PyTorch is imported or after."""
+"""The error for settings that need a GPU; usable without importing PyTorch."""
 
 from moray.errors import UserError
 
 
 def needs_gpu(path: str, kind: str) -> UserError:
-    """What is raised where a GPU's attention is asked for on a CPU."""
+    """The error for an attention implementation that doesn't work on CPUs."""
     return UserError(
         path,
-        f"{kind} needs GPUs: it has no backward pass on CPUs in PyTorch",
+        f"{kind} needs GPUs: in PyTorch, it has no backward pass on CPUs",
         "set it to auto, or train on GPUs",
     )

@@ -1,4 +1,4 @@
-"""How a worker keeps its main memory."""
+"""Settings of a worker's memory allocator and garbage collector."""
 
 import ctypes
 import gc
@@ -10,9 +10,9 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep what is freed, rather than give it back and fetch it anew at each step.
+    """Make glibc keep freed memory, instead of returning it and allocating it again at each step.
 
-    Fresh memory costs a page fault per 4 KB: a quarter of the time of a step on a CPU.
+    New memory costs a page fault per 4 KB, which took a quarter of the time of a step on a CPU.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(_M_MMAP_MAX, 0)
@@ -22,7 +22,7 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the garbage collector out of the body."""
+    """Disable garbage collection during the body."""
     gc.disable()
     try:
         yield
@@ -32,20 +32,20 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def collected_when_asked() -> Iterator[Callable[[], None]]:
-    """Keep the garbage collector out of the body's steps, where workers would wait for it.
+    """Disable automatic garbage collection during the body, where workers would wait for it.
 
     Yields:
-        What collects garbage. It looks neither at what was there before the body, nor at what was
-        when it was first called: what compiling leaves would take it a tenth of a second each time.
+        A function that collects garbage. It skips objects from before the body and from before its
+        first call: those left by compilation would take a tenth of a second each time.
     """
-    asked = False
+    called = False
 
     def collect() -> None:
-        nonlocal asked
+        nonlocal called
         gc.collect()
-        if not asked:
+        if not called:
             gc.freeze()
-        asked = True
+        called = True
 
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""AdamW with decay of matrices alone, and its step."""
+"""AdamW with weight decay only for matrices, and its step."""
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ def make_optimizer(model: nn.Module, settings: Train) -> AdamW:
 
 
 def set_learning_rate(optimizer: Optimizer, learning_rate: float) -> None:
-    """Set the rate of the next step."""
+    """Set the learning rate of the next step."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
 
@@ -32,7 +32,7 @@ def set_learning_rate(optimizer: Optimizer, learning_rate: float) -> None:
 def take_step(
     model: nn.Module, optimizer: Optimizer, learning_rate: float, max_grad_norm: float
 ) -> Tensor:
-    """Clip, step, forget the gradients; returns their norm before clipping, shape ().
+    """Clip, step, and clear the gradients; returns their norm before clipping, shape ().
 
     On a CPU, no step is taken if the norm is not finite.
     """

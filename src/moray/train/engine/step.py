@@ -1,4 +1,4 @@
-"""The two passes of the loop: gradients of a step, and the held-out loss."""
+"""The computations of the loop: gradients of a step, and held-out loss."""
 
 import numpy as np
 import torch
@@ -22,17 +22,17 @@ def gradients(
     """Accumulate the gradient of the step's mean loss over all of its tokens, on all workers.
 
     Args:
-        strategy: holds the module and its gradients.
+        strategy: has the module and its gradients.
         batches: this worker's micro-batches.
-        tokens: that are trained in the step, on all workers.
+        tokens: number of trained tokens in the step, on all workers.
         settings: the `train` section.
         worker: this worker.
 
     Returns:
         This worker's share of that loss, shape ().
     """
-    # Workers that see more trained tokens weigh more: the sum is divided by the tokens of the
-    # whole step, and the mean over workers that the strategy takes is undone.
+    # Workers with more trained tokens have more weight: the sum is divided by the tokens of the
+    # whole step, and the strategy's mean over workers is turned back into a sum.
     total = torch.zeros((), device=worker.device)
     for number, batch in enumerate(batches, 1):
         with strategy.micro_batch(last=number == len(batches)):
@@ -46,13 +46,13 @@ def gradients(
 @torch.no_grad()
 def held_out_loss(strategy: Strategy, split: StoredSplit, settings: Train, worker: Worker) -> float:
     """Mean loss over the trained tokens of a sample of `eval_rows` rows, in nats."""
-    # The first rows are no sample: packing puts the longest pieces first.
+    # Not the first rows: packing puts the longest pieces first.
     rows = split.rows[sample(len(split), settings.eval_rows)]
     mine = np.array_split(rows, worker.world_size)[worker.rank]
     most = -(-len(rows) // worker.world_size)
     total = torch.zeros((), device=worker.device)
     strategy.module.eval()
-    # Once in many steps: compiling for it too would take longer than it saves.
+    # Evaluation is rare: compiling for it would take longer than it saves.
     with uncompiled():
         for batch in micro_batches(
             mine, settings.micro_batch_size, count=-(-most // settings.micro_batch_size)

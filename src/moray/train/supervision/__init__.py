@@ -1,1 +1,1 @@
-"""What watches over a run: locks, requests, stalls, failures, progress."""
+"""Supervision of a run: locks, requests, stalls, failures, progress."""

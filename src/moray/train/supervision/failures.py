@@ -1,8 +1,8 @@
-"""From what ended the workers to a line that says what to do.
+"""Turn worker failures into one-line messages that say what to do.
 
-A failure of a worker is tried again, as often as `ray.max_failures` allows, since it may be the
-machine's. So the worker raises it as it is, and leaves its meaning in a file for the driver, which
-tells it when no try is left.
+After a worker failure the run is retried, as often as `ray.max_failures` allows, because the
+machine may be the cause. So the worker raises the error unchanged and writes its explanation to a
+file, which the driver reports when no retries are left.
 """
 
 import errno
@@ -31,7 +31,7 @@ _NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 
 @contextmanager
 def explained(job: Job, worker: Worker) -> Iterator[None]:
-    """Leave the meaning of a failure in the body for the driver, in place of earlier attempts'."""
+    """Write the explanation of a failure in the body to a file; replaces earlier attempts'."""
     if worker.rank == 0:
         (job.work / _MEANING).unlink(missing_ok=True)
     try:
@@ -40,7 +40,7 @@ def explained(job: Job, worker: Worker) -> Iterator[None]:
         raise
     except Exception as error:
         if meaning := _meaning(error, job, worker):
-            # A disk that is full may not even take this.
+            # A full disk may not even have room for this.
             with suppress(OSError):
                 write_json(job.work / _MEANING, meaning.args)
         raise
@@ -52,7 +52,7 @@ def _meaning(error: Exception, job: Job, worker: Worker) -> UserError | None:
     if not is_out_of_memory(error):
         return None
     rows = job.settings.micro_batch_size
-    # Python's own has often no text.
+    # Python's MemoryError often has no text.
     text = first_line(error)
     other = "set train.gradient_checkpointing: true or train.strategy: fsdp2"
     return UserError(
@@ -64,18 +64,18 @@ def _meaning(error: Exception, job: Job, worker: Worker) -> UserError | None:
 
 
 def forget(work: Path) -> None:
-    """Remove what earlier starts of a run have left."""
+    """Remove the files that earlier starts of a run have left."""
     (work / _MEANING).unlink(missing_ok=True)
     stall.forget(work)
 
 
 def meaning_of(failed: WorkersFailedError, job: Job, run: str, max_failures: int) -> UserError:
-    """What the user is told of a run whose workers failed for good; stacks go to the log."""
+    """The error for a run whose workers failed for good; stack traces go to the log."""
     file = job.work / _MEANING
     if file.exists():
         return UserError(*json.loads(file.read_text()))
     if any(text in str(failed) for text in _NO_ROOM):
-        # It left no meaning, because that takes room too.
+        # There is no explanation file, because that takes space too.
         return full_disk(job.work)
     if hung := stall.stacks(job.work):
         for rank, text in hung.items():
@@ -85,14 +85,14 @@ def meaning_of(failed: WorkersFailedError, job: Job, run: str, max_failures: int
         last = max((line["step"] for line in lines), default=0)
         return UserError(
             f"runs.{run}.train.stall_timeout",
-            f"got no step within {job.settings.stall_timeout:g} s on workers {workers}, the last "
-            f"known one is {last}",
-            "see where they hung in the log; raise it if steps take that long",
+            f"workers {workers} completed no step within {job.settings.stall_timeout:g} s; the "
+            f"last known step is {last}",
+            "see their stack traces in the log; raise it if steps take that long",
         )
     saved = newest_step(folder_of(job.work))
     return UserError(
         f"runs.{run}.ray.max_failures",
-        f"got more than {max_failures} failures of workers, the last: {failed}",
-        "see the log; a worker that was killed may have run out of memory: lower "
-        f"train.micro_batch_size then; the same command goes on from step {saved}",
+        f"workers failed more than {max_failures} times; the last failure: {failed}",
+        "see the log; if a worker was killed, it may have run out of memory: lower "
+        f"train.micro_batch_size; the same command continues from step {saved}",
     )

@@ -1,4 +1,4 @@
-"""Locks that the kernel takes back from a process that dies, however it dies."""
+"""Locks that the kernel releases when their process dies."""
 
 import fcntl
 import json
@@ -14,10 +14,10 @@ from moray.errors import UserError
 
 @contextmanager
 def sole_driver(work: Path) -> Iterator[None]:
-    """Hold a run for this process.
+    """Lock a run for this process.
 
     Raises:
-        UserError: naming who holds it, if another process does; or if it can't be held there.
+        UserError: if another process has the lock, naming it; or if the file system has no locks.
     """
     work.mkdir(parents=True, exist_ok=True)
     with (work / "driver.lock").open("a+") as file:
@@ -28,15 +28,15 @@ def sole_driver(work: Path) -> Iterator[None]:
             holder = json.loads(file.read() or "{}")
             raise UserError(
                 str(work),
-                f"got a run that process {holder.get('pid')} on {holder.get('host')} has been "
-                f"training since {holder.get('since')}, expected a free one",
-                "wait for it or end it",
+                f"process {holder.get('pid')} on {holder.get('host')} has been training this run "
+                f"since {holder.get('since')}",
+                "wait for it or stop it",
             ) from None
         except OSError as error:
             raise UserError(
                 str(work),
-                f"got a file system without locks ({error.strerror}), expected the kernel's, which "
-                "keep a run from being trained twice at a time",
+                f"this file system has no locks ({error.strerror}), which prevent a run from being "
+                "trained twice at the same time",
                 "choose another ray.storage_path",
             ) from error
         file.truncate(0)
@@ -48,7 +48,7 @@ def sole_driver(work: Path) -> Iterator[None]:
 
 @contextmanager
 def sole_writer(work: Path) -> Iterator[None]:
-    """Wait until no worker of an earlier attempt, its driver dead, still writes to a run."""
+    """Wait until no worker of an earlier attempt, whose driver died, writes to a run."""
     with (work / "writer.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

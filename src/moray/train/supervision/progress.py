@@ -1,4 +1,4 @@
-"""What the user sees of a run while it trains: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a training run: a bar on a terminal, plain lines elsewhere."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ from moray.console import say, terminal
 from moray.train.history import HISTORY, whole_lines
 
 _POLL_SECONDS = 0.5
-# Plain lines land in logs of batch systems: some twenty a run are enough.
+# Plain lines end up in logs of batch systems: about twenty per run are enough.
 _PLAIN_LINES = 20
 
 
@@ -83,7 +83,7 @@ class _Lines:
         say(f"{self._run}  step {line['step']}/{line['num_steps']}  {facts}")
 
     def close(self) -> None:
-        """Each line is whole already."""
+        """Nothing to do: each line is complete."""
 
 
 def _facts(line: dict[str, Any]) -> dict[str, str]:
@@ -104,7 +104,7 @@ def _follow(history: Path, seen: list[str], display: _Bar | _Lines, ended: threa
     while True:
         last_look = ended.wait(_POLL_SECONDS)
         lines = whole_lines(history)
-        # A resumed run drops the lines behind its checkpoint; those before are not news.
+        # A resumed run drops the lines after its checkpoint; earlier ones were already shown.
         kept = sum(
             1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(seen, lines, strict=False))
         )

@@ -1,7 +1,7 @@
-"""What a training is asked for while it runs: a checkpoint now, or a checkpoint and its end.
+"""Requests to a running training: save a checkpoint, or save a checkpoint and stop.
 
-A request is a file in the run's folder, because everybody can make one: a person by `touch`, the
-driver when it gets a signal, the workflow when it does. The file goes once the checkpoint is there.
+A request is a file in the run's folder, so that anyone can make one: a user with `touch`, and the
+driver or the workflow on a signal. The file is removed once the checkpoint is saved.
 """
 
 import signal
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class Request(IntEnum):
-    """What can be asked for; the file has the name in small letters."""
+    """Kinds of request; the name of the file is the name in lower case."""
 
     NONE = 0
     SAVE = 1
@@ -29,27 +29,27 @@ class Requests:
     """The requests of a run."""
 
     def __init__(self, folder: Path) -> None:
-        """Look for requests in a folder; the run's own, above those of its fingerprints."""
+        """Look for requests in the run's folder, the parent of its fingerprints' folders."""
         self._folder = folder
 
     def pending(self) -> Request:
-        """What is asked for; the end, if both are."""
+        """The pending request; `STOP` if there are both."""
         for request in (Request.STOP, Request.SAVE):
             if self._file(request).exists():
                 return request
         return Request.NONE
 
     def ask(self, request: Request) -> None:
-        """Make a request, perhaps before the run's folder is there."""
+        """Make a request, possibly before the run's folder exists."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file(request).touch()
 
     def done(self, request: Request) -> None:
-        """Take a request back."""
+        """Remove a request."""
         self._file(request).unlink(missing_ok=True)
 
     def forget(self, before: float) -> None:
-        """Take back what was asked for before a time, in seconds since the epoch."""
+        """Remove requests made before a time, in seconds since the epoch."""
         for request in (Request.SAVE, Request.STOP):
             file = self._file(request)
             if file.exists() and file.stat().st_mtime < before:
@@ -61,7 +61,7 @@ class Requests:
 
 @contextmanager
 def stopped_by_signals(requests: Requests, run: str) -> Iterator[None]:
-    """During the body, SIGTERM and SIGINT ask for a checkpoint and the end; a second SIGINT ends.
+    """During the body, SIGTERM and SIGINT request `STOP`; a second SIGINT interrupts at once.
 
     Raises:
         KeyboardInterrupt: at the second SIGINT.
@@ -72,7 +72,7 @@ def stopped_by_signals(requests: Requests, run: str) -> Iterator[None]:
         if number == signal.SIGINT and requests.pending() is Request.STOP:
             raise KeyboardInterrupt
         requests.ask(Request.STOP)
-        say(f"run {run}: {name}, saving a checkpoint before the end; Ctrl-C ends it at once")
+        say(f"run {run}: {name}, saving a checkpoint before stopping; Ctrl-C stops at once")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -83,7 +83,7 @@ def stopped_by_signals(requests: Requests, run: str) -> Iterator[None]:
 
 
 def beside_signals(function: Callable[[], Result]) -> Result:
-    """Call a function in a thread, so that libraries in it leave the handlers of signals alone.
+    """Call a function in a thread, where libraries can't replace the signal handlers.
 
     Raises:
         Exception: what the function raised.
@@ -97,7 +97,7 @@ def beside_signals(function: Callable[[], Result]) -> Result:
         except BaseException as error:
             errors.append(error)
 
-    # A daemon: an interrupted driver doesn't wait for it.
+    # Daemon, so that an interrupted driver doesn't wait for it.
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     thread.join()

@@ -1,4 +1,4 @@
-"""A training that hangs becomes one that fails, with word of where each worker was."""
+"""Make a hung training fail, with the stack traces of each worker."""
 
 import faulthandler
 from collections.abc import Callable, Iterator
@@ -13,22 +13,22 @@ _PREFIX = "stalled-"
 def collective_timeout(settings: Train) -> float:
     """Seconds after which a collective gives up.
 
-    Later than the worker that keeps the others waiting: that one's stacks are worth having.
+    Longer than the stall timeout, so that the worker that hangs dumps its stacks first.
     """
     return 2 * settings.stall_timeout
 
 
 @contextmanager
 def ended_by_stall(work: Path, rank: int, seconds: float) -> Iterator[Callable[[], None]]:
-    """During the body, end this process if the function that is given isn't called in time.
+    """During the body, end this process if the yielded function isn't called in time.
 
-    The stacks of its threads are written before, by a thread that doesn't need the interpreter,
+    The stacks of its threads are written first, by a thread that doesn't need the interpreter,
     which may be what hangs.
 
     Args:
-        work: folder for the stacks; those of an earlier attempt go.
-        rank: of this worker.
-        seconds: between two calls, at most.
+        work: folder for the stacks; those of an earlier attempt are overwritten.
+        rank: rank of this worker.
+        seconds: maximum time between two calls.
     """
     with (work / f"{_PREFIX}{rank}.txt").open("w") as file:
 
@@ -50,6 +50,6 @@ def stacks(work: Path) -> dict[int, str]:
 
 
 def forget(work: Path) -> None:
-    """Remove what an earlier start of the run has left."""
+    """Remove the stacks that an earlier start of the run has left."""
     for path in work.glob(f"{_PREFIX}*.txt"):
         path.unlink()

@@ -18,6 +18,6 @@ def test_an_architecture_that_names_no_blocks_is_refused(model_folder: Path, alo
     with pytest.raises(UserError) as caught:
         FullyShardedStrategy(Train(strategy="fsdp2"), alone).wrap(TokenLoss(model, True))
     assert str(caught.value) == (
-        "train.strategy: got fsdp2, which shards a model block by block, but transformers doesn't "
-        "say which modules of a llama are its blocks; choose ddp"
+        "train.strategy: fsdp2 shards a model block by block, but transformers doesn't say "
+        "which modules of a llama model are its blocks; choose ddp"
     )

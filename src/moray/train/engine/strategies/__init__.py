@@ -1,4 +1,4 @@
-"""How parameters, gradients and optimizer state are spread over the workers."""
+"""How parameters, gradients and optimizer state are distributed over the workers."""
 
 from moray.config.schema import Train
 from moray.train.engine.strategies.ddp import DistributedDataParallelStrategy

@@ -1,4 +1,4 @@
-"""Distributed data parallel: every worker holds all of the model."""
+"""Distributed data parallel: every worker has the whole model."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -32,9 +32,9 @@ class DistributedDataParallelStrategy:
                 self.module,
                 gradient_as_bucket_view=True,
                 broadcast_buffers=False,
-                # Otherwise the buckets are laid out anew after the first step, and with three or
-                # more workers the order of summation, so the last bits, depends on that layout: a
-                # resumed run would end with other bits.
+                # Otherwise DDP rebuilds its buckets after the first step. With three or more
+                # workers the order of summation depends on the buckets, so the weights of a resumed
+                # run would differ in their last bits.
                 find_unused_parameters=True,
             )
         self._optimizer = make_optimizer(self._model, self._settings)
@@ -55,7 +55,7 @@ class DistributedDataParallelStrategy:
         return take_step(self._model, self._optimizer, learning_rate, self._settings.max_grad_norm)
 
     def state(self) -> dict[str, Tensor]:
-        """See `Strategy.state`; all hold the same, so that each writes a part."""
+        """See `Strategy.state`; all workers have the same state, so each writes a part."""
         state = training_state(self._model, self._optimizer)
         by_size = sorted(state, key=lambda name: state[name].numel())
         mine = by_size[self._worker.rank :: self._worker.world_size]

@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO: optimizer state, then gradients, then parameters are spread."""
+"""DeepSpeed's ZeRO: shards optimizer state, then gradients, then parameters."""
 
 import os
 import warnings
@@ -18,7 +18,7 @@ from moray.train.engine.strategies.state import MOMENTS, STEP, make_state, train
 from moray.workers.collectives import together
 from moray.workers.worker import Worker
 
-# Parameters that are whole on each worker at a time while a checkpoint is read.
+# Number of parameters that each worker has in full at a time while reading a checkpoint.
 _READ_AT_ONCE = 16
 
 
@@ -27,7 +27,7 @@ class DeepSpeedStrategy:
 
     module: nn.Module
     loads_weights = True
-    # What DeepSpeed makes has no types: its engine, around the module, and its optimizer.
+    # DeepSpeed's engine, which wraps the module, and its optimizer; neither has types.
     _engine: Any
     _zero: Any
 
@@ -47,7 +47,7 @@ class DeepSpeedStrategy:
         self.module = self._engine
         self._model = module.model
         if self._stage == 3:
-            # The loss uses it outside of the module that it belongs to.
+            # The loss uses this weight outside of the module that it belongs to.
             deepspeed.zero.register_external_parameter(module, head.weight)
             make_state(self._zero.optimizer, self._zero.fp32_partitioned_groups_flat)
         else:
@@ -59,8 +59,8 @@ class DeepSpeedStrategy:
         zero: dict[str, Any] = {
             "stage": self._stage,
             "overlap_comm": False,
-            # What stage 3 would keep whole, it rounds to bf16 at each step, but not when a
-            # checkpoint is taken up: a resumed run would end with other bits.
+            # Stage 3 rounds parameters that it doesn't shard to bf16 at each step, but not when a
+            # checkpoint is restored, so the weights of a resumed run would differ.
             "stage3_param_persistence_threshold": 0,
         }
         if deepspeed.offload_optimizer:
@@ -69,7 +69,7 @@ class DeepSpeedStrategy:
             zero["offload_param"] = {"device": "cpu"}
         return {
             "train_micro_batch_size_per_gpu": settings.micro_batch_size,
-            # The loop says when a step is.
+            # The loop decides when to step.
             "managed_gradient_accumulation": False,
             "gradient_clipping": settings.max_grad_norm,
             "zero_optimization": zero,
@@ -83,7 +83,7 @@ class DeepSpeedStrategy:
         }
 
     def micro_batch(self, last: bool) -> AbstractContextManager[object]:
-        """See `Strategy.micro_batch`; gradients meet in `step`, of stages 2 and 3 in `backward`."""
+        """See `Strategy.micro_batch`; stages 2, 3 reduce gradients in `backward`, 1 in `step`."""
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
@@ -91,13 +91,13 @@ class DeepSpeedStrategy:
         self._engine.backward(loss)
 
     def step(self, learning_rate: float) -> Tensor:
-        """See `Strategy.step`; DeepSpeed takes none if the norm is not finite."""
+        """See `Strategy.step`; DeepSpeed skips the step if the norm is not finite."""
         set_learning_rate(self._zero, learning_rate)
         self._engine.step()
         return torch.as_tensor(self._engine.get_global_grad_norm(), dtype=torch.float32)
 
     def state(self) -> dict[str, Tensor]:
-        """See `Strategy.state`; gathered a tensor at a time, and each worker keeps a part."""
+        """See `Strategy.state`; gathered one tensor at a time, and each worker keeps a part."""
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
         steps = next(iter(self._zero.optimizer.state.values()))[STEP]
@@ -139,7 +139,7 @@ class DeepSpeedStrategy:
             state[STEP].copy_(whole[f"{parameters[-1][0]}/{STEP}"])
 
     def _fill(self, parameter: nn.Parameter, value: Tensor) -> None:
-        """Set what the forward pass computes with, which is not the optimizer's copy."""
+        """Set the parameter of the forward pass, which is not the optimizer's copy."""
         import deepspeed
 
         with (
@@ -153,19 +153,19 @@ class DeepSpeedStrategy:
 
 
 def _library(device: torch.device) -> Any:
-    # It would take a GPU that is there, though none was asked for.
+    # Otherwise DeepSpeed uses any GPU it finds, even if the run is on the CPU.
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     try:
         import deepspeed
     except ImportError as error:
         raise UserError(
             "train.strategy",
-            "got deepspeed, which is not installed",
+            "deepspeed is not installed",
             "pip install -e '.[deepspeed]', or choose strategy: fsdp2",
         ) from error
-    # It calls what PyTorch will rename, twice a step.
+    # It calls functions that PyTorch will rename, twice per step.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-    # What speeds up sums on one machine's CPUs is compiled on first use, with tools that may
-    # not be there.
+    # This op, which speeds up sums on one machine's CPUs, is compiled on first use, with tools that
+    # may be missing.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed

@@ -1,4 +1,4 @@
-"""Fully sharded data parallel: every worker holds a share of every tensor."""
+"""Fully sharded data parallel: every worker has a shard of every tensor."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -30,10 +30,10 @@ from moray.workers.worker import Worker
 
 
 class FullyShardedStrategy:
-    """PyTorch's FSDP2, a block at a time.
+    """PyTorch's FSDP2, sharded block by block.
 
-    The first worker has the weights in main memory; the others start empty and get their shares
-    from it, so that no device ever holds the whole model.
+    The first worker loads the weights into main memory; the others start empty and get their shards
+    from it, so that no device ever has the whole model.
     """
 
     module: nn.Module
@@ -47,13 +47,13 @@ class FullyShardedStrategy:
         """See `Strategy.wrap`.
 
         Raises:
-            UserError: if the architecture doesn't name its blocks.
+            UserError: if transformers doesn't name the architecture's blocks.
         """
         _check_blocks(module.model)
         weights = dict(module.state_dict()) if self.loads_weights else {}
         buffers = dict(module.named_buffers())
         module.to("meta")
-        # Moving a module makes new parameters: what was one has become two.
+        # Moving a module makes new parameters, which unties tied ones.
         module.model.tie_weights()
         options = self._options()
         for block in blocks_of(module.model):
@@ -85,7 +85,7 @@ class FullyShardedStrategy:
         }
 
     def _fill_buffers(self, module: nn.Module, found: dict[str, Tensor]) -> None:
-        """Those that aren't part of a state dict too, such as the angles of rotary embeddings."""
+        """Set all buffers, also those missing in state dicts, such as rotary embeddings' angles."""
         for name, buffer in module.named_buffers():
             value = torch.empty_like(buffer, device=self._worker.device)
             if self.loads_weights:
@@ -126,7 +126,7 @@ def _check_blocks(model: PreTrainedModel) -> None:
     if not blocks_of(model):
         raise UserError(
             "train.strategy",
-            "got fsdp2, which shards a model block by block, but transformers doesn't say which "
-            f"modules of a {model.config.model_type} are its blocks",
+            "fsdp2 shards a model block by block, but transformers doesn't say which modules of a "
+            f"{model.config.model_type} model are its blocks",
             "choose ddp",
         )

@@ -1,4 +1,4 @@
-"""What the loop asks of a strategy."""
+"""The interface between the loop and a strategy."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,14 +15,14 @@ Read = Callable[[dict[str, Tensor]], None]
 
 
 class Strategy(Protocol):
-    """How parameters, gradients and optimizer state are spread over the workers.
+    """How parameters, gradients and optimizer state are distributed over the workers.
 
-    All workers call each verb, in the same order.
+    All workers call each method, in the same order.
 
     Attributes:
-        module: what makes the loss of a batch; there after `wrap`.
-        loads_weights: whether this worker needs the weights of the start; one that doesn't gets
-            them from the first.
+        module: computes the loss of a batch; set by `wrap`.
+        loads_weights: whether this worker loads the initial weights; otherwise it gets them from
+            the first worker.
     """
 
     module: nn.Module
@@ -31,28 +31,28 @@ class Strategy(Protocol):
     def __init__(self, settings: Train, worker: Worker) -> None: ...
 
     def wrap(self, module: TokenLoss) -> None:
-        """Spread a module over the workers and make its optimizer."""
+        """Distribute a module over the workers and make its optimizer."""
 
     def micro_batch(self, last: bool) -> AbstractContextManager[object]:
-        """Around the forward and backward pass of a micro-batch; gradients meet at the last."""
+        """Context of a micro-batch's forward and backward pass; the last one reduces gradients."""
 
     def backward(self, loss: Tensor) -> None:
-        """Add a micro-batch's gradients; over workers, the mean is taken."""
+        """Accumulate a micro-batch's gradients; they are averaged over workers."""
 
     def step(self, learning_rate: float) -> Tensor:
-        """Clip, take an optimizer step, forget the gradients.
+        """Clip the gradients, take an optimizer step, clear the gradients.
 
         Returns:
-            The norm of the gradients before, shape (). Where a worker would have to wait for its
-            device to see that it isn't finite, the step was taken all the same.
+            The norm of the gradients before clipping, shape (). The step is taken even if the norm
+            isn't finite where checking it would make the worker wait for its device.
         """
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint holds, by name: this worker's part of it.
+        """This worker's part of a checkpoint, by name.
 
-        Trained weights under the names of the model, AdamW's state under `NAME/exp_avg` and so
-        on; in one form for all strategies, so that any goes on from any other's checkpoint.
+        Trained weights under their names in the model, AdamW's state under `NAME/exp_avg` and so
+        on. All strategies use the same form, so that each can resume from any other's checkpoint.
         """
 
     def restore(self, read: Read) -> None:
-        """Take up what a checkpoint holds."""
+        """Load a checkpoint."""

@@ -1,4 +1,4 @@
-"""AdamW's state by the names of the weights that it belongs to."""
+"""AdamW's state, by the names of the weights that it belongs to."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def training_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Weights and optimizer state that share memory with what they are of."""
+    """Weights and optimizer state, by name; they share memory with model and optimizer."""
     state: dict[str, Tensor] = {}
     for name, parameter in trained_parameters(model).items():
         state[name] = parameter.detach()
@@ -26,7 +26,7 @@ def training_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def make_state(optimizer: Optimizer, parameters: Iterable[Tensor]) -> None:
-    """Give an AdamW the state that it has for parameters before its first step."""
+    """Initialise AdamW's state for parameters, as before its first step."""
     for parameter in parameters:
         optimizer.state[parameter] = {
             STEP: torch.zeros((), device=parameter.device),
