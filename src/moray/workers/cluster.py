@@ -43,14 +43,13 @@ _LOCAL_ENVIRONMENT = {
 
 
 def check_cores(settings: Ray, path: str, batch_size: int | None = None) -> None:
-    """Check that this machine has the CPUs and GPUs that local workers need.
+    """Check that this machine has the CPUs that local workers need.
 
     Raises:
         UserError: if it hasn't.
     """
     if settings.address == _LOCAL:
         layout = lay_out_here(settings, batch_size)
-        check_gpus(layout, len(machine.gpus()), path)
         wanted = {"CPU": settings.resources_per_worker.get("CPU", 0)}
         _check(wanted, layout.num_workers, {"CPU": machine.cores()}, path, "this machine")
 
