@@ -229,7 +229,7 @@ def test_a_folder_that_may_not_be_written_to_or_looked_into_is_told(
 
 def needed(faults: list[UserError]) -> list[int]:
     """Bytes that the disks lack, by the lines about them."""
-    matches = (re.search(r"free on its disk, expected ([\d,]+)$", f.problem) for f in faults)
+    matches = (re.search(r"bytes free, expected ([\d,]+)$", f.problem) for f in faults)
     return [int(match[1].replace(",", "")) for match in matches if match]
 
 
