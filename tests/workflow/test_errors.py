@@ -63,7 +63,7 @@ def test_a_failing_stage_costs_one_line_and_its_log_has_the_trace(fresh: Project
     told = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
     assert told == [
         "error: data/modules.jsonl, line 1: got columns content, expected text; "
-        "name the column under columns, or choose the format that fits"
+        "map the column under columns, or choose another format"
     ]
     assert "Traceback" not in done.stderr
     assert "Traceback" in (fresh.folder / "logs/download/modules.log").read_text()
