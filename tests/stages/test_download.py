@@ -258,7 +258,7 @@ def test_without_rows_to_train_or_to_test_on_there_is_no_dataset(
     with pytest.raises(UserError) as caught:
         local(tmp_path / "out", [path], validation_share=0, test_share=test_share)
     assert str(caught.value) == (
-        f"{tmp_path}/out/{problem}; give the dataset more documents or change its shares"
+        f"{tmp_path}/out/{problem}; add documents to the dataset or change its shares"
     )
     assert not (tmp_path / "out").exists()
 

@@ -244,7 +244,7 @@ def test_where_all_documents_are_dropped_the_length_is_named(
     rows = ((split, Document(text="x" * 20)) for split in SPLITS)
     write_dataset(tmp_path / "dataset", rows, "text", {})
     cfg = recipe(long_documents="drop")
-    with pytest.raises(UserError, match=r"1 documents dropped .*data\.block_size \(16\)"):
+    with pytest.raises(UserError, match=r"too long: 1; .*data\.block_size \(16\)"):
         tokenize(tmp_path / "dataset", model_folder, tmp_path / "out", cfg)
     assert not (tmp_path / "out").exists()
 

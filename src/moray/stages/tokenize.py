@@ -98,8 +98,8 @@ def _write(
     if split != "validation" and facts["trained_tokens"] == 0:
         raise UserError(
             str(file),
-            f"no tokens to train on after tokenising; {facts['dropped_documents']} documents were "
-            "dropped because they are too long",
+            "no tokens to train on after tokenising; documents dropped because they are too long: "
+            f"{facts['dropped_documents']}",
             f"check the format ({cfg['format']}) and data.block_size ({encoder.block_size})",
         )
     return facts
