@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from moray.config.schema import Adapter, Data, Train, result_keys
 from moray.corpus.dataset import SPLITS, write_dataset
-from moray.provenance.manifest import damaged_files, read_manifest
+from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
 from moray.stages.export import export
 from moray.stages.tokenize import tokenize
 from moray.train.checkpoints import checkpoint
@@ -32,6 +32,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, chat_folder: Path) -> Path
     start = Path(shutil.copytree(chat_folder, folder / "start"))
     settings = json.loads((start / "generation_config.json").read_text())
     (start / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": [0, 321]}))
+    write_manifest(start, architecture="llama", isolates_documents=True)
     pairs = ((split, talk) for split in SPLITS for talk in TALKS)
     write_dataset(folder / "talks", pairs, "messages", {"source": "test"})
     data = Data(chat_template=CHATML, block_size=64)

@@ -66,7 +66,7 @@ def turn_start(render: Render, messages: Messages, number: int, text: str, lates
         latest: what it says begins here.
 
     Raises:
-        RowError: if it can't be told.
+        RowError: if the template doesn't show it.
     """
     before = _or_none(render, messages[:number])
     prompt = _or_none(render, messages[:number], add_generation_prompt=True)
