@@ -47,6 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, chat_folder: Path) -> Path
     start = Path(shutil.copytree(chat_folder, folder / "start"))
     settings = json.loads((start / "generation_config.json").read_text())
     (start / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": [0, 321]}))
+    write_manifest(start, architecture="llama", isolates_documents=True)
     pairs = ((split, talk) for split in SPLITS for talk in TALKS)
     write_dataset(folder / "talks", pairs, "messages", {"source": "test"})
     data = Data(chat_template=CHATML, block_size=64)
