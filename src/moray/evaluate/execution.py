@@ -1,4 +1,4 @@
-"""The evaluation jobs that run on workers: of N workers, each processes every N-th batch.
+"""How evaluation jobs run on workers: of N workers, each processes every N-th batch.
 
 Batches depend only on the rows, so results don't depend on the number of workers. Models are loaded
 one after another, so that only one is in memory.
@@ -13,11 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
-from moray.evaluate.generation import Sampling, continue_prompts
-from moray.evaluate.likelihood import Scores, batches_of, score
-from moray.evaluate.selection import select_documents
 from moray.model.load import load_model
-from moray.tokens.store import StoredSplit
 from moray.workers.memory import is_out_of_memory
 from moray.workers.progress import BatchCounter
 from moray.workers.worker import Worker
@@ -45,79 +41,25 @@ class Execution:
     threads: int | None
 
 
-@dataclass(frozen=True)
-class ScoreJob:
-    """Score models on the same documents.
-
-    Attributes:
-        models: the models' folders, by name.
-        tokens: token store.
-        max_documents: number of documents of the test split to score; None for all.
-        execution: how to run the job.
-    """
-
-    models: dict[str, Path]
-    tokens: Path
-    max_documents: int | None
-    execution: Execution
-
-
-@dataclass(frozen=True)
-class GenerateJob:
-    """Continue the same prompts with each model.
-
-    Attributes:
-        models: the models' folders, by name.
-        prompts: tokens of each prompt.
-        sampling: how tokens are chosen.
-        execution: how to run the job.
-    """
-
-    models: dict[str, Path]
-    prompts: list[list[int]]
-    sampling: Sampling
-    execution: Execution
-
-
-def score_on_worker(job: ScoreJob, worker: Worker) -> dict[str, Scores]:
-    """Score this worker's batches with each model."""
-    split = StoredSplit(job.tokens, "test")
-    selection = select_documents(split, job.max_documents)
-    batches = batches_of(selection, job.execution.batch_size)
-
-    def scores(model: PreTrainedModel) -> Scores:
-        return score(model, split, selection, _own(batches, job.execution, worker))
-
-    return _of_each_model(scores, job.models, job.execution, worker)
-
-
-def continue_on_worker(job: GenerateJob, worker: Worker) -> dict[str, dict[int, list[int]]]:
-    """Continue this worker's prompts with each model; returns new tokens by the prompt's number."""
-    size = job.execution.batch_size
-    numbers = range(len(job.prompts))
-    batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
-
-    def continuations(model: PreTrainedModel) -> dict[int, list[int]]:
-        written: dict[int, list[int]] = {}
-        for batch in _own(batches, job.execution, worker):
-            prompts = {number: job.prompts[number] for number in batch}
-            written |= continue_prompts(model, prompts, job.sampling)
-        return written
-
-    return _of_each_model(continuations, job.models, job.execution, worker)
-
-
 def num_batches(models: dict[str, Path], items: int, batch_size: int) -> int:
     """Number of batches that all workers process together."""
     return len(models) * -(-items // batch_size)
 
 
-def _of_each_model(
+def of_each_model(
     function: Callable[[PreTrainedModel], Result],
     models: dict[str, Path],
     execution: Execution,
     worker: Worker,
 ) -> dict[str, Result]:
+    """Call a function on each model, one in memory at a time.
+
+    Returns:
+        Its results, by the models' names.
+
+    Raises:
+        UserError: if memory is too small even for a single row.
+    """
     if execution.threads is not None:
         torch.set_num_threads(execution.threads)
     dtype = _dtype(execution.precision, worker.device)
@@ -137,7 +79,7 @@ def _of_each_model(
         ) from error
 
 
-def _own(batches: Sequence[Batch], execution: Execution, worker: Worker) -> Iterator[Batch]:
+def own_batches(batches: Sequence[Batch], execution: Execution, worker: Worker) -> Iterator[Batch]:
     """Yield this worker's batches, and count each one when it is done."""
     counter = BatchCounter(execution.folder, worker.rank)
     for batch in batches[worker.rank :: worker.world_size]:
