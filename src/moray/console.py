@@ -1,7 +1,7 @@
-"""What a stage tells the user while it runs: on the terminal and in the log.
+"""Messages to the user while a stage runs, on the terminal and in the log.
 
-A stage's standard streams belong to its log, where libraries may be as noisy as they like;
-the console keeps a way to the terminal that was there before.
+A stage redirects its standard streams to its log, because libraries print a lot. This module keeps
+the original stream to the terminal.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _terminal: TextIO = sys.stderr
 
 
 def say(line: str) -> None:
-    """Print a line for the user; the log gets it too."""
+    """Print a line to the terminal and to the log."""
     print(line, file=_terminal, flush=True)
     if _terminal is not sys.stderr:
         print(line, file=sys.stderr, flush=True)
@@ -37,24 +37,24 @@ def terminal() -> TextIO:
 def progress(
     items: Iterable[Item], label: str, unit: str, total: int | None = None
 ) -> Iterator[Item]:
-    """Go through items, telling the user how far: a bar on a terminal, a line now and then else."""
+    """Iterate over items and show progress: a bar on a terminal, otherwise a line now and then."""
     if _terminal.isatty():
         shown = {"desc": label, "unit": unit, "total": total, "file": _terminal, "leave": False}
         yield from tqdm(items, **shown)
         return
     of_all = f" of {total:,}" if total else ""
     plural = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
-    told = time.monotonic()
+    shown_at = time.monotonic()
     for number, item in enumerate(items, 1):
         yield item
-        if time.monotonic() - told > _SECONDS_BETWEEN_LINES:
+        if time.monotonic() - shown_at > _SECONDS_BETWEEN_LINES:
             say(f"{label}: {number:,}{of_all} {plural}")
-            told = time.monotonic()
+            shown_at = time.monotonic()
 
 
 @contextmanager
 def streams_into(log: Path) -> Iterator[None]:
-    """Send this process's standard output and error into a file, from C code too."""
+    """Redirect this process's standard output and error to a file, including those of C code."""
     global _terminal
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -69,7 +69,7 @@ def streams_into(log: Path) -> Iterator[None]:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            # What C code has printed may still be in its own buffer.
+            # Output of C code may still be in its own buffer.
             ctypes.CDLL(None).fflush(None)
             _terminal = previous
             os.dup2(kept[0], 1)

@@ -1,4 +1,4 @@
-"""How processes end."""
+"""Ending processes."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends, however that happens (Linux)."""
+    """Ask the kernel to kill this process when its parent ends for any reason (Linux only)."""
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -235,22 +235,22 @@ DEEP = "[" * 100_000
 @pytest.mark.parametrize(
     ("messages", "problem"),
     [
-        (None, "got nothing as messages, expected a list of them"),
-        ("", "got nothing as messages, expected a list of them"),
-        ([], "got an empty list as messages, expected a list of them"),
-        ({"role": "user"}, "got dict as messages, expected a list of them"),
-        (5, "got int as messages, expected a list of them"),
-        ('"a"', "got str as messages, expected a list of them"),
+        (None, "got nothing for messages, expected a list"),
+        ("", "got nothing for messages, expected a list"),
+        ([], "got an empty list for messages, expected a list"),
+        ({"role": "user"}, "got dict for messages, expected a list"),
+        (5, "got int for messages, expected a list"),
+        ('"a"', "got str for messages, expected a list"),
         (
             "[{",
-            "got bad JSON in messages (Expecting property name enclosed in double quotes: "
+            "invalid JSON in messages (Expecting property name enclosed in double quotes: "
             "line 1 column 3 (char 2))",
         ),
         (
             [ASK, {"content": "a"}],
-            "got message 2 without role, expected role and content (or from and value)",
+            "message 2 has no role, expected role and content (or from and value)",
         ),
-        (["a"], "got message 1 without role, expected role and content (or from and value)"),
+        (["a"], "message 1 has no role, expected role and content (or from and value)"),
         (
             [ASK, said("bot", "b")],
             "got role 'bot' in message 2, expected one of system, developer, user, human, "
@@ -261,28 +261,29 @@ DEEP = "[" * 100_000
             "got role ['user'] in message 1, expected one of system, developer, user, human, "
             "assistant, gpt, function_call, tool, function, observation",
         ),
-        ([ASK, said("tool", "b")], "got no message of the assistant, expected one to train on"),
+        ([ASK, said("tool", "b")], "the conversation has no assistant message to train on"),
         (
             [ASK, said("assistant", "b", weight=0), said("assistant", "c", weight=0)],
-            "got no message of the assistant, expected one to train on",
+            "the conversation has no assistant message to train on",
         ),
         *(
             (
                 [ASK, {"role": "assistant", **nothing}],
-                "got message 2 of the assistant with nothing in it, expected text or a tool call",
+                "message 2, of the assistant, is empty, expected text or a tool call",
             )
             for nothing in NOTHING
         ),
         *(
             (
                 [said("assistant", "", tool_calls=[call({"at": value})])],
-                f"got what JSON can't say (Object of type {type(value).__name__} is not JSON "
+                "got a value that JSON can't represent "
+                f"(Object of type {type(value).__name__} is not JSON "
                 "serializable)",
             )
             for value in (datetime(2024, 7, 26, tzinfo=UTC), b"a")
         ),
         *(
-            (messages, f"got bad JSON in {place} (maximum recursion depth exceeded")
+            (messages, f"invalid JSON in {place} (maximum recursion depth exceeded")
             for place, messages in (
                 ("messages", DEEP),
                 ("arguments", [said("assistant", "", tool_calls=[call(DEEP)])]),
@@ -318,24 +319,24 @@ DEEP = "[" * 100_000
         ),
         (
             [ASK, {"from": "function_call", "value": "add(1)"}],
-            "got bad JSON in function_call (Expecting value: line 1 column 1 (char 0))",
+            "invalid JSON in function_call (Expecting value: line 1 column 1 (char 0))",
         ),
         (
             [ASK, {"from": "function_call", "value": ""}],
-            "got a tool call without a name in message 2, expected name and arguments",
+            "a tool call in message 2 has no name, expected name and arguments",
         ),
         (
             [ASK, said("assistant", "", tool_calls=[call("{")])],
-            "got bad JSON in arguments (Expecting property name enclosed in double quotes: "
+            "invalid JSON in arguments (Expecting property name enclosed in double quotes: "
             "line 1 column 2 (char 1))",
         ),
         (
             [said("assistant", "", tool_calls=[{"function": {"arguments": {}}}])],
-            "got a tool call without a name in message 1, expected name and arguments",
+            "a tool call in message 1 has no name, expected name and arguments",
         ),
         (
             [said("assistant", "", tool_calls=["add"])],
-            "got a tool call without a name in message 1, expected name and arguments",
+            "a tool call in message 1 has no name, expected name and arguments",
         ),
     ],
 )
@@ -355,12 +356,12 @@ def test_what_is_no_conversation_is_told(messages: Any, problem: str) -> None:
     [
         (
             "add(a)",
-            "got bad JSON in tools (Expecting value: line 1 column 1 (char 0))",
+            "invalid JSON in tools (Expecting value: line 1 column 1 (char 0))",
         ),
-        (ADD, "got dict as tools, expected a list of them"),
-        ('"add"', "got str as tools, expected a list of them"),
-        (["add"], "got tool 1 without a name, expected a function"),
-        ([WRAPPED, {"description": "é"}], "got tool 2 without a name, expected a function"),
+        (ADD, "got dict for tools, expected a list"),
+        ('"add"', "got str for tools, expected a list"),
+        (["add"], "tool 1 has no name, expected a function"),
+        ([WRAPPED, {"description": "é"}], "tool 2 has no name, expected a function"),
     ],
 )
 def test_what_are_no_tools_is_told(tools: Any, problem: str) -> None:

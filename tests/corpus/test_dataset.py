@@ -112,6 +112,6 @@ def test_without_rows_to_train_or_to_test_on_there_is_no_dataset(
     ok = [("train", Document(text="a")), ("test", Document(text="b"))]
     write_dataset(tmp_path, iter(ok), "text", {})
     rows = [(filled, Document(text="a")), ("validation", Document(text="b"))]
-    with pytest.raises(UserError, match=rf"{empty}\.parquet: got no rows out of 2"):
+    with pytest.raises(UserError, match=rf"{empty}\.parquet: got none of the 2 rows"):
         write_dataset(tmp_path, iter(rows), "text", {})
     assert not (tmp_path / "dataset.json").exists()

@@ -163,9 +163,9 @@ def test_what_may_be_nothing_may_not_be_anything(format: str, column: str) -> No
         ),
     ],
 )
-def test_half_a_character_is_told(format: str, row: str) -> None:
+def test_an_unpaired_surrogate_is_refused(format: str, row: str) -> None:
     with pytest.raises(RowError) as caught:
         document(json.loads(row), Shape(format))
-    assert caught.value.problem == "got half a character (\\ud83d), expected Unicode text"
+    assert caught.value.problem == "got an unpaired surrogate (\\ud83d), expected Unicode text"
     whole = row.replace(r"\ud83d", r"\ud83d\udc0d")
     assert "🐍" in "".join(map(str, document(json.loads(whole), Shape(format)).values()))

@@ -174,9 +174,9 @@ LINE = b'{"text": "x"}\n'
 LINES = b"a line\n" * 700_000
 LONG = b'{"text": "' + b"\xc3\xa9" * 100_000 + b'"}\n'
 ROLES = "system, developer, user, human, assistant, gpt, function_call, tool, function, observation"
-MAPPING = "expected a mapping of column names to values; mend it"
-FILL = "fill in the value or leave the row out"
-NAME = "name the column under columns, or choose the format that fits"
+MAPPING = "expected a mapping of column names to values; fix it"
+FILL = "fill in the value or remove the row"
+NAME = "map the column under columns, or choose another format"
 
 # A file, its format, and the line that it costs, where {} stands for the file.
 BAD: list[tuple[str, bytes, str, str]] = [
@@ -185,22 +185,22 @@ BAD: list[tuple[str, bytes, str, str]] = [
         "a.parquet",
         b"PAR1 and no more than that",
         "text",
-        "{}: got a file that can't be read (Parquet magic bytes not found in footer. Either the "
+        "{}: can't read the file (Parquet magic bytes not found in footer. Either the "
         "file is corrupted or this is not a parquet file.); check the file",
     ),
     (
         "a.jsonl.gz",
         GZIPPED[:-12],
         "text",
-        "{}: got a file that can't be read (Truncated compressed stream); check the file",
+        "{}: can't read the file (Truncated compressed stream); check the file",
     ),
     *(
         (
             f"a{ending}",
             b"text",
             "text",
-            f"{{}}: got the ending {last!r}, expected .txt, .jsonl, .json, .csv, .parquet; "
-            "all but the last also with .gz or .zst behind it; rename or convert the file",
+            f"{{}}: got the extension {last!r}, expected .txt, .jsonl, .json, .csv, .parquet "
+            "(all but the last may be followed by .gz or .zst); rename or convert the file",
         )
         for ending, last in [("", ""), (".md", ".md"), (".gz", ".gz"), (".md.gz", ".gz")]
     ),
@@ -208,8 +208,8 @@ BAD: list[tuple[str, bytes, str, str]] = [
         "a.parquet.gz",
         b"",
         "text",
-        "{}: got the ending '.gz', expected .txt, .jsonl, .json, .csv, .parquet; "
-        "all but the last also with .gz or .zst behind it; rename or convert the file",
+        "{}: got the extension '.gz', expected .txt, .jsonl, .json, .csv, .parquet "
+        "(all but the last may be followed by .gz or .zst); rename or convert the file",
     ),
     # Bytes that are no UTF-8, counted from the start of the file.
     *(
@@ -217,8 +217,7 @@ BAD: list[tuple[str, bytes, str, str]] = [
             name,
             content,
             "text",
-            f"{{}}: got invalid UTF-8 at byte {content.index(bytes([255]))}; "
-            "convert the file to UTF-8",
+            f"{{}}: invalid UTF-8 at byte {content.index(bytes([255]))}; convert the file to UTF-8",
         )
         for name, content in [
             ("a.txt", b"ok \xc3\xa9 then \xff"),
@@ -237,25 +236,25 @@ BAD: list[tuple[str, bytes, str, str]] = [
         "a.jsonl",
         LINE + b'\n{"text"\n' + LINE,
         "text",
-        "{}, line 3: got bad JSON (Expecting ':' delimiter); mend it",
+        "{}, line 3: invalid JSON (Expecting ':' delimiter); fix it",
     ),
     (
         "a.jsonl",
         LINE + LINE[:-3],
         "text",
-        "{}, line 2: got bad JSON (Unterminated string starting at); mend it",
+        "{}, line 2: invalid JSON (Unterminated string starting at); fix it",
     ),
     (
         "a.json",
         b'[\n {"text": "x"},\n {"text": x}\n]\n',
         "text",
-        "{}, line 3: got bad JSON (Expecting value); mend it",
+        "{}, line 3: invalid JSON (Expecting value); fix it",
     ),
     (
         "a.json",
         b'{\n "text": "x"\n}',
         "text",
-        "{}, line 1: got bad JSON (Expecting property name enclosed in double quotes); mend it",
+        "{}, line 1: invalid JSON (Expecting property name enclosed in double quotes); fix it",
     ),
     ("a.jsonl", LINE + b"5\n", "text", f"{{}}, line 2: got int, {MAPPING}"),
     ("a.jsonl", b'\n["x"]\n', "text", f"{{}}, line 2: got list, {MAPPING}"),
@@ -266,13 +265,13 @@ BAD: list[tuple[str, bytes, str, str]] = [
         "a.csv",
         b'text\nx\n"y\nz\n',
         "text",
-        "{}, line 3: got bad CSV (unexpected end of data); mend the line",
+        "{}, line 3: invalid CSV (unexpected end of data); fix the line",
     ),
     (
         "a.csv",
         b'text\nx\n"y"z\n',
         "text",
-        "{}, line 3: got bad CSV (',' expected after '\"'); mend the line",
+        "{}, line 3: invalid CSV (',' expected after '\"'); fix the line",
     ),
     # Rows that are no documents, with their place.
     (
@@ -309,7 +308,7 @@ BAD: list[tuple[str, bytes, str, str]] = [
         "a.csv",
         b'text,n\n"x\ny",1\n"z\n',
         "text",
-        "{}, line 4: got bad CSV (unexpected end of data); mend the line",
+        "{}, line 4: invalid CSV (unexpected end of data); fix the line",
     ),
     (
         "a.csv",
@@ -322,7 +321,7 @@ BAD: list[tuple[str, bytes, str, str]] = [
         b'{"messages": [{"role": "user", "content": "x"}, {"role": "bot", "content": "y"}]}\n',
         "messages",
         f"{{}}, line 1: got role 'bot' in message 2, expected one of {ROLES}; "
-        "rename the role or leave the row out",
+        "rename the role or remove the row",
     ),
 ]
 
@@ -359,7 +358,7 @@ def test_a_compressed_file_that_ends_early_is_told_and_not_taken_for_whole(
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(UserError) as caught:
         list(documents([path], TEXT))
-    assert str(caught.value).startswith(f"{path}: got a file that can't be read (")
+    assert str(caught.value).startswith(f"{path}: can't read the file (")
 
 
 def test_a_row_of_a_parquet_file_is_counted_over_its_batches(tmp_path: Path) -> None:
@@ -377,7 +376,7 @@ def test_text_of_a_parquet_file_that_is_no_utf_8_is_told(tmp_path: Path) -> None
     with pytest.raises(UserError) as caught:
         list(documents([tmp_path / "a.parquet"], TEXT))
     assert str(caught.value) == (
-        f"{tmp_path}/a.parquet, rows 1 to 2: got invalid UTF-8; convert the text to UTF-8"
+        f"{tmp_path}/a.parquet, rows 1 to 2: invalid UTF-8; convert the text to UTF-8"
     )
 
 
@@ -385,7 +384,7 @@ def test_text_of_a_parquet_file_that_is_no_utf_8_is_told(tmp_path: Path) -> None
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError) as caught:
         list(documents([tmp_path / name], TEXT))
-    assert str(caught.value).startswith(f"{tmp_path / name}: got a file that can't be read (")
+    assert str(caught.value).startswith(f"{tmp_path / name}: can't read the file (")
 
 
 @pytest.mark.parametrize(("name", "line"), [("a.jsonl", 3), ("a.json", 1)])
@@ -395,5 +394,5 @@ def test_json_nested_too_deeply_costs_one_line(tmp_path: Path, name: str, line: 
     with pytest.raises(UserError) as caught:
         list(documents([path], Shape("text")))
     told = str(caught.value)
-    assert told.startswith(f"{path}, line {line}: got bad JSON (maximum recursion depth exceeded")
+    assert told.startswith(f"{path}, line {line}: invalid JSON (maximum recursion depth exceeded")
     assert "\n" not in told

@@ -147,7 +147,9 @@ def test_prompts_that_leave_no_room_are_passed_over(
 
 
 def test_where_no_prompt_leaves_room_the_key_is_named(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(UserError, match=r"^generate\.max_new_tokens: got 128, expected room"):
+    with pytest.raises(
+        UserError, match=r"^generate\.max_new_tokens: got 128, which leaves no room"
+    ):
         choose([Document(text="value " * 50)], tokenizer, max_new_tokens=128)
 
 

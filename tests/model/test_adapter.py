@@ -190,5 +190,7 @@ def test_an_embedding_that_is_input_and_output_is_no_target(name: str, tmp_path:
         if not tied:
             add_adapter(model, Adapter(target_modules=[name]), seed=0)
             continue
-        with pytest.raises(UserError, match=f"got {name}, whose weights are input and output"):
+        with pytest.raises(
+            UserError, match=f"got {name}, whose weights are shared by the input and output"
+        ):
             add_adapter(model, Adapter(target_modules=[name]), seed=0)

@@ -70,7 +70,7 @@ def test_a_pickle_is_refused_and_never_run(
     save({"weights": _Trap(tmp_path / "ran")}, folder / name)
     with pytest.raises(UserError) as caught:
         load_model(folder)
-    assert str(caught.value).startswith(f"{folder}: got no causal language model")
+    assert str(caught.value).startswith(f"{folder}: can't load a causal language model")
     assert not (tmp_path / "ran").exists()
 
 
@@ -88,7 +88,7 @@ def test_code_that_comes_with_a_model_is_never_run(
         "auto_map": {"AutoConfig": "custom.Config", "AutoModelForCausalLM": "custom.Model"},
     }
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="got no causal language model"):
+    with pytest.raises(UserError, match="can't load a causal language model"):
         load_model(folder)
     assert not (folder / "ran").exists()
 
@@ -111,12 +111,12 @@ def test_what_is_no_model_costs_one_line(folder: Path, name: str, content: bytes
         (folder / name).write_bytes(content)
     with pytest.raises(UserError) as caught:
         load_model(folder)
-    assert str(caught.value).startswith(f"{folder}: got no causal language model (")
+    assert str(caught.value).startswith(f"{folder}: can't load a causal language model (")
     assert "\n" not in str(caught.value)
 
 
 def test_a_folder_that_is_not_there_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="got no causal language model"):
+    with pytest.raises(UserError, match="can't load a causal language model"):
         load_model(tmp_path / "missing")
 
 
@@ -130,14 +130,16 @@ def test_a_model_that_needs_another_library_is_told_by_its_folder(
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError) as caught:
         load(folder)
-    assert str(caught.value).startswith(f"{folder}: got no causal language model (`kernels` is ")
+    assert str(caught.value).startswith(
+        f"{folder}: can't load a causal language model (`kernels` is "
+    )
 
 
 def test_missing_weights_are_not_made_up(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["lm_head.weight"], weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"got no weights for lm_head\.weight and 1 more"):
+    with pytest.raises(UserError, match=r"the weights are missing for lm_head\.weight and 1 more"):
         load_model(folder)
 
 

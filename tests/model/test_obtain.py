@@ -76,7 +76,7 @@ def test_without_safetensors_nothing_is_copied(tmp_path: Path, names: list[str] 
         fill(source, names)
     with pytest.raises(UserError) as caught:
         copy_folder(source, target)
-    assert str(caught.value).startswith(f"{source}: got no .safetensors")
+    assert str(caught.value).startswith(f"{source}: the folder has no weights in .safetensors")
     assert list(target.iterdir()) == []
 
 
@@ -112,7 +112,7 @@ def test_a_commit_that_cannot_be_had_costs_one_line(tmp_path: Path, repo_id: str
     other = COMMIT[::-1]
     done = download(tmp_path, repo_id, other)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"{repo_id}: got no snapshot of commit {other}")
+    assert done.stderr.startswith(f"{repo_id}: can't download commit {other}")
     assert done.stderr.count("\n") == 1
 
 

@@ -100,7 +100,8 @@ def test_a_file_of_another_size_is_told_when_the_manifest_is_read(
     with pytest.raises(UserError) as caught:
         read_manifest(folder)
     assert str(caught.value) == (
-        f"{folder / name}: {problem}; delete {folder / MANIFEST} and rerun to make the folder anew"
+        f"{folder / name}: {problem}; "
+        f"delete {folder / MANIFEST} and rerun to create the folder again"
     )
     assert damaged_files(folder) == [name]
 
@@ -187,6 +188,6 @@ def test_a_folder_that_is_not_filled_goes_with_what_was_there_before(
 
 
 def test_a_full_disk_leaves_nothing_behind_and_is_told(folder: Path) -> None:
-    with pytest.raises(UserError, match=f"^{folder}: got a full disk after 100 bytes"):
+    with pytest.raises(UserError, match=f"^{folder}: the disk is full after writing 100 bytes"):
         fill_half(folder, lambda: Path("/dev/full").write_bytes(b"x"))
     assert not folder.exists()

@@ -14,8 +14,8 @@ def test_more_than_the_disk_has_free_is_refused_before_it_is_written(tmp_path: P
     absurd = 10 * shutil.disk_usage(tmp_path).total
     with pytest.raises(UserError) as caught:
         check_space(tmp_path, absurd)
-    assert str(caught.value).startswith(f"{tmp_path}: got ")
-    assert f" bytes free on its disk, expected {absurd:,}; free some" in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path}: its disk has ")
+    assert f" bytes free, expected {absurd:,}; free some space" in str(caught.value)
 
 
 @pytest.mark.parametrize("needed", [0, 1, 4096])
@@ -30,14 +30,14 @@ def test_a_full_disk_is_one_line_with_what_was_written(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught, telling_of_full_disk(tmp_path):
         Path("/dev/full").write_bytes(b"x")
     assert str(caught.value) == (
-        f"{tmp_path}: got a full disk after 2,345 bytes, expected room for more; "
-        "free some and run the same command again"
+        f"{tmp_path}: the disk is full after writing 2,345 bytes; "
+        "free some space and run the same command again"
     )
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_quota_is_told_of_as_a_full_disk_is(tmp_path: Path, number: int) -> None:
-    with pytest.raises(UserError, match="got a full disk"), telling_of_full_disk(tmp_path):
+    with pytest.raises(UserError, match="the disk is full"), telling_of_full_disk(tmp_path):
         raise OSError(number, "")
 
 

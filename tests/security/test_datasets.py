@@ -66,7 +66,7 @@ def test_files_of_pickles_are_refused_by_their_ending(
 ) -> None:
     file = tmp_path / f"data{ending}"
     WRITERS[written](trap, file)
-    assert "got the ending" in refusal(file, output)
+    assert "got the extension" in refusal(file, output)
     assert not canary.exists()
 
 
@@ -167,5 +167,5 @@ def test_the_card_of_a_repository_reaches_no_file_outside_of_it(
     (folder / "README.md").write_text(card)
     with pytest.raises(UserError) as caught:
         hub.load(str(folder), None, None, None, "train")
-    assert str(caught.value).startswith(f"{folder}: got a dataset card that names ")
+    assert str(caught.value).startswith(f"{folder}: the dataset card refers to ")
     assert "secret" not in str(caught.value)

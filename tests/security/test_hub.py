@@ -92,7 +92,7 @@ def test_a_name_that_leads_out_of_the_repository_is_refused(
 ) -> None:
     before = elsewhere()
     done = download(name.format(root=tmp_path / "escaped.json"))
-    (line,) = (line for line in done.stderr.splitlines() if "got a repository" in line)
-    assert line.startswith("owner/name: got a repository that can't be copied (Invalid filename ")
+    (line,) = (line for line in done.stderr.splitlines() if "the repository" in line)
+    assert line.startswith("owner/name: the repository can't be copied (Invalid filename ")
     assert line == done.stderr.splitlines()[-1]
     assert elsewhere() == before

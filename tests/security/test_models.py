@@ -72,7 +72,9 @@ def test_pickles_instead_of_the_weights_are_refused(
 ) -> None:
     write_pickles(handed_in, trap)
     (handed_in / "model.safetensors").unlink()
-    assert refusal(handed_in, output).startswith(f"{handed_in}: got no .safetensors")
+    assert refusal(handed_in, output).startswith(
+        f"{handed_in}: the folder has no weights in .safetensors"
+    )
     assert not canary.exists()
 
 
@@ -86,7 +88,7 @@ def test_an_index_that_names_a_pickle_has_it_run_nowhere(
     save_file({"x": torch.zeros(1)}, handed_in / "part.safetensors")
     index = {"metadata": {}, "weight_map": {"model.norm.weight": name, "x": "part.safetensors"}}
     (handed_in / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert refusal(handed_in, output).startswith(f"{output}: got no causal language model (")
+    assert refusal(handed_in, output).startswith(f"{output}: can't load a causal language model (")
     assert not canary.exists()
 
 
@@ -112,8 +114,8 @@ def test_code_of_a_model_is_left_behind(
         empty_model(handed_in)
     else:
         add_keys(handed_in / "config.json", model_type="custom")
-        assert "got no causal language model" in refusal(handed_in, output)
-        with pytest.raises(UserError, match="got no causal language model"):
+        assert "can't load a causal language model" in refusal(handed_in, output)
+        with pytest.raises(UserError, match="can't load a causal language model"):
             empty_model(handed_in)
     assert not canary.exists()
 
@@ -131,8 +133,8 @@ def test_code_of_a_tokenizer_is_left_behind(
         for folder in (handed_in, take(handed_in, output)):
             load_tokenizer(folder)
     else:
-        assert "got no tokenizer that can be read" in refusal(handed_in, output)
-        with pytest.raises(UserError, match="got no tokenizer that can be read"):
+        assert "can't load the tokenizer" in refusal(handed_in, output)
+        with pytest.raises(UserError, match="can't load the tokenizer"):
             load_tokenizer(handed_in)
     assert not canary.exists()
 
@@ -159,7 +161,7 @@ def test_a_chat_template_does_not_get_out_of_its_text(
     tokenizer = load_tokenizer(take(folder, output))
     template = ChatTemplate(tokenizer, None if own else spoilt, [tokenizer.eos_token])
     said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    with pytest.raises(RowError, match="got a chat template that fails"):
+    with pytest.raises(RowError, match="the chat template fails"):
         template.render(Document(messages=json.dumps(said), tools=None))
     assert not canary.exists()
 
@@ -182,8 +184,8 @@ def test_an_adapter_is_refused_whose_base_lies_elsewhere(
     if not whole:
         (handed_in / "config.json").unlink()
     assert refusal(handed_in, output) == (
-        f"{handed_in}: got adapter_config.json, expected a whole model; merge the adapter into "
-        "its base with merge_and_unload and save_pretrained"
+        f"{handed_in}: got an adapter (adapter_config.json), expected a full model; "
+        "merge the adapter into its base with merge_and_unload and save_pretrained"
     )
 
 

@@ -165,5 +165,7 @@ def test_a_failure_of_a_command_costs_one_line(
     monkeypatch.setattr("sys.argv", ["x", "--output", str(tmp_path / "out"), "--cfg", cfg])
     with pytest.raises(SystemExit) as ended:
         command_line(base_model.base_model)
-    assert str(ended.value.code).startswith("error: missing: got no .safetensors")
+    assert str(ended.value.code).startswith(
+        "error: missing: the folder has no weights in .safetensors"
+    )
     assert isinstance(ended.value.__cause__ or ended.value.__context__, UserError)

@@ -206,14 +206,14 @@ def test_urls_are_read_as_local_files_are(tmp_path: Path, files: list[Path]) -> 
 @pytest.mark.parametrize(
     ("name", "content", "changes", "problem"),
     [
-        ("z.txt", b"\xff", {}, "got invalid UTF-8 at byte 0"),
+        ("z.txt", b"\xff", {}, "invalid UTF-8 at byte 0"),
         ("z.jsonl", b'{"body": "x"}\n', {}, "got columns body, expected text"),
-        ("z.md", b"x", {}, "got the ending '.md'"),
+        ("z.md", b"x", {}, "got the extension '.md'"),
         (
             "z.txt",
             b"",
             {"split_by": "tail", "validation_share": 0, "test_share": 0.0001},
-            "got no rows out of ",
+            "got none of the ",
         ),
     ],
 )
@@ -236,7 +236,7 @@ def test_of_a_bad_input_nothing_is_left(
 
 def test_of_a_file_that_is_not_fetched_nothing_is_left(tmp_path: Path, files: list[Path]) -> None:
     urls = [f"file://{files[0]}", f"file://{tmp_path}/missing.jsonl"]
-    with pytest.raises(UserError, match=r"missing\.jsonl: got no file"):
+    with pytest.raises(UserError, match=r"missing\.jsonl: can't read the file"):
         download(tmp_path / "out", {"source": "url", "url": urls, **SHARES})
     assert not (tmp_path / "out").exists()
 
@@ -244,11 +244,11 @@ def test_of_a_file_that_is_not_fetched_nothing_is_left(tmp_path: Path, files: li
 @pytest.mark.parametrize(
     ("texts", "test_share", "problem"),
     [
-        ([], 0.2, "train.parquet: got no rows out of 0"),
-        ([""], 0.001, "test.parquet: got no rows out of 1"),
+        ([], 0.2, "train.parquet: got none of the 0 rows"),
+        ([""], 0.001, "test.parquet: got none of the 1 rows"),
         # Copies go into one split; all are kept in train, and one elsewhere.
-        (["a"] * 30, 0.001, "test.parquet: got no rows out of 30"),
-        (["a"] * 30, 0.999, "train.parquet: got no rows out of 1"),
+        (["a"] * 30, 0.001, "test.parquet: got none of the 30 rows"),
+        (["a"] * 30, 0.999, "train.parquet: got none of the 1 rows"),
     ],
 )
 def test_without_rows_to_train_or_to_test_on_there_is_no_dataset(
@@ -258,7 +258,7 @@ def test_without_rows_to_train_or_to_test_on_there_is_no_dataset(
     with pytest.raises(UserError) as caught:
         local(tmp_path / "out", [path], validation_share=0, test_share=test_share)
     assert str(caught.value) == (
-        f"{tmp_path}/out/{problem}; give the dataset more documents or change its shares"
+        f"{tmp_path}/out/{problem}; add documents to the dataset or change its shares"
     )
     assert not (tmp_path / "out").exists()
 
@@ -297,9 +297,9 @@ def test_a_full_disk_costs_one_line_and_leaves_nothing(tmp_path: Path, source: s
     done = run("limited")
     assert done.returncode == 1
     told, _, remedy = done.stderr.strip().splitlines()[-1].partition("; ")
-    assert told.startswith(f"{folder}: got a full disk after ")
-    assert told.endswith(" bytes, expected room for more")
-    assert remedy == "free some and run the same command again"
+    assert told.startswith(f"{folder}: the disk is full after writing ")
+    assert told.endswith(" bytes")
+    assert remedy == "free some space and run the same command again"
     assert not folder.exists()
     again = run("unlimited")
     assert again.returncode == 0, again.stderr

@@ -87,7 +87,7 @@ def test_a_damaged_store_leaves_nothing_behind(
 def test_a_missing_model_leaves_nothing_behind(
     tmp_path: Path, tuned_folder: Path, store: Path
 ) -> None:
-    with pytest.raises(UserError, match="got no causal language model"):
+    with pytest.raises(UserError, match="can't load a causal language model"):
         run(tuned_folder, tmp_path / "missing", store, tmp_path / "eval.json")
     assert not (tmp_path / "eval.json").exists()
 
@@ -124,7 +124,7 @@ def test_a_fault_of_a_worker_costs_one_line(
 ) -> None:
     execution = EXECUTION | {"evaluate": {"num_workers": 2, "batch_size": 4}}
     missing, output = tmp_path / "missing", tmp_path / "eval.json"
-    with pytest.raises(UserError, match="got no causal language model"):
+    with pytest.raises(UserError, match="can't load a causal language model"):
         evaluate("tuned", model_folder, missing, store, output, CFG, execution)
 
 

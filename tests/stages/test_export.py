@@ -47,6 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, chat_folder: Path) -> Path
     start = Path(shutil.copytree(chat_folder, folder / "start"))
     settings = json.loads((start / "generation_config.json").read_text())
     (start / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": [0, 321]}))
+    write_manifest(start, architecture="llama", isolates_documents=True)
     pairs = ((split, talk) for split in SPLITS for talk in TALKS)
     write_dataset(folder / "talks", pairs, "messages", {"source": "test"})
     data = Data(chat_template=CHATML, block_size=64)
@@ -292,7 +293,7 @@ def test_a_base_that_has_changed_is_refused(chain: Path, tmp_path: Path) -> None
 
 
 def test_an_adapter_by_itself_is_not_merged_into_4_bit_weights(chain: Path) -> None:
-    with pytest.raises(UserError, match=r"^adapter\.quantize_base: .* holds an adapter alone"):
+    with pytest.raises(UserError, match=r"^adapter\.quantize_base: .* contains only an adapter"):
         load_model(chain / "first", in_4bit=True)
 
 

@@ -167,7 +167,7 @@ def test_prompts_without_room_leave_nothing_behind(
     tmp_path: Path, tuned_folder: Path, pairs: Path
 ) -> None:
     output = tmp_path / "samples.jsonl"
-    with pytest.raises(UserError, match=r"got 128, expected room for a prompt in 128 tokens"):
+    with pytest.raises(UserError, match=r"got 128, which leaves no room for a prompt"):
         run(tuned_folder, tuned_folder, pairs, output, max_new_tokens=128)
     assert not output.exists()
 

@@ -141,7 +141,7 @@ def test_of_conversations_the_store_trains_what_the_assistant_says(
 
 
 def test_conversations_need_a_template(tmp_path: Path, talks: Path, chat_folder: Path) -> None:
-    with pytest.raises(UserError, match=r"^data\.chat_template: got none, and the tokenizer has"):
+    with pytest.raises(UserError, match=r"^data\.chat_template: is not set, and the tokenizer has"):
         tokenize(talks, chat_folder, tmp_path / "out", recipe("messages"))
     assert not (tmp_path / "out").exists()
 
@@ -187,7 +187,7 @@ def test_a_row_that_the_template_cannot_take_leaves_nothing_behind(
     (tmp_path / "out").mkdir()
     (tmp_path / "out/manifest.json").write_text("of an earlier store")
     template = "{{ messages[0].missing.deeper if messages[0].content == 'x' }}" + CHATML
-    with pytest.raises(UserError, match=rf"^{talks}/train\.parquet, row 2: got a chat template"):
+    with pytest.raises(UserError, match=rf"^{talks}/train\.parquet, row 2: the chat template"):
         tokenize(talks, chat_folder, tmp_path / "out", TURNED | {"chat_template": template})
     assert not (tmp_path / "out").exists()
 
@@ -308,8 +308,8 @@ def test_a_full_disk_costs_one_line_and_no_restart_by_hand(
     )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: {out}: got a full disk after ")
-    assert line.endswith("; free some and run the same command again")
+    assert line.startswith(f"error: {out}: the disk is full after writing ")
+    assert line.endswith("; free some space and run the same command again")
     assert not out.exists()
     tokenize(dataset, model_folder, out, cfg)
     assert damaged_files(out) == []

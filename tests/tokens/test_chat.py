@@ -186,20 +186,20 @@ def test_the_thought_that_is_written_depends_on_the_turn(
 def test_a_template_by_which_nothing_learns_to_stop_is_refused(
     tokenizer: PreTrainedTokenizerFast, template: str
 ) -> None:
-    with pytest.raises(UserError, match=r"<\|im_end\|> behind it; write \{\{ eos_token") as caught:
+    with pytest.raises(UserError, match=r"\(<\|im_end\|>\) after them; add \{\{ eos") as caught:
         chat(tokenizer, template).render(conversation(*TURNS))
     assert caught.value.path == "data.chat_template"
 
 
 def test_no_template_anywhere_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(UserError, match=r"^data\.chat_template: got none, and the tokenizer has"):
+    with pytest.raises(UserError, match=r"^data\.chat_template: is not set, and the tokenizer has"):
         chat(tokenizer, None)
 
 
 FAILURES = {
     LLAMA2: "TemplateError: Conversation roles must alternate",
-    DROPS_CONTENT: "leaves out the text of message 2, expected all that is said",
-    MARKS_NOTHING: "marks 0 turns, expected 2",
+    DROPS_CONTENT: "leaves out the text of message 2",
+    MARKS_NOTHING: "marks 0 assistant turns, expected 2",
     "{{ messages[9].content.strip() }}": "UndefinedError: ",
     "{% for": "TemplateSyntaxError: ",
     "{{ 1 / 0 }}": "ZeroDivisionError: ",
@@ -237,7 +237,7 @@ def test_a_template_cannot_reach_out_of_its_text(
 ) -> None:
     program = f"touch {tmp_path}/reached"
     template = escape.replace("PROGRAM", repr(program)) + CHATML
-    with pytest.raises(RowError, match=r"template that fails \((Security|Undefined)Error"):
+    with pytest.raises(RowError, match=r"template fails \((Security|Undefined)Error"):
         chat(tokenizer, template).render(conversation(*TURNS))
     assert list(tmp_path.iterdir()) == []
 

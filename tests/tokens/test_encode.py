@@ -325,7 +325,7 @@ def test_a_conversation_that_the_template_cannot_take_is_named_by_its_row(
     chatty: PreTrainedTokenizerFast,
 ) -> None:
     template = "{{ messages[1].content.missing.deeper if messages[0].content == 'x' }}" + CHATML
-    with pytest.raises(UserError, match=r"^row 72: got a chat template that fails \(Undefined"):
+    with pytest.raises(UserError, match=r"^row 72: the chat template fails \(Undefined"):
         chat_encoder(chatty, 64, template).encode(TALKS, 70, count_bytes=True)
 
 

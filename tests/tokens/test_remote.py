@@ -57,6 +57,6 @@ def test_a_bucket_that_is_not_there_costs_one_line(small_store: Path) -> None:
     with object_store(), pytest.raises(UserError) as caught:
         copy_to(small_store, "s3://no-such-bucket/tokens")
     assert str(caught.value).startswith(
-        "data.stream_from: got s3://no-such-bucket/tokens, which can't be written ("
+        "data.stream_from: can't write to s3://no-such-bucket/tokens ("
     )
     assert "\n" not in str(caught.value)

@@ -36,7 +36,7 @@ def test_a_tokenizer_that_truncates_and_pads_does_neither_here(folder: Path) -> 
 
 def test_a_tokenizer_without_a_stop_token_is_refused(folder: Path) -> None:
     change(folder / "tokenizer_config.json", eos_token=None)
-    with pytest.raises(UserError, match="got a tokenizer without eos_token"):
+    with pytest.raises(UserError, match="the tokenizer has no eos_token"):
         load_tokenizer(folder)
 
 
@@ -47,7 +47,7 @@ def test_a_tokenizer_that_cannot_be_read_costs_one_line(folder: Path, content: s
         (folder / "tokenizer.json").write_text(content)
     with pytest.raises(UserError) as caught:
         load_tokenizer(folder)
-    assert str(caught.value).startswith(f"{folder}: got no tokenizer that can be read")
+    assert str(caught.value).startswith(f"{folder}: can't load the tokenizer")
 
 
 def test_code_that_comes_with_a_tokenizer_is_never_run(

@@ -91,14 +91,14 @@ def test_a_row_that_cannot_be_encoded_is_named_with_its_file(
     cfg = {"format": "messages", **result_keys(Data(chat_template=template))}
     with pytest.raises(UserError) as caught:
         list(encode_windows(file, make_encoder(chat_folder, cfg), packing=True, count_bytes=True))
-    assert str(caught.value).startswith(f"{file}, row 3: got a chat template that fails (Undefined")
+    assert str(caught.value).startswith(f"{file}, row 3: the chat template fails (Undefined")
 
 
 def test_a_bad_template_is_told_by_its_key(tmp_path: Path, chat_folder: Path) -> None:
     file = write(tmp_path / "dataset", TALKS, "messages") / "test.parquet"
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     cfg = {"format": "messages", **result_keys(Data(chat_template=template))}
-    with pytest.raises(UserError, match=r"^data\.chat_template: got a template by which"):
+    with pytest.raises(UserError, match=r"^data\.chat_template: with this template"):
         list(encode_windows(file, make_encoder(chat_folder, cfg), packing=True, count_bytes=True))
 
 

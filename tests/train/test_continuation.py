@@ -64,7 +64,7 @@ def said(
     settings = job.settings.model_copy(update={"launcher": "ray"})
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_AUTH_MODE", raising=False)
-        with pytest.raises(UserError, match="names no known host"):
+        with pytest.raises(UserError, match="whose host is unknown"):
             train_run(job, small, output, settings, code, **NOWHERE)
     lines = capsys.readouterr().err.splitlines()
     return [line for line in lines if line.startswith("run name: ")]

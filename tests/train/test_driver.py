@@ -85,7 +85,7 @@ def test_a_changed_setting_has_a_work_folder_of_its_own(
     nowhere = {"address": "nowhere.invalid:6379"}
     for number, update in enumerate(({}, {"micro_batch_size": 1}, {"learning_rate": 0.5})):
         settings = job.settings.model_copy(update=update)
-        with pytest.raises(UserError, match="names no known host"):
+        with pytest.raises(UserError, match="whose host is unknown"):
             train_run(job, small, tmp_path / f"output-{number}", settings, **nowhere)
         folders = len(list((job.work / "name").iterdir()))
         assert folders == (1, 1, 2)[number]

@@ -31,8 +31,8 @@ def test_more_cpus_than_there_are_cost_one_line() -> None:
     with pytest.raises(UserError) as caught:
         check_cores(Ray(num_workers=CORES + 1), "runs.tuned.ray")
     assert str(caught.value) == (
-        f"runs.tuned.ray.num_workers: got {CORES + 1} workers of 1 CPU each, expected at most "
-        f"{CORES} CPU in all, which is what this machine has; "
+        f"runs.tuned.ray.num_workers: {CORES + 1} workers with 1 CPU each need {CORES + 1} CPU, "
+        f"but this machine has {CORES}; "
         "lower num_workers or resources_per_worker.CPU"
     )
 
@@ -50,7 +50,9 @@ def test_what_only_ray_knows_of_is_refused_at_once(
 ) -> None:
     settings = Ray(num_workers=1, resources_per_worker=resources, use_gpu=use_gpu)
     with (
-        pytest.raises(UserError, match=f"1 workers of 1 {resource} each, expected at most 0"),
+        pytest.raises(
+            UserError, match=f"1 {resource} each need 1 {resource}, but this machine has 0"
+        ),
         connected(launch_of(settings)),
     ):
         pytest.fail("nothing may run")
@@ -62,7 +64,7 @@ def test_an_open_cluster_beyond_this_machine_is_refused(
 ) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with (
-        pytest.raises(UserError, match="a cluster beyond this machine, without RAY_AUTH_MODE"),
+        pytest.raises(UserError, match="a cluster outside this machine, without RAY_AUTH_MODE"),
         connected(launch_of(Ray(address=f"{host}:6379"))),
     ):
         pytest.fail("nothing may run")
@@ -75,7 +77,7 @@ def test_an_address_where_no_ray_is_costs_one_line_at_once(host: str) -> None:
         address = f"{host}:{free.getsockname()[1]}"
         with (
             pytest.raises(
-                UserError, match=f"^runs.tuned.ray.address: got {re.escape(address)}, where no Ray "
+                UserError, match=f"^runs.tuned.ray.address: no Ray answers at {re.escape(address)};"
             ),
             connected(launch_of(Ray(address=address))),
         ):
@@ -143,8 +145,8 @@ finally:
     assert done.stdout.splitlines() == [
         "one worker",
         "two workers from memory",
-        "runs.tuned.ray.num_workers: got 2 workers of 1 CPU each with data.loader: stream, "
-        "expected one CPU beside them for reading, of the 2 that the cluster has; "
+        "runs.tuned.ray.num_workers: 2 workers with 1 CPU each leave none of the 2 CPU that "
+        "the cluster has for reading, and data.loader: stream needs one; "
         "lower num_workers or resources_per_worker.CPU",
     ]
 
@@ -204,7 +206,7 @@ def test_without_a_place_for_the_token_nothing_is_started(tmp_path: Path) -> Non
     done = in_a_local_ray(tmp_path)
     assert done.stdout == ""
     assert done.stderr.splitlines()[-1] == (
-        f"moray.errors.UserError: {tmp_path}/.ray/auth_token: got no place for a token that only "
-        "you can read (File exists); make the file yours and its folder writable, or set "
-        "RAY_AUTH_TOKEN"
+        f"moray.errors.UserError: {tmp_path}/.ray/auth_token: can't write a token that only "
+        "you can read (File exists); make sure that you own the file and can write to its folder, "
+        "or set RAY_AUTH_TOKEN"
     )

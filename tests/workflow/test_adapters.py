@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pytest
 import torch
 from project import Project
 
@@ -12,7 +13,9 @@ from moray.provenance.manifest import damaged_files
 ALONE = {"adapter": {"rank": 4}, "export": {"merge_adapter": False}}
 
 
+@pytest.mark.long
 def test_a_chain_of_adapters_is_trained_scored_and_continued_from(fresh: Project) -> None:
+    fresh.configure(["defaults", "train", "launcher"], "torchrun")
     fresh.configure(["runs", "adapted"], {"model": "tiny", "dataset": "functions", **ALONE})
     second = {"model": {"run": "adapted"}, "dataset": "functions"}
     fresh.configure(["runs", "again"], second | ALONE)

@@ -51,7 +51,7 @@ def test_too_many_workers_are_refused_before_the_first_job(fresh: Project) -> No
     done = fresh.snakemake("finetune")
     assert done.returncode != 0
     line = next(text for text in done.stderr.splitlines() if "4096" in text)
-    assert line.startswith("runs.base.ray.num_workers: got 4096 workers of 1 CPU each, expected")
+    assert line.startswith("runs.base.ray.num_workers: 4096 workers with 1 CPU each need 4096")
     assert "Traceback" not in done.stderr
     assert not (fresh.folder / "results/datasets").exists()
 
@@ -63,7 +63,7 @@ def test_a_failing_stage_costs_one_line_and_its_log_has_the_trace(fresh: Project
     told = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
     assert told == [
         "error: data/modules.jsonl, line 1: got columns content, expected text; "
-        "name the column under columns, or choose the format that fits"
+        "map the column under columns, or choose another format"
     ]
     assert "Traceback" not in done.stderr
     assert "Traceback" in (fresh.folder / "logs/download/modules.log").read_text()

@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from moray.config.faults import describe
 from moray.config.references import check_references
 from moray.config.schema import Experiment
+from moray.config.validation import describe
 from moray.errors import ConfigError, UserError
 
 _NAMED = ("datasets", "models", "runs")

@@ -1,1 +1,1 @@
-"""The world in, rows out: sources, their shapes, and the splits."""
+"""From sources to documents: readers, formats and splits."""

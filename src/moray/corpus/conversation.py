@@ -1,4 +1,4 @@
-"""Conversations in the spellings that people have, as OpenAI's `messages`."""
+"""Convert conversations in common formats to OpenAI's `messages`."""
 
 import json
 from collections.abc import Mapping
@@ -18,34 +18,32 @@ _ROLES = {
     "function": "tool",
     "observation": "tool",
 }
-# The types of parts that are read, and the keys under which they have their text.
+# The supported types of content parts, and the keys that may contain their text.
 _PARTS = {"text": ("text", "value"), "reasoning": ("reasoning", "text", "value")}
 
 
 def conversation(
     messages: Any, tools: Any, system: str | None, default_system: str | None
 ) -> dict[str, str | None]:
-    """The columns `messages` and `tools` of a document.
+    """Make the columns `messages` and `tools` of a document.
 
     Args:
         messages: a list of mappings with `role` and `content`, or with `from` and `value`; or
-            that list as JSON text. Content is text or a list of parts of type `text` and
-            `reasoning`; reasoning may also be in `reasoning_content`.
-        tools: a list of functions, in OpenAI's wrapping or bare; or that list as JSON text.
+            that list as JSON. Content is text or a list of parts of type `text` and `reasoning`;
+            reasoning may also be in `reasoning_content`.
+        tools: a list of functions, wrapped as OpenAI does or bare; or that list as JSON.
         system: the row's own system prompt.
-        default_system: where neither the row nor the messages have one.
+        default_system: system prompt to use if neither the row nor the messages have one.
 
     Raises:
-        RowError: if it is no conversation in which the assistant speaks.
+        RowError: if it isn't a valid conversation, or has no assistant message to train on.
     """
     listed = _parsed(messages, "messages")
     if not isinstance(listed, list) or not listed:
-        raise RowError(f"got {_kind(listed)} as messages, expected a list of them", "fix the row")
+        raise RowError(f"got {_kind(listed)} for messages, expected a list", "fix the row")
     spoken = [_message(message, number) for number, message in enumerate(listed, 1)]
     if all(message["role"] != "assistant" or "weight" in message for message in spoken):
-        raise RowError(
-            "got no message of the assistant, expected one to train on", "leave the row out"
-        )
+        raise RowError("the conversation has no assistant message to train on", "remove the row")
     prompt = system or default_system
     if prompt and spoken[0]["role"] != "system":
         spoken.insert(0, {"role": "system", "content": prompt})
@@ -56,28 +54,27 @@ def conversation(
 def _message(message: Any, number: int) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not {"role", "from"} & message.keys():
         raise RowError(
-            f"got message {number} without role, expected role and content (or from and value)",
+            f"message {number} has no role, expected role and content (or from and value)",
             "fix the row",
         )
     spelled = message.get("role") or message.get("from")
     if not isinstance(spelled, str) or spelled not in _ROLES:
         raise RowError(
             f"got role {spelled!r} in message {number}, expected one of {', '.join(_ROLES)}",
-            "rename the role or leave the row out",
+            "rename the role or remove the row",
         )
     said = message["content"] if message.get("content") is not None else message.get("value")
     content, reasoning = _said(said, number)
     made: dict[str, Any] = {"role": _ROLES[spelled], "content": content}
     if spelled == "function_call":
         made |= {"content": None, "tool_calls": _calls(_parsed(content, spelled), number)}
-    # The second is how OpenAI wrote a call before.
+    # `function_call` is OpenAI's older form of a tool call.
     elif calls := message.get("tool_calls") or message.get("function_call"):
         made |= {"content": content or None, "tool_calls": _calls(calls, number)}
     elif made["role"] == "assistant" and not (content or reasoning):
         raise RowError(
-            f"got message {number} of the assistant with nothing in it, expected text or a tool "
-            "call",
-            "fill it in or leave the row out",
+            f"message {number}, of the assistant, is empty, expected text or a tool call",
+            "fill it in or remove the row",
         )
     if message.get("weight") == 0:
         made["weight"] = 0
@@ -103,14 +100,14 @@ def _said(content: Any, number: int) -> tuple[str, str]:
         if kind not in said:
             raise RowError(
                 f"got a part of type {kind} in message {number}, expected text or reasoning",
-                "remove the part or leave the row out",
+                "remove the part or the row",
             )
         said[kind] += _part(part, number)
     return said["text"], said["reasoning"]
 
 
 def _part(part: Mapping[str, Any], number: int) -> str:
-    # Tables give each part the keys of all others, as nulls.
+    # In a table, each part has the keys of all the others, as nulls.
     filled = {key: value for key, value in part.items() if key != "type" and value is not None}
     keys = _PARTS[part["type"]]
     found = [filled[key] for key in keys if key in filled]
@@ -129,10 +126,10 @@ def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise RowError(
-                f"got a tool call without a name in message {number}, expected name and arguments",
+                f"a tool call in message {number} has no name, expected name and arguments",
                 "fix the row",
             )
-        # OpenAI writes arguments as JSON text; chat templates take them parsed.
+        # OpenAI writes arguments as a JSON string; chat templates need them parsed.
         arguments = _parsed(function.get("arguments") or {}, "arguments")
         entry: dict[str, Any] = {
             "type": "function",
@@ -147,19 +144,19 @@ def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
 def _functions(tools: Any) -> list[dict[str, Any]]:
     """Tools as OpenAI wraps them."""
     if not isinstance(tools, list):
-        raise RowError(f"got {_kind(tools)} as tools, expected a list of them", "fix the row")
+        raise RowError(f"got {_kind(tools)} for tools, expected a list", "fix the row")
     made = []
     for number, tool in enumerate(tools, 1):
         wrapped = isinstance(tool, Mapping) and tool.get("type") == "function"
         function = tool.get("function") if wrapped else tool
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise RowError(f"got tool {number} without a name, expected a function", "fix the row")
+            raise RowError(f"tool {number} has no name, expected a function", "fix the row")
         made.append({"type": "function", "function": function})
     return made
 
 
 def _parsed(value: Any, what: str) -> Any:
-    """What a JSON text says; anything else is parsed already."""
+    """Parse a JSON string; anything else is returned as it is."""
     if not isinstance(value, str):
         return value
     if not value.strip():
@@ -167,15 +164,17 @@ def _parsed(value: Any, what: str) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise RowError(f"got bad JSON in {what} ({error})", "fix the row") from error
+        raise RowError(f"invalid JSON in {what} ({error})", "fix the row") from error
 
 
 def _written(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
     except TypeError as error:
-        # Tables can hold times and bytes.
-        raise RowError(f"got what JSON can't say ({error})", "write it as text") from error
+        # Tables can contain times and bytes.
+        raise RowError(
+            f"got a value that JSON can't represent ({error})", "write it as text"
+        ) from error
 
 
 def _kind(value: Any) -> str:

@@ -1,6 +1,6 @@
-"""A dataset on disk: one Parquet file a split, and `dataset.json` that says where it is from.
+"""A dataset on disk: one Parquet file per split, and `dataset.json`, which describes its source.
 
-Row groups are bounded in bytes: they are what later stages hold in memory at a time.
+Row groups are limited in bytes, because later stages hold one in memory at a time.
 """
 
 from collections.abc import Iterator
@@ -22,18 +22,19 @@ _GROUP_BYTES = 4 * 2**20
 def write_dataset(
     folder: Path, rows: Iterator[tuple[str, Document]], format: str, origin: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write documents to the file of their split, and what they are to `dataset.json`.
+    """Write each document to the file of its split, and a description to `dataset.json`.
 
     Args:
-        folder: where `train.parquet`, `validation.parquet`, `test.parquet` go.
+        folder: where to write `train.parquet`, `validation.parquet` and `test.parquet`.
         rows: pairs of split and document.
-        origin: what `dataset.json` says of the source.
+        format: format of the documents.
+        origin: description of the source for `dataset.json`.
 
     Returns:
-        What `dataset.json` says.
+        The contents of `dataset.json`.
 
     Raises:
-        UserError: if the train or the test split gets no row.
+        UserError: if the train or the test split has no rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "dataset.json").unlink(missing_ok=True)
@@ -48,8 +49,8 @@ def write_dataset(
         if writers[split].rows == 0:
             raise UserError(
                 f"{folder}/{split}.parquet",
-                f"got no rows out of {sum(writer.rows for writer in writers.values())}",
-                "give the dataset more documents or change its shares",
+                f"got none of the {sum(writer.rows for writer in writers.values())} rows",
+                "add documents to the dataset or change its shares",
             )
     splits = {
         split: {"rows": writer.rows, "bytes": writer.bytes, "sha256": sha256_file(writer.path)}
@@ -93,13 +94,13 @@ class _SplitWriter:
 
 
 def num_groups(file: Path) -> int:
-    """Row groups of a split."""
+    """Number of row groups in a split."""
     with pq.ParquetFile(file) as table:
         return int(table.num_row_groups)
 
 
 def share_of_group(file: Path, group: int) -> float:
-    """How much of a split's bytes a row group has."""
+    """Fraction of a split's bytes that are in a row group."""
     metadata = pq.read_metadata(file)
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     sizes = [content.total_byte_size for content in groups]

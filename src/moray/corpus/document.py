@@ -1,4 +1,4 @@
-"""What a source gives: documents, as rows of one of the formats."""
+"""Documents: the rows of a dataset, in one of the formats."""
 
 import json
 from typing import Any, TypedDict
@@ -7,8 +7,9 @@ from typing import Any, TypedDict
 class Document(TypedDict, total=False):
     """A row: `text`; or `prompt` and `completion`; or `messages` with `tools`.
 
-    Messages and tools are JSON texts in OpenAI's spelling: a column of nested values would get
-    one type for all rows, which arguments of tools don't have. `group` keeps rows in one split.
+    Messages and tools are JSON strings in OpenAI's format: a column of nested values would need
+    one type for all rows, but the arguments of tools have many. Rows with the same `group` are put
+    into the same split.
     """
 
     text: str
@@ -28,7 +29,7 @@ COLUMNS = {
 
 
 def content(document: Document) -> str:
-    """What makes two documents the same."""
+    """The content by which duplicates are recognised."""
     if "text" in document:
         return document["text"]
     if "prompt" in document:
@@ -37,7 +38,7 @@ def content(document: Document) -> str:
 
 
 def plain_text(document: Document) -> str:
-    """The text of a document as one: of a conversation, what is said in it."""
+    """All text of a document as one string; for a conversation, the content of its messages."""
     if "messages" in document:
         return "\n".join(message["content"] or "" for message in messages_of(document))
     return document.get("text") or document.get("prompt", "") + document.get("completion", "")
@@ -56,10 +57,10 @@ def tools_of(document: Document) -> list[dict[str, Any]] | None:
 
 
 class RowError(Exception):
-    """A row that is no document of the format; whoever knows where it stands says so.
+    """A row that isn't a valid document. The caller knows its location and adds it.
 
     Args:
-        problem: what was found and what was expected.
+        problem: what is wrong.
         remedy: what the user can do about it.
     """
 

@@ -1,4 +1,4 @@
-"""Rows of a table as documents, format by format."""
+"""Convert rows of a table to documents, for each format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from moray.corpus.document import Document, RowError
 
 @dataclass(frozen=True)
 class Shape:
-    """What the rows of a table look like.
+    """The structure of a table's rows.
 
     Attributes:
         format: one of `FORMATS`.
-        columns: names of columns that aren't the format's own.
-        system: system prompt of conversations without one.
+        columns: names of the table's columns, for those that differ from the format's.
+        system: system prompt for conversations without one.
     """
 
     format: str
@@ -25,10 +25,10 @@ class Shape:
 
 
 def document(row: Mapping[str, Any], shape: Shape) -> Document:
-    """A row as a document.
+    """Convert a row to a document.
 
     Raises:
-        RowError: if the row lacks a column, or holds something else in it than the format says.
+        RowError: if a column is missing, or its value doesn't match the format.
     """
     made = _document(row, shape)
     for text in made.values():
@@ -37,10 +37,10 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
 
 
 def without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of Arrow's without the nulls inside its values.
+    """Remove the nulls inside the values of an Arrow row.
 
-    A column of mappings gets all keys that any of them has: a tool's call would have the
-    arguments of all other tools.
+    Arrow gives each mapping of a column the keys of all the others. A tool call, for example,
+    would have the arguments of all other tools.
     """
     return {name: _without_nulls(value) for name, value in row.items()}
 
@@ -56,7 +56,7 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
     for name, required in FORMATS[shape.format].items():
         column = _column(row, name, shape)
         value = values[name] = _value(row, column, required)
-        # Messages and tools have checks of their own.
+        # Messages and tools are checked separately.
         if name not in ("messages", "tools") and (required or value is not None):
             _check_text(value, column)
     if shape.format not in CHAT_FORMATS:
@@ -64,9 +64,9 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
     if shape.format == "messages":
         made = conversation(values["messages"], values["tools"], values["system"], shape.system)
         return cast(Document, made)
-    asked = "\n\n".join(text for text in (values["instruction"], values["input"]) if text)
+    question = "\n\n".join(text for text in (values["instruction"], values["input"]) if text)
     messages = [
-        {"role": "user", "content": asked},
+        {"role": "user", "content": question},
         {"role": "assistant", "content": values["output"]},
     ]
     return cast(Document, conversation(messages, None, values["system"], shape.system))
@@ -75,7 +75,7 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
 def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:
     if name in shape.columns:
         return shape.columns[name]
-    # What ShareGPT calls them.
+    # ShareGPT's name for messages.
     sharegpt = name == "messages" and name not in row and "conversations" in row
     return "conversations" if sharegpt else name
 
@@ -84,7 +84,7 @@ def _value(row: Mapping[str, Any], column: str, required: bool) -> Any:
     if required and column not in row:
         raise RowError(
             f"got columns {', '.join(map(str, row))}, expected {column}",
-            "name the column under columns, or choose the format that fits",
+            "map the column under columns, or choose another format",
         )
     return row.get(column)
 
@@ -94,16 +94,16 @@ def _check_text(value: Any, column: str) -> None:
         got = "nothing" if value is None else type(value).__name__
         raise RowError(
             f"got {got} in column {column}, expected text",
-            "fill in the value or leave the row out",
+            "fill in the value or remove the row",
         )
 
 
 def _check_characters(text: str) -> None:
-    """JSON can spell halves of characters, which no text can hold."""
+    """Refuse unpaired surrogates, which JSON escapes can express and UTF-8 can't."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise RowError(
-            f"got half a character (\\u{ord(text[error.start]):x}), expected Unicode text",
-            "mend the row or leave it out",
+            f"got an unpaired surrogate (\\u{ord(text[error.start]):x}), expected Unicode text",
+            "fix the row or remove it",
         ) from error

@@ -1,4 +1,4 @@
-"""Files as rows, each with its place in the file; compressed ones too."""
+"""Read files, compressed or not, as rows with their location in the file."""
 
 import csv
 import io
@@ -18,18 +18,18 @@ from moray.errors import UserError, first_line
 Row = dict[str, Any]
 Rows = Iterator[tuple[str, Row]]
 
-# What pyarrow unpacks while it reads.
+# Compression formats that pyarrow decompresses while reading.
 _COMPRESSED = {".gz", ".zst"}
 
-# A larger text file is several documents, so that none takes more memory than many small ones.
+# Larger text files are split into several documents, to limit memory.
 _TEXT_BYTES = 4 * 2**20
 
 
 def documents(files: list[Path], shape: Shape) -> Iterator[Document]:
-    """All documents of some files, in order.
+    """Yield all documents of files, in order.
 
     Raises:
-        UserError: naming the file that can't be read, and the place in it.
+        UserError: if a file can't be read; it names the file and the location in it.
     """
     for file in files:
         try:
@@ -40,7 +40,7 @@ def documents(files: list[Path], shape: Shape) -> Iterator[Document]:
                     raise UserError(f"{file}, {place}", error.problem, error.remedy) from error
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             raise UserError(
-                str(file), f"got a file that can't be read ({first_line(error)})", "check the file"
+                str(file), f"can't read the file ({first_line(error)})", "check the file"
             ) from error
 
 
@@ -49,15 +49,15 @@ def _read(file: Path) -> Rows:
     if kind not in _READERS or (kind == ".parquet" and file.suffix in _COMPRESSED):
         raise UserError(
             str(file),
-            f"got the ending {file.suffix!r}, expected {', '.join(_READERS)}; all but the last "
-            "also with .gz or .zst behind it",
+            f"got the extension {file.suffix!r}, expected {', '.join(_READERS)} (all but the last "
+            "may be followed by .gz or .zst)",
             "rename or convert the file",
         )
     return _READERS[kind](file)
 
 
 def _opened(file: Path) -> io.BufferedReader:
-    # pyarrow finds the compression by the ending.
+    # pyarrow infers the compression from the extension.
     return io.BufferedReader(pa.input_stream(str(file)))
 
 
@@ -65,7 +65,7 @@ def _text(file: Path) -> Rows:
     with _opened(file) as stream:
         offset = 0
         while part := stream.read(_TEXT_BYTES):
-            # To the end of a line, so that no character is cut either.
+            # Up to the end of a line, so that no character is cut.
             part += stream.readline()
             yield f"byte {offset}", {"text": _decoded(file, part, offset)}
             offset += len(part)
@@ -80,7 +80,7 @@ def _json_lines(file: Path) -> Rows:
 
 
 def _json_file(file: Path) -> Rows:
-    """A list of rows; or, as many write it, a row a line."""
+    """A list of rows, or one row per line, which is common too."""
     with _opened(file) as stream:
         start = stream.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
         if start != b"[":
@@ -99,9 +99,9 @@ def _csv(file: Path) -> Rows:
             for row in reader:
                 yield f"line {reader.line_num}", row
         except csv.Error as error:
-            # The reader counts whole rows: an open quote is told where its row begins.
+            # The reader counts whole rows, so an unclosed quote is reported where its row begins.
             raise UserError(
-                f"{file}, line {reader.line_num + 1}", f"got bad CSV ({error})", "mend the line"
+                f"{file}, line {reader.line_num + 1}", f"invalid CSV ({error})", "fix the line"
             ) from error
 
 
@@ -114,7 +114,7 @@ def _parquet(file: Path) -> Rows:
             except UnicodeDecodeError as error:
                 raise UserError(
                     f"{file}, rows {number + 1} to {number + batch.num_rows}",
-                    "got invalid UTF-8",
+                    "invalid UTF-8",
                     "convert the text to UTF-8",
                 ) from error
             for row in rows:
@@ -144,10 +144,10 @@ def _decoded(file: Path, content: bytes, offset: int) -> str:
     except UnicodeDecodeError as error:
         raise UserError(
             str(file),
-            f"got invalid UTF-8 at byte {offset + error.start}",
+            f"invalid UTF-8 at byte {offset + error.start}",
             "convert the file to UTF-8",
         ) from error
-    # Spreadsheets put a byte order mark in front.
+    # Spreadsheets write a byte order mark at the start.
     return text.removeprefix("\N{BYTE ORDER MARK}") if offset == 0 else text
 
 
@@ -157,7 +157,7 @@ def _json(file: Path, text: str, line: int) -> Any:
     except (ValueError, RecursionError) as error:
         found = line + getattr(error, "lineno", 1) - 1
         raise UserError(
-            f"{file}, line {found}", f"got bad JSON ({getattr(error, 'msg', error)})", "mend it"
+            f"{file}, line {found}", f"invalid JSON ({getattr(error, 'msg', error)})", "fix it"
         ) from error
 
 
@@ -166,6 +166,6 @@ def _mapping(place: str, row: Any) -> Row:
         raise UserError(
             place,
             f"got {type(row).__name__}, expected a mapping of column names to values",
-            "mend it",
+            "fix it",
         )
     return row

@@ -1,4 +1,4 @@
-"""Which documents are held out: those that the source gives, or by hash, or at the text's end."""
+"""Hold out documents: the source's own splits, a share chosen by hash, or the end of the text."""
 
 import hashlib
 from collections import Counter
@@ -11,25 +11,25 @@ Given = Mapping[str, Documents]
 
 
 def digest(text: str) -> bytes:
-    """16 bytes that stand for a text."""
+    """A 16-byte digest of a text."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def by_hash(
     given: Given, validation: float, test: float, dropped: Counter[str]
 ) -> Iterator[tuple[str, Document]]:
-    """Give each document of train the split that its hash, or its group's, falls into.
+    """Assign each document of train to a split by its hash, or by that of its group.
 
-    A document's split doesn't depend on which other documents there are. Of exact duplicates
-    in different splits, test keeps its copy before validation, and validation before train;
-    within test and within validation one copy is kept.
+    A document's split doesn't depend on the other documents. If exact duplicates fall into
+    different splits, test keeps its copy before validation, and validation before train. Within
+    test and within validation, one copy is kept.
 
     Args:
-        given: the source's splits, `train` among them; each gives its documents anew at each
-            call, in the same order.
-        validation: share of train that falls to validation, 0 where that is given.
-        test: share of train that falls to test, 0 where that is given.
-        dropped: takes the number of copies left out of each split.
+        given: the source's splits, including `train`; each call of a split's function returns its
+            documents from the start, in the same order.
+        validation: share of train to move to validation, 0 if the source has a validation split.
+        test: share of train to move to test, 0 if the source has a test split.
+        dropped: updated with the number of duplicates dropped from each split.
     """
     held_out: dict[str, set[bytes]] = {"test": set(), "validation": set()}
     for split, document in _labelled(given, validation, test):
@@ -53,7 +53,7 @@ def by_hash(
 def by_tail(given: Given, validation: float, test: float) -> Iterator[tuple[str, Document]]:
     """Hold out the end of the text: the last `test` share, and the `validation` share before it.
 
-    A document that lies across a boundary is cut there. Shares are of the characters of train.
+    A document that crosses a boundary is cut there. Shares are fractions of train's characters.
     """
     total = sum(len(document["text"]) for document in given["train"]())
     ends = {

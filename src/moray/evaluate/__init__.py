@@ -1,1 +1,1 @@
-"""Judging a model: likelihood of held-out text, and what it writes."""
+"""Evaluate a model: the likelihood of held-out text, and generated text."""

@@ -1,4 +1,4 @@
-"""Figures of a test split with intervals, by resampling what it consists of."""
+"""Metrics on a test split, with bootstrap intervals."""
 
 import math
 from collections.abc import Iterator
@@ -9,38 +9,38 @@ from numpy.typing import NDArray
 
 from moray.evaluate.likelihood import Scores
 
-# Fewer documents don't show how documents differ: a single one would get intervals of no width.
+# With fewer documents, their variance can't be estimated: with one, intervals would have no width.
 _MIN_DOCUMENTS = 20
 
 
 def figures(scores: Scores) -> dict[str, float]:
-    """What the sums of all pieces come to.
+    """Compute metrics over all pieces.
 
     Returns:
-        `loss`: nats a token; `perplexity`: its exponential; `bits_per_byte`: bits that the
-        model needs for a byte of text, stop tokens included; `accuracy`: share of the tokens
-        that were the likeliest.
+        `loss`: nats per token; `perplexity`: its exponential; `bits_per_byte`: bits per byte of
+        text, including those of the stop tokens; `accuracy`: share of the tokens that the model
+        found likeliest.
     """
     return _figures(*(float(column.sum()) for column in _columns(scores)))
 
 
 def compare(base: Scores, tuned: Scores, samples: int, confidence: float) -> dict[str, Any]:
-    """Figures of two models on the same documents, and of their difference, with intervals.
+    """Compute the metrics of two models and their difference, with intervals.
 
     Percentile bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993,
-    chapter 13) over documents, because the tokens of one document are not independent; over
-    pieces of documents where there are too few documents. Both models get the same resamples,
-    so that the difference is a paired one.
+    chapter 13) over documents, because the tokens of a document aren't independent; over pieces
+    of documents if there are too few documents. Both models use the same resamples, so the
+    difference is paired.
 
     Args:
-        base: scores of the one model.
-        tuned: scores of the other, of the same pieces in the same order.
+        base: scores of the base model.
+        tuned: scores of the tuned model, for the same pieces in the same order.
         samples: number of resamples.
         confidence: coverage of the intervals.
 
     Returns:
-        `resampled`: `documents` or `pieces`; and for `base`, `tuned` and `difference` (tuned
-        less base), for each figure its `value`, `low` and `high`.
+        `resampled`: `documents` or `pieces`; and for each of `base`, `tuned` and `difference`
+        (tuned minus base), the `value`, `low` and `high` of each metric.
     """
     unit = "documents" if len(np.unique(base.document)) >= _MIN_DOCUMENTS else "pieces"
     if unit == "documents":
@@ -70,7 +70,7 @@ def compare(base: Scores, tuned: Scores, samples: int, confidence: float) -> dic
 
 
 def _weights(units: int, samples: int) -> Iterator[NDArray[np.int64]]:
-    """How often each unit is drawn; a fixed seed, so that figures don't move on a rerun."""
+    """How often each unit is drawn. The seed is fixed, so that a rerun gives the same results."""
     random = np.random.default_rng(0)
     for _ in range(samples):
         yield np.bincount(random.integers(units, size=units), minlength=units)
@@ -92,7 +92,7 @@ def _figures(nll: float, tokens: float, size: float, correct: float) -> dict[str
     return {
         "loss": loss,
         "perplexity": float(np.exp(loss)),
-        # A resample of few pieces can consist of stop tokens alone.
+        # A resample of few pieces can consist of stop tokens only.
         "bits_per_byte": nll / math.log(2) / size if size else math.inf,
         "accuracy": correct / tokens,
     }

@@ -1,4 +1,4 @@
-"""Continuing prompts."""
+"""Generate continuations of prompts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from moray.workers.memory import in_parts_that_fit
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the tokens of a continuation are chosen; nothing else is in force.
+    """How the tokens of a continuation are chosen; the model's own settings are ignored.
 
     Attributes:
-        max_new_tokens: tokens of a continuation, at most.
-        temperature: 0 takes the likeliest token.
+        max_new_tokens: maximum number of tokens in a continuation.
+        temperature: sampling temperature; 0 takes the likeliest token.
         top_p: nucleus sampling (Holtzman et al., 2020).
-        seed: each prompt draws from this seed and its own number.
+        seed: seed, combined with the prompt's number.
         stops: tokens that end a continuation.
-        padding: token that fills up rows.
+        padding: padding token.
     """
 
     max_new_tokens: int
@@ -41,18 +41,18 @@ class Sampling:
 def continue_prompts(
     model: PreTrainedModel, prompts: dict[int, list[int]], sampling: Sampling
 ) -> dict[int, list[int]]:
-    """What a model writes after each prompt, up to a stop token.
+    """Generate a continuation of each prompt, up to a stop token.
 
-    A continuation depends on the other prompts by rounding only. Prompts for which memory is too
-    small are continued in parts.
+    The other prompts of the batch affect a continuation only by rounding. If memory is too small
+    for all prompts, they are continued in smaller batches.
 
     Args:
-        model: in evaluation mode. What its folder says of generation doesn't apply.
-        prompts: tokens of each, by its number.
+        model: model in evaluation mode. The `generation_config.json` of its folder is ignored.
+        prompts: tokens of each prompt, by its number.
         sampling: how tokens are chosen.
 
     Returns:
-        New tokens, the stop token included, by number of the prompt.
+        New tokens, including the stop token, by the number of the prompt.
     """
     model.generation_config = GenerationConfig()
     settings = GenerationConfig(
@@ -65,7 +65,7 @@ def continue_prompts(
     def continue_some(numbers: Sequence[int]) -> list[tuple[int, list[int]]]:
         rows = [prompts[number] for number in numbers]
         width = max(map(len, rows))
-        # On the left, so that each row's last token is that of its prompt.
+        # Padded on the left, so that each row ends with the last token of its prompt.
         padding = [width - len(row) for row in rows]
         input_ids = torch.tensor(
             [[sampling.padding] * gap + row for gap, row in zip(padding, rows, strict=True)]
@@ -93,24 +93,24 @@ def _choice(numbers: Sequence[int], sampling: Sampling) -> LogitsProcessorList:
 
 
 class SeededSampler(LogitsProcessor):
-    """Samples a token for each row with a generator of its own, and leaves only this one possible.
+    """Samples a token for each row with the row's own generator, and masks all other tokens.
 
-    transformers draws for a whole batch from one generator, so that what a prompt gets would
-    depend on the prompts beside it.
+    transformers samples a whole batch with one generator, which would make each continuation
+    depend on the other prompts.
     """
 
     def __init__(self, numbers: Sequence[int], sampling: Sampling) -> None:
         """Seed a generator for each row.
 
         Args:
-            numbers: of the prompts, by row.
-            sampling: with a temperature above 0.
+            numbers: the number of each row's prompt.
+            sampling: settings with a temperature above 0.
         """
         self._generators = [np.random.default_rng([sampling.seed, number]) for number in numbers]
         self._sampling = sampling
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores of which only the sampled token's isn't minus infinity.
+        """Return scores that are minus infinity for all tokens but the sampled one.
 
         Args:
             input_ids: shape (rows, tokens).
@@ -119,8 +119,8 @@ class SeededSampler(LogitsProcessor):
         probabilities = torch.softmax(scores.double() / self._sampling.temperature, -1)
         ordered, tokens = torch.sort(probabilities, dim=-1, descending=True, stable=True)
         reached = ordered.cumsum(-1)
-        # The smallest set with this probability: all before it is reached, and the one by which
-        # it is. The likeliest token is always in.
+        # Keep the smallest set that reaches `top_p`, including the token that crosses it. The
+        # likeliest token is always kept.
         ordered[reached - ordered >= self._sampling.top_p] = 0
         kept = ordered.cumsum(-1)
         draws = torch.tensor([generator.random() for generator in self._generators])

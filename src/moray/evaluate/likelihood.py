@@ -1,4 +1,4 @@
-"""How likely a model finds held-out documents."""
+"""The likelihood of held-out documents under a model."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from moray.tokens.rows import Segment
 from moray.tokens.store import StoredSplit
 from moray.workers.memory import in_parts_that_fit
 
-# Of each trained token: its piece, its loss in nats, whether it was found likeliest.
+# For each trained token: its piece, its loss in nats, and whether the model found it likeliest.
 _TokenScores = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.bool_]]
 
 
@@ -26,10 +26,10 @@ class Scores:
     """Sums over the trained tokens of each piece of a document, all of shape (pieces,).
 
     Attributes:
-        document: number of the document that a piece is of.
+        document: number of the document that the piece belongs to.
         nll: negative log-likelihood, nats.
-        tokens: number of trained tokens, stop tokens included.
-        bytes: UTF-8 bytes of text behind them.
+        tokens: number of trained tokens, including stop tokens.
+        bytes: UTF-8 bytes of text that they cover.
         correct: tokens that the model found likeliest.
     """
 
@@ -52,7 +52,7 @@ class Scores:
 
 
 def total(parts: Sequence[Scores]) -> Scores:
-    """The scores of all workers together, each of which has scored other rows."""
+    """Add up the scores of all workers, each of which has scored different rows."""
     return replace(
         parts[0],
         nll=np.sum([part.nll for part in parts], axis=0),
@@ -62,7 +62,7 @@ def total(parts: Sequence[Scores]) -> Scores:
 
 
 def batches_of(selection: Selection, batch_size: int) -> list[NDArray[np.int64]]:
-    """The selected rows in batches, whoever scores them."""
+    """Split the selected rows into batches; independent of the number of workers."""
     cuts = range(batch_size, len(selection.rows), batch_size)
     return np.split(selection.rows, list(cuts))
 
@@ -74,15 +74,15 @@ def score(
     selection: Selection,
     batches: Iterable[NDArray[np.int64]],
 ) -> Scores:
-    """Score the selected pieces in some batches of rows, in the model's own precision.
+    """Score the selected pieces in batches of rows, in the model's precision.
 
-    A batch for which memory is too small is scored in parts.
+    If memory is too small for a batch, it is scored in parts.
 
     Args:
-        model: in evaluation mode.
-        split: of a token store.
+        model: model in evaluation mode.
+        split: split of a token store.
         selection: documents of the split.
-        batches: rows of the selection; pieces in other rows get zeros.
+        batches: rows of the selection; scores of pieces in other rows are zero.
     """
     module = TokenLoss(model, has_plain_head(model))
     pieces = selection.segments
@@ -110,7 +110,7 @@ def score(
 def _piece_of_token(
     selection: Selection, rows: NDArray[np.int64], batch: Batch
 ) -> NDArray[np.int64]:
-    """The piece of each trained token of a batch in reading order, shape (trained tokens,)."""
+    """The piece of each trained token of a batch, in reading order, shape (trained tokens,)."""
     block_size = batch.input_ids.shape[1]
     row, column = np.divmod(batch.target_indices.numpy(), block_size)
     starts = selection.segments[:, Segment.START]

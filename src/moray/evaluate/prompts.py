@@ -1,4 +1,4 @@
-"""Prompts out of held-out documents, and what really follows them."""
+"""Prompts from held-out documents, and the text that follows them there."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from moray.corpus.document import Document, RowError
 from moray.errors import UserError
 from moray.tokens.encode import Encoder
 
-# Some leave no room for a continuation.
+# More than one, because some documents leave no room for a continuation.
 _DOCUMENTS_A_SAMPLE = 16
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, and what is behind it in the document that it was taken from.
+    """A prompt, and the text that follows it in its document.
 
     Attributes:
         text: the prompt.
-        tokens: as training saw it, the document's first token included.
-        reference: the text behind it.
+        tokens: its tokens as in training, including the BOS token, if the tokenizer has one.
+        reference: the text that follows it.
     """
 
     text: str
@@ -40,17 +40,17 @@ def choose_prompts(
     """Draw prompts that leave room for a continuation, in the order of their documents.
 
     Args:
-        documents: conversations, of which the assistant's last turn is left out; or with
-            `prompt` and `completion`; or with `text`, which is cut into windows.
-        encoder: of the run.
-        model_length: tokens that the model can attend to.
-        num_samples: prompts to draw; fewer if there are no more.
-        prompt_length: tokens of a window that serve as its prompt.
-        max_new_tokens: room for the continuation.
-        seed: of the draw.
+        documents: conversations, whose last trained assistant turn becomes the reference; or
+            documents with `prompt` and `completion`; or with `text`, which is cut into windows.
+        encoder: the run's encoder.
+        model_length: maximum number of tokens that the model takes.
+        num_samples: maximum number of prompts to draw.
+        prompt_length: tokens at the start of a window that form its prompt.
+        max_new_tokens: tokens to leave for the continuation.
+        seed: seed of the sampling.
 
     Raises:
-        UserError: if no prompt leaves room.
+        UserError: if no prompt leaves enough room.
     """
     prompts = [
         prompt
@@ -61,7 +61,8 @@ def choose_prompts(
     if not prompts:
         raise UserError(
             "generate.max_new_tokens",
-            f"got {max_new_tokens}, expected room for a prompt in {model_length} tokens",
+            f"got {max_new_tokens}, which leaves no room for a prompt in the model's "
+            f"{model_length} tokens",
             "lower it, or generate.prompt_tokens",
         )
     drawn = np.random.default_rng(seed).permutation(len(prompts))[:num_samples]
@@ -69,7 +70,7 @@ def choose_prompts(
 
 
 def _drawn(documents: Iterable[Document], count: int, seed: int) -> list[Document]:
-    """Documents drawn in one pass, in their order; all of them if there are no more.
+    """Draw `count` documents in one pass and keep their order; all of them if there are fewer.
 
     Source: Vitter, "Random sampling with a reservoir", 1985 (algorithm R).
     """
@@ -90,7 +91,7 @@ def _prompts_of(
         try:
             text, reference = encoder.template().prompt(document)
         except RowError:
-            # Where the assistant speaks first, many templates fail on the nothing before it.
+            # If the assistant has the first turn, many templates fail on the empty prompt.
             return []
         return [Prompt(text, encoder.tokens_of(text), reference)]
     if "prompt" in document:
@@ -98,7 +99,7 @@ def _prompts_of(
         return [Prompt(text, encoder.prompt_tokens(text), document["completion"])]
     text = document["text"]
     encoding = encoder.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
-    # Cut from the text itself: decoding needn't give it back, least of all parts of a character.
+    # Cut from the text itself: decoding may not restore it, especially not parts of a character.
     ends = [0, *(end for _, end in encoding.offsets)]
     prompts = []
     for start in range(0, max(1, len(encoding) - length), length + reference_length):

@@ -8,7 +8,7 @@ import evaluate
 
 
 def parses(source: str) -> bool:
-    """Whether a text is a whole Python module, as far as its syntax goes."""
+    """Whether a text is a syntactically valid Python module."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -23,7 +23,7 @@ class PythonSyntax(evaluate.Metric):
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
-            description="Texts that the running Python parses.",
+            description="Share of the texts that the running Python version parses.",
             citation="",
             features=datasets.Features({"predictions": datasets.Value("string")}),
         )

@@ -1,4 +1,4 @@
-"""Which documents of a split are scored, and the rows that hold them."""
+"""Select the documents of a split to score, and the rows that contain them."""
 
 from dataclasses import dataclass
 
@@ -15,18 +15,18 @@ class Selection:
     """Whole documents of a split.
 
     Attributes:
-        rows: numbers of the rows that hold their pieces, ascending, shape (rows,).
-        segments: their pieces by `Segment`, sorted by offset, shape (pieces, 4).
+        rows: numbers of the rows that contain their pieces, ascending, shape (rows,).
+        segments: their pieces, columns as in `Segment`, sorted by offset, shape (pieces, 4).
     """
 
     rows: NDArray[np.int64]
     segments: NDArray[np.int64]
 
     def read(self, split: StoredSplit, rows: NDArray[np.int64]) -> Rows:
-        """Some of the rows, in which nothing but the selected documents is marked as trained.
+        """Read some of the rows, with only the selected documents marked as trained.
 
         Args:
-            split: that the selection was made from.
+            split: the split that the selection was made from.
             rows: numbers of the rows, ascending.
         """
         read = np.array(split.rows[rows])
@@ -40,10 +40,10 @@ class Selection:
 
 
 def select_documents(split: StoredSplit, max_documents: int | None) -> Selection:
-    """Select a random sample of the documents in which something is trained.
+    """Select a random sample of the documents that have trained tokens.
 
     Args:
-        split: of a token store.
+        split: split of a token store.
         max_documents: size of the sample; None for all documents.
     """
     documents = np.unique(split.segments[:, Segment.DOCUMENT])

@@ -1,1 +1,1 @@
-"""The model: where a base comes from, how it is loaded, and its loss."""
+"""Models: obtaining a base model, loading it, and its loss."""

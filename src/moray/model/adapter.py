@@ -1,4 +1,4 @@
-"""Low-rank adapters beside a frozen base, by PEFT."""
+"""Low-rank adapters on a frozen base model, with PEFT."""
 
 import difflib
 from collections.abc import Iterable
@@ -16,11 +16,11 @@ from moray.errors import UserError, first_line
 
 
 def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
-    """Freeze a model and give it adapters that add nothing yet, in fp32 whatever the model is in.
+    """Freeze a model and add adapters that start as zero, in fp32 regardless of the model's type.
 
     Raises:
-        UserError: if a name that is asked for is of none of the model's layers, or of an
-            embedding that is input and output in one.
+        UserError: if a target isn't a layer of the model, or is an embedding whose weights the
+            input and the output share.
     """
     if not isinstance(settings.target_modules, str):
         _check_names(model, settings.target_modules)
@@ -34,7 +34,7 @@ def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
                 f"got {settings.target_modules} ({first_line(error)})",
                 "name linear layers of the model, or choose all-linear",
             ) from error
-    # PEFT gives them the type that the layer computes in, in which small updates would be lost.
+    # PEFT creates adapters in the layer's compute type, in which small updates would be lost.
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -55,23 +55,23 @@ def _check_names(model: PreTrainedModel, names: Iterable[str]) -> None:
                 f"did you mean {close[0]}?" if close else "choose all-linear",
             )
         if any(modules[path] is embedding for path in found for embedding in tied):
-            # Merging would change both of its uses.
+            # Merging would change both embeddings.
             raise UserError(
                 "adapter.target_modules",
-                f"got {name}, whose weights are input and output embedding in one",
-                "leave it out",
+                f"got {name}, whose weights are shared by the input and output embeddings",
+                "remove it",
             )
 
 
 def save_adapter(
     model: PreTrainedModel, settings: Adapter, folder: Path, dtype: torch.dtype
 ) -> None:
-    """Write a model's adapters as PEFT loads them onto their base.
+    """Write a model's adapters in PEFT's format.
 
     Args:
-        model: with adapters.
-        settings: the `adapter` section that they were made by.
-        folder: where to write; made if it isn't there.
+        model: model with adapters.
+        settings: the `adapter` section that the adapters were made with.
+        folder: where to write; created if necessary.
         dtype: type of the stored weights.
     """
     folder.mkdir(exist_ok=True)
@@ -84,7 +84,7 @@ def save_adapter(
 
 
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """A base with what its adapters add, as a plain model."""
+    """Merge an adapter into its base; returns a plain model."""
     whole: Any = PeftModel.from_pretrained(base, str(folder))
     model: PreTrainedModel = whole.merge_and_unload()
     return model

@@ -1,4 +1,4 @@
-"""Attention over packed rows on GPUs, without a mask of every pair of tokens.
+"""Attention over packed rows on GPUs, without a mask over all pairs of tokens.
 
 Both variants are registered by transformers' public interfaces. Neither has a backward pass on CPUs
 in PyTorch 2.13. They have not been tried on a GPU yet.
@@ -18,9 +18,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 VARLEN, FLEX = "packed_varlen", "packed_flex"
 _PROBE = "packed_probe"
 
-# FlashAttention's.
+# The limit of FlashAttention.
 _LARGEST_HEAD = 256
-# What attention of some architectures does besides, by the argument that asks for it.
+# Features of some architectures' attention that the kernel lacks, by their argument.
 _EXTRAS = {
     "softcap": "its attention scores are capped",
     "s_aux": "its attention has sinks",
@@ -40,26 +40,27 @@ def varlen_attention(
     cu_seqlens: Tensor,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention inside each document, by PyTorch's FlashAttention.
+    """Causal attention within each document, with PyTorch's FlashAttention.
 
     Args:
         module: the attention layer.
         query: shape (rows, heads, tokens, width).
         key: shape (rows, key heads, tokens, width).
-        value: shape (rows, key heads, tokens, width); its type is computed in, fp16 or bf16.
-        attention_mask: none is made.
-        scaling: of the scores.
-        sliding_window: tokens that one sees, itself included; all before it unless given.
+        value: shape (rows, key heads, tokens, width), fp16 or bf16; its type is used throughout.
+        attention_mask: always None.
+        scaling: factor for the scores.
+        sliding_window: number of tokens that a token attends to, including itself; None for all
+            tokens before it.
         cu_seqlens: see `Batch`.
-        others: not used.
+        others: ignored.
 
     Returns:
-        Shape (rows, tokens, heads, width), and no scores.
+        The output, shape (rows, tokens, heads, width), and None for the scores.
     """
     from torch.nn.attention.varlen import varlen_attn
 
     rows, heads, length, width = query.shape
-    # Rotary embeddings are applied in fp32 under autocast, which doesn't reach this kernel.
+    # Under autocast, rotary embeddings return fp32, and autocast doesn't cover this kernel.
     query, key, value = (
         states.transpose(1, 2).reshape(rows * length, -1, width).to(value.dtype)
         for states in (query, key, value)
@@ -77,7 +78,7 @@ def varlen_attention(
         value,
         cu_seqlens,
         cu_seqlens,
-        # An upper bound: the longest document isn't known without waiting for the GPU.
+        # An upper bound: computing the longest document would wait for the GPU.
         length,
         length,
         scale=scaling,
@@ -90,7 +91,7 @@ def varlen_attention(
 
 @cache
 def _takes_grouped_heads() -> bool:
-    """Whether `varlen_attn` takes fewer key heads than query heads: not yet in PyTorch 2.11."""
+    """Whether `varlen_attn` supports fewer key heads than query heads; PyTorch 2.11 doesn't."""
     from torch.nn.attention.varlen import varlen_attn
 
     return "enable_gqa" in inspect.signature(varlen_attn).parameters
@@ -99,10 +100,10 @@ def _takes_grouped_heads() -> bool:
 def flex_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *others: Any, **named: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """PyTorch's flex attention, as transformers calls it, in the type of the values.
+    """transformers' flex attention, computed in the type of the values.
 
-    Rotary embeddings are applied in fp32 under autocast, which not all versions of PyTorch have
-    for this kernel. Arguments and result are those of `varlen_attention`, with a mask of blocks.
+    Under autocast, rotary embeddings return fp32, and not all versions of PyTorch support autocast
+    for this kernel. Arguments and result are those of `varlen_attention`, with a block mask.
     """
     attend = ALL_ATTENTION_FUNCTIONS["flex_attention"]
     query, key = query.to(value.dtype), key.to(value.dtype)
@@ -116,10 +117,10 @@ AttentionMaskInterface.register(FLEX, ALL_MASK_ATTENTION_FUNCTIONS["flex_attenti
 
 
 def fault_of_kernel(model: PreTrainedModel, name: str) -> str | None:
-    """Why a kernel can't compute a model's attention; None if it can.
+    """The reason why a kernel can't compute a model's attention; None if it can.
 
     Args:
-        model: on any device, `meta` among them.
+        model: model on any device, including `meta`.
         name: `VARLEN` or `FLEX`.
     """
     calls = _calls_of_attention(model)
@@ -170,7 +171,7 @@ def _calls_of_attention(model: PreTrainedModel) -> list[dict[str, Any]]:
     ends = torch.tensor([0, 1, 2], dtype=torch.int32, device=model.device)
     try:
         model.set_attn_implementation(_PROBE)
-        # Only then is there dropout.
+        # Dropout is only applied in training mode.
         model.train()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             model.get_decoder()(

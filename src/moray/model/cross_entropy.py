@@ -1,4 +1,4 @@
-"""Cross-entropy of a linear output layer, without ever holding all of its logits."""
+"""Cross-entropy of a linear output layer, without storing all of its logits at once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Logits that are held at a time: 16 MB in bf16 at a vocabulary of 8,192.
+# Rows per chunk: 16 MB of logits in bf16 for a vocabulary of 8,192.
 _ROWS_AT_ONCE = 1024
 
-# Of logits and targets: losses in nats and probabilities; see `softmax_loss`.
+# From logits and targets to losses in nats and probabilities; see `softmax_loss`.
 SoftmaxLoss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def softmax_loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses, fp32, shape (rows,), and probabilities, shape and type of the logits."""
+    """Losses, fp32, shape (rows,), and probabilities, with the shape and type of the logits."""
     logs = torch.log_softmax(logits, -1, dtype=torch.float32)
     losses = -logs.gather(1, targets.unsqueeze(1)).squeeze(1)
     return losses, logs.exp().to(logits.dtype)
@@ -29,15 +29,15 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Sum of the negative log-likelihoods of targets under `softmax(hidden @ weight.T)`.
 
-    The forward pass makes the gradients too, chunk by chunk, while a chunk's logits are there;
-    the backward pass only scales them. Sources: Hsu et al., "Liger Kernel", 2024; Wijmans et al.,
-    "Cut Your Losses in Large-Vocabulary Language Models", 2025.
+    The forward pass also computes the gradients, chunk by chunk, while a chunk's logits are in
+    memory; the backward pass only scales them. Sources: Hsu et al., "Liger Kernel", 2024; Wijmans
+    et al., "Cut Your Losses in Large-Vocabulary Language Models", 2025.
 
     Args:
         hidden: states, shape (rows, width).
-        weight: of the output layer, shape (vocabulary, width).
-        targets: indices, shape (rows,).
-        counted: rows that count, from the first; the rest are padding.
+        weight: weight of the output layer, shape (vocabulary, width).
+        targets: indices of the target tokens, shape (rows,).
+        counted: number of rows that count, from the first; the rest are padding.
         softmax: `softmax_loss`, or a compiled form of it.
 
     Returns:
@@ -71,8 +71,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             total += losses[: counted - start].sum()
             if by_hidden is None and by_weight is None:
                 continue
-            # Less one at the target, from the loss: rounded to bf16, a probability near one
-            # would leave nothing.
+            # The gradient at the target is p - 1, computed from the loss: a probability near one,
+            # rounded to bf16, would give zero.
             slope = torch.expm1(-losses).to(kind)
             # `scatter_` of bf16 on a CPU takes a quarter as long as the logits' matrix product.
             gradient[torch.arange(len(slope), device=slope.device), targets[rows]] = slope

@@ -1,4 +1,4 @@
-"""How much arithmetic training takes."""
+"""The floating-point operations that training takes."""
 
 from transformers import PreTrainedModel
 
@@ -8,9 +8,9 @@ from moray.model.size import num_weights
 def flops_per_token(model: PreTrainedModel, block_size: int) -> float:
     """Floating-point operations of a forward and a backward pass, per token.
 
-    6 for each trained weight in a matrix product, 4 for each frozen one, whose gradient isn't
-    made; and attention's 12 · layers · width · block_size, as if each token saw the whole row.
-    Architectures without attention heads, such as Mamba, are counted without the second term.
+    6 for each trained weight in a matrix product and 4 for each frozen one, which has no gradient;
+    plus 12 · layers · width · block_size for attention, as if each token attended to the whole row.
+    For architectures without attention heads, such as Mamba, the second term is left out.
     Source: Chowdhery et al., "PaLM", 2022, appendix B.
     """
     config = model.config.get_text_config()

@@ -1,4 +1,4 @@
-"""What lies in a model's folder: a whole model, or an adapter whose manifest names its base."""
+"""The contents of a model's folder: a full model, or an adapter whose manifest names its base."""
 
 import json
 import os
@@ -16,20 +16,20 @@ _STORED = {"BF16": torch.bfloat16, "F16": torch.float16}
 
 
 def base_reference(folder: Path, base: Path) -> dict[str, str]:
-    """What the manifest of an adapter's folder says of its base.
+    """The reference to an adapter's base for the manifest of its folder.
 
-    The path is relative to the adapter's folder, so that both are found wherever the workflow's
-    folder is moved, and from whatever directory a worker is started in.
+    The path is relative to the adapter's folder, so that it stays valid if the workflow's folder is
+    moved, and doesn't depend on a worker's current directory.
     """
     path = os.path.relpath(base.absolute(), folder.absolute())
     return {"path": path, "manifest": sha256_file(base / MANIFEST)}
 
 
 def whole_model_and_adapters(folder: Path) -> tuple[Path, list[Path]]:
-    """The folder of the whole model, and those of the adapters on top of it, in their order.
+    """The folder of the full model, and the folders of the adapters on top of it, in order.
 
-    Only the manifest, which the workflow writes itself, says where a base is;
-    `adapter_config.json` can come from anyone and is never asked.
+    The base is looked up only in the manifest, which the workflow writes. `adapter_config.json`,
+    which can come from anyone, is never used.
 
     Raises:
         UserError: if a base is missing, or isn't the one that the adapter was trained on.
@@ -42,7 +42,7 @@ def whole_model_and_adapters(folder: Path) -> tuple[Path, list[Path]]:
 
 
 def stored_dtype(folder: Path) -> torch.dtype:
-    """The type that most numbers in the safetensors of a whole model have; else fp32."""
+    """The most common weight type in a full model's safetensors: bf16 or fp16, otherwise fp32."""
     sizes: dict[str, int] = {}
     for file in sorted(folder.glob("model*.safetensors")):
         with safe_open(file, framework="pt") as weights:
@@ -69,7 +69,7 @@ def _base(folder: Path, reference: dict[str, str]) -> Path:
         raise UserError(
             str(folder),
             f"the base of this adapter is missing: no model in {base}",
-            "run the workflow again to make it, or keep both in one results folder",
+            "run the workflow again to create it, or keep both in one results folder",
         )
     if sha256_file(manifest) != reference["manifest"]:
         raise UserError(

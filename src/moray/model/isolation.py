@@ -1,4 +1,4 @@
-"""Whether documents that share a row see each other, which depends on the architecture."""
+"""Check whether a model's architecture isolates documents that share a row."""
 
 import torch
 from torch import Tensor
@@ -6,19 +6,20 @@ from transformers import PreTrainedModel
 
 from moray.errors import UserError
 
-# Of the effect that neighbours have on a document where positions don't restart. Isolated, they
-# have none, or rounding's where experts get other numbers of tokens; else, nearly all of it.
+# Relative to the effect of neighbouring documents if positions don't restart. For an isolated
+# document the ratio is zero, or rounding error (experts get other numbers of tokens); otherwise, it
+# is close to one.
 _REMAINING_EFFECT = 0.1
 
 
 @torch.no_grad()
 def isolates_documents(model: PreTrainedModel) -> bool:
-    """Whether `position_ids` that restart keep each document of a row to itself.
+    """Whether `position_ids` that restart at each document isolate the documents of a row.
 
-    A document is put into two rows, at different offsets and beside different neighbours: if it is
-    isolated, its logits are the same in both. Rows of one shape go through the same kernels, so
-    this holds whatever the weights are held in. Where it doesn't hold, the difference is as large
-    as in rows that are one document throughout.
+    A document is put into two rows, at different offsets and with different neighbours. If it is
+    isolated, its logits are the same in both. The rows have the same shape and so use the same
+    kernels, which makes this true for weights of any type. If it isn't isolated, the difference is
+    as large as if the row were a single document.
     """
     vocabulary = model.config.get_text_config().vocab_size
     document = [11, 12, 13, 14]
@@ -42,10 +43,10 @@ def isolates_documents(model: PreTrainedModel) -> bool:
 
 
 def check_isolation(model: PreTrainedModel) -> None:
-    """Make sure that documents packed into a row don't see each other.
+    """Check that documents packed into a row don't attend to each other.
 
     Raises:
-        UserError: if they do; packed training would silently leak.
+        UserError: if they do; training would silently mix the documents.
     """
     kind = model.config.model_type
     if not isolates_documents(model):

@@ -1,4 +1,4 @@
-"""Loading a causal language model, and the length that it is meant for."""
+"""Load causal language models, and check their maximum length."""
 
 import sys
 from pathlib import Path
@@ -30,21 +30,22 @@ def load_model(
     device: torch.device | str = "cpu",
     in_4bit: bool = False,
 ) -> PreTrainedModel:
-    """The model of a folder, in evaluation mode.
+    """Load a model from a folder, in evaluation mode.
 
-    The folder holds a whole model as transformers saves it, or an adapter that a run exported
-    alone, which is merged into its base, in fp32, before the weights are converted. Code and
-    pickles in a folder are never run.
+    The folder contains a full model as saved by transformers, or only an adapter, as exported by a
+    run. An adapter is merged into its base in fp32 before the weights are converted. Code and
+    pickles in the folder are never run.
 
     Args:
-        folder: the folder.
+        folder: the model's folder.
         dtype: type of the weights.
-        device: where the weights are put.
-        in_4bit: whether the linear layers are held in 4-bit NormalFloat instead.
+        device: device to load the weights to.
+        in_4bit: whether to store the linear layers in 4-bit NormalFloat instead.
 
     Raises:
-        UserError: if the folder holds no such model, or only a part of its weights, or an adapter
-            whose base is missing or has changed, or one that would have to be quantized.
+        UserError: if the folder doesn't contain a causal language model, some of its weights are
+            missing, the base of an adapter is missing or has changed, or `in_4bit` is set for an
+            adapter.
     """
     whole, adapters = whole_model_and_adapters(folder)
     if not adapters:
@@ -52,10 +53,10 @@ def load_model(
     if in_4bit:
         raise UserError(
             "adapter.quantize_base",
-            f"{folder} holds an adapter alone, which can't be merged into 4-bit weights",
+            f"{folder} contains only an adapter, which can't be merged into 4-bit weights",
             "set export.merge_adapter: true in the run it comes from",
         )
-    # PEFT takes a while to import.
+    # Importing PEFT takes a while.
     from moray.model.adapter import merged
 
     model = _whole_model(whole, torch.float32, in_4bit=False)
@@ -72,7 +73,7 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
             dtype=dtype,
             use_safetensors=True,
             local_files_only=True,
-            # Without it, transformers asks on the terminal whether to run a folder's code.
+            # Otherwise, transformers asks on the terminal whether to run code from the folder.
             trust_remote_code=False,
             output_loading_info=True,
             quantization_config=_FOUR_BITS if in_4bit else None,
@@ -81,7 +82,7 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
         raise _no_model(folder, error) from error
     except ImportError as error:
         if not in_4bit:
-            # A config.json can name what only another library has.
+            # A config.json can require another library.
             raise _no_model(folder, error) from error
         raise UserError(
             "adapter.quantize_base",
@@ -89,17 +90,17 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
             "pip install -e '.[qlora]', or set it to null",
         ) from error
     if missing := sorted(report["missing_keys"]):
-        # transformers would go on with random numbers in their place.
+        # transformers would continue with random weights instead.
         raise UserError(
             str(folder),
-            f"got no weights for {missing[0]} and {len(missing) - 1} more",
-            "give the folder of a whole causal language model",
+            f"the weights are missing for {missing[0]} and {len(missing) - 1} more",
+            "use the folder of a complete causal language model",
         )
     return model.eval()
 
 
 def empty_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The model that `load_model` gives, without its weights, on PyTorch's `meta` device."""
+    """The model that `load_model` returns, without its weights, on PyTorch's `meta` device."""
     config = load_config(folder)
     try:
         with torch.device("meta"):
@@ -110,10 +111,10 @@ def empty_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedM
 
 
 def load_config(folder: Path) -> PreTrainedConfig:
-    """The configuration of the model that `load_model` gives.
+    """The configuration of the model that `load_model` returns.
 
     Raises:
-        UserError: if the folder holds no such model.
+        UserError: if the folder doesn't contain a causal language model.
     """
     whole, _ = whole_model_and_adapters(folder)
     config: PreTrainedConfig
@@ -126,18 +127,18 @@ def load_config(folder: Path) -> PreTrainedConfig:
 
 def _no_model(folder: Path, error: Exception) -> UserError:
     return UserError(
-        str(folder), f"got no causal language model ({first_line(error)})", "check the folder"
+        str(folder), f"can't load a causal language model ({first_line(error)})", "check the folder"
     )
 
 
 def longest_sequence(config: PreTrainedConfig) -> int:
-    """Tokens that a model takes at most; `sys.maxsize` for architectures without a limit."""
+    """Maximum number of tokens for a model; `sys.maxsize` for architectures without a limit."""
     longest: int = getattr(config.get_text_config(), "max_position_embeddings", sys.maxsize)
     return longest
 
 
 def check_length(model: PreTrainedModel, block_size: int) -> None:
-    """Make sure that a row is no longer than what the model is meant for.
+    """Check that a row isn't longer than the model's maximum length.
 
     Raises:
         UserError: if it is.

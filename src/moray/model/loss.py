@@ -16,19 +16,20 @@ _POSITIONS_AT_ONCE = 256
 class TokenLoss(nn.Module):
     """Negative log-likelihood of the trained tokens of a batch, in nats.
 
-    Logits are made for trained positions alone, and never all at once, unless the architecture
-    changes what its output embedding gives (a soft cap, a scale): then the model makes them all.
+    Logits are computed only for trained positions, and never all at once. The exception are
+    architectures that change the output embedding's result (a soft cap, a scale): there, the model
+    computes all logits.
     """
 
     def __init__(
         self, model: PreTrainedModel, plain_head: bool, passes_cu_seqlens: bool = False
     ) -> None:
-        """Take a model.
+        """Wrap a model.
 
         Args:
             model: causal language model.
-            plain_head: what `has_plain_head` says of it.
-            passes_cu_seqlens: whether its attention needs to know where documents begin.
+            plain_head: the result of `has_plain_head` for the model.
+            passes_cu_seqlens: whether to pass `cu_seqlens` to the model.
         """
         super().__init__()
         self.model = model
@@ -56,17 +57,17 @@ class TokenLoss(nn.Module):
     def _hidden(self, batch: Batch) -> Tensor:
         """The decoder's states at the trained positions and some more, shape (positions, width)."""
         states = self.model.get_decoder()(**self._inputs(batch)).last_hidden_state
-        # Each size of a matrix product has compiled code of its own on a CPU, kept for good:
-        # of a few sizes, memory stays flat and steps are some 7 % faster.
+        # On a CPU, each size of a matrix product gets its own compiled code, which is never freed.
+        # With only a few sizes, memory stays constant and steps are about 7 % faster.
         padded = F.pad(batch.target_indices, (0, -len(batch.target_indices) % _POSITIONS_AT_ONCE))
-        # On a CPU, both passes together, ten times as fast as indexing by brackets.
+        # On a CPU, ten times as fast as indexing with brackets, forward and backward together.
         return torch.index_select(states.flatten(0, 1), 0, padded)
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:
         inputs = {
             "input_ids": batch.input_ids,
             "position_ids": batch.position_ids,
-            # With a cache, transformers ignores that position_ids restart at each document.
+            # With a cache, transformers ignores restarts in position_ids.
             "use_cache": False,
         }
         return inputs | {"cu_seqlens": batch.cu_seqlens} if self._passes_cu_seqlens else inputs
@@ -74,10 +75,10 @@ class TokenLoss(nn.Module):
 
 @torch.no_grad()
 def has_plain_head(model: PreTrainedModel) -> bool:
-    """Whether logits are what the output embedding makes of the decoder's states, and no more.
+    """Whether the logits are the output embedding of the decoder's states, without further steps.
 
-    Tried on states of the probe's own, so large that a cap shows: those of a fresh model, or of
-    a padding token, are near zero, where a capped or scaled logit looks like a plain one.
+    Tested with artificial states that are large enough for a cap to show. The states of a new
+    model or of a padding token are near zero, where capped or scaled logits look like plain ones.
     """
     decoder = model.get_decoder()
     tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)

@@ -1,4 +1,4 @@
-"""A base that exists already: a Hugging Face folder, on this machine or on the hub."""
+"""Obtain an existing base model: a Hugging Face folder on this machine or on the Hub."""
 
 import shutil
 from pathlib import Path
@@ -10,34 +10,34 @@ from moray.errors import UserError, first_line
 from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import of_full_disk
 
-# Weights as safetensors only: what a user hands in is never unpickled.
+# Weights as safetensors only: files from users are never unpickled.
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
-# Where a tokenizer with several templates has those that aren't its default.
+# The templates of a tokenizer besides its default one.
 _WANTED += ["additional_chat_templates/*.jinja"]
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copy the files of a Hugging Face folder that a model and its tokenizer consist of.
+    """Copy the model and tokenizer files of a Hugging Face folder.
 
-    Links are followed: the hub's own cache consists of them.
+    Links are followed, because the Hub's cache consists of links.
 
     Raises:
-        UserError: if it has no safetensors, or is an adapter.
+        UserError: if the folder has no safetensors, or contains an adapter.
     """
     if (source / "adapter_config.json").exists():
-        # transformers would load the folder that it names as its base, wherever that is.
+        # transformers would load the base that the file names, from anywhere.
         raise UserError(
             str(source),
-            "got adapter_config.json, expected a whole model",
+            "got an adapter (adapter_config.json), expected a full model",
             "merge the adapter into its base with merge_and_unload and save_pretrained",
         )
     found = {file for pattern in _WANTED for file in source.glob(pattern) if file.is_file()}
-    # The manifest of a folder of ours would say of the copy that it is whole.
+    # A manifest from the workflow would mark the copy as complete.
     files = sorted(file for file in found if file.name != MANIFEST)
     if not any(file.suffix == ".safetensors" for file in files):
         raise UserError(
             str(source),
-            "got no .safetensors, expected the weights in this form",
+            "the folder has no weights in .safetensors files",
             "convert them with save_pretrained(folder, safe_serialization=True)",
         )
     for file in files:
@@ -47,9 +47,9 @@ def copy_folder(source: Path, target: Path) -> None:
 
 
 def hub_config(repo_id: str, revision: str) -> Path | None:
-    """The `config.json` of a commit of a hub repository, from the local cache or the hub.
+    """The `config.json` of a commit of a Hub repository, from the local cache or the Hub.
 
-    None if it can't be had now; whoever downloads the whole model finds out why.
+    None if it isn't available; downloading the whole model will report the reason.
     """
     try:
         return Path(hf_hub_download(repo_id, "config.json", revision=revision))
@@ -58,11 +58,11 @@ def hub_config(repo_id: str, revision: str) -> Path | None:
 
 
 def download_snapshot(repo_id: str, revision: str) -> Path:
-    """Bring a commit of a hub repository into the hub's local cache; returns its folder there.
+    """Download a commit of a Hub repository to the Hub's local cache; returns its folder there.
 
     Raises:
-        UserError: if the hub can't be reached or doesn't give the commit, or names a file outside
-            of it.
+        UserError: if the Hub can't be reached or doesn't have the commit, or if the repository
+            has a file name that leads out of its folder.
         OSError: if the disk of the cache is full.
     """
     try:
@@ -72,12 +72,12 @@ def download_snapshot(repo_id: str, revision: str) -> Path:
             raise
         raise UserError(
             repo_id,
-            f"got no snapshot of commit {revision} ({type(error).__name__})",
+            f"can't download commit {revision} ({type(error).__name__})",
             "check the name, the commit, the network and, for gated models, `hf auth login`",
         ) from error
     except ValueError as error:
         raise UserError(
             repo_id,
-            f"got a repository that can't be copied ({first_line(error)})",
+            f"the repository can't be copied ({first_line(error)})",
             "choose another model",
         ) from error

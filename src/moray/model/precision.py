@@ -1,4 +1,4 @@
-"""The arithmetic of the forward pass."""
+"""The precision of the forward pass."""
 
 import torch
 
@@ -6,19 +6,19 @@ from moray.workers.collectives import from_any_worker
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """The autocast that a `precision` of the config stands for; weights stay fp32."""
+    """The autocast context for a `precision` of the config; weights stay fp32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=resolve(precision, device) == "bf16")
 
 
 def agreed(precision: str, device: torch.device) -> str:
-    """`bf16` or `fp32` for all workers, whose machines may differ: bf16 if it is so on each."""
+    """The precision for all workers: `bf16` if `precision` resolves to it on each, else `fp32`."""
     return (
         from_any_worker(lambda: None if resolve(precision, device) == "bf16" else "fp32") or "bf16"
     )
 
 
 def resolve(precision: str, device: torch.device) -> str:
-    """`bf16` or `fp32`: what `auto` means on a device."""
+    """Resolve `auto` to `bf16` or `fp32` for a device; other values are returned as they are."""
     if precision != "auto":
         return precision
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""A model from nothing: a tokenizer learnt from a corpus, and random weights."""
+"""A model from scratch: a tokenizer trained on a corpus, and random weights."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +12,7 @@ _END = "<|endoftext|>"
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer; one special token opens and stops documents, and pads.
+    """Train a byte-level BPE tokenizer; one special token is BOS, EOS and padding token.
 
     Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
     """
@@ -36,8 +36,8 @@ def save_llama(folder: Path, tokenizer: PreTrainedTokenizerFast, cfg: dict[str, 
 
     Args:
         folder: where to write.
-        tokenizer: sets the vocabulary and the special tokens.
-        cfg: a `scratch` section of the config.
+        tokenizer: the model's tokenizer.
+        cfg: the `scratch` section of the config.
 
     Returns:
         Number of parameters.
@@ -53,8 +53,8 @@ def save_llama(folder: Path, tokenizer: PreTrainedTokenizerFast, cfg: dict[str, 
         tie_word_embeddings=cfg["tie_word_embeddings"],
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
-        # Here, a padding token would have an embedding of zeros that is never trained; but the
-        # one special token opens documents too.
+        # With a padding token here, its embedding would be zero and never trained. But the same
+        # token is also the BOS token.
         pad_token_id=None,
     )
     with torch.random.fork_rng(devices=[]):

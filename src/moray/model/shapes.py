@@ -1,4 +1,4 @@
-"""What is known of a model before anything is loaded: shapes, layers, the longest row."""
+"""Facts about a model that are known without loading it: shapes, layers, maximum length."""
 
 import json
 import math
@@ -17,10 +17,10 @@ def shapes_in(folder: Path) -> Shapes:
     """The shapes of the weights in a Hugging Face folder, by name.
 
     Raises:
-        UserError: if a file of them is damaged.
+        UserError: if a file of weights is damaged.
     """
     shapes: Shapes = {}
-    # Others, which transformers doesn't load, may hold the same weights by other names.
+    # Other files, which transformers doesn't load, may contain the same weights by other names.
     for file in sorted(folder.glob("model*.safetensors")):
         try:
             with safe_open(file, framework="numpy") as weights:
@@ -28,13 +28,13 @@ def shapes_in(folder: Path) -> Shapes:
                     shapes[name] = tuple(weights.get_slice(name).get_shape())
         except (SafetensorError, OSError) as error:
             raise UserError(
-                str(file), f"got weights that can't be read ({error})", "get the file again"
+                str(file), f"can't read the weights ({error})", "download or copy the file again"
             ) from error
     return shapes
 
 
 def positions_in(config: Path) -> int | None:
-    """The longest row, in tokens, that a model takes by its `config.json`; None if it doesn't say.
+    """The maximum number of positions in a model's `config.json`; None if it isn't given.
 
     Raises:
         UserError: if the file can't be read.
@@ -46,7 +46,7 @@ def positions_in(config: Path) -> int | None:
         return next((int(value) for value in found if value), None)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
-            str(config), f"can't be read as a model's config ({error})", "check the folder"
+            str(config), f"can't be read as a model config ({error})", "check the folder"
         ) from error
 
 
@@ -57,7 +57,7 @@ def layers_of(shapes: Shapes) -> set[str]:
 
 
 def llama_shapes(section: ScratchModel) -> Shapes:
-    """The shapes that a Llama from scratch will have."""
+    """The shapes of the weights of a Llama from scratch, by name."""
     width, inner, vocabulary = (
         section.hidden_size,
         section.intermediate_size,
@@ -83,17 +83,17 @@ def llama_shapes(section: ScratchModel) -> Shapes:
 
 
 def num_parameters(shapes: Shapes) -> int:
-    """How many numbers the weights have."""
+    """Total number of weights."""
     return sum(map(math.prod, shapes.values()))
 
 
 def num_adapter_parameters(shapes: Shapes, rank: int) -> int:
-    """How many numbers adapters of a rank have, at most: on each matrix but the embeddings."""
+    """Maximum number of adapter weights of a rank: one adapter per matrix except embeddings."""
     return sum(rank * sum(shape) for shape in _matrices(shapes))
 
 
 def num_in_linear_layers(shapes: Shapes) -> int:
-    """How many numbers the matrices have that are no embeddings."""
+    """Number of weights in all matrices except embeddings."""
     return sum(map(math.prod, _matrices(shapes)))
 
 

@@ -1,14 +1,14 @@
-"""How many numbers a model's weights have, and what they take."""
+"""The number of a model's weights, and how many of them are quantized."""
 
 from torch import Tensor, nn
 
 
 def num_weights(parameter: Tensor) -> int:
-    """Numbers that a parameter stands for: one in 4 bits is packed, two of them to a byte."""
+    """Number of weights in a parameter; a 4-bit parameter packs two weights into a byte."""
     state = getattr(parameter, "quant_state", None)
     return int(parameter.numel() if state is None else state.shape.numel())
 
 
 def num_quantized(model: nn.Module) -> int:
-    """Numbers in those weights of a model that are held in 4 bits."""
+    """Number of a model's weights that are stored in 4 bits."""
     return sum(num_weights(p) for p in model.parameters() if hasattr(p, "quant_state"))

@@ -1,1 +1,1 @@
-"""How a result came about: digests of bytes, manifests of folders, versions of libraries."""
+"""The provenance of results: digests, manifests of folders, versions of libraries."""

@@ -8,12 +8,12 @@ from typing import Any
 
 
 def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file's bytes, hexadecimal."""
+    """The hexadecimal SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fingerprint(settings: Any, digests: Sequence[str]) -> str:
-    """One digest of settings and of the digests of files, hexadecimal, 16 digits."""
+    """A digest of settings and of the digests of files, 16 hexadecimal digits."""
     whole = [settings, list(digests)]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A folder's manifest: each file's size and SHA-256, written last, so that it commits the rest."""
+"""Manifests: the size and SHA-256 of each file in a folder, written last to commit the folder."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from moray.provenance.space import telling_of_full_disk
 MANIFEST = "manifest.json"
 
 Files = dict[str, dict[str, Any]]
-"""Size and SHA-256 of files, by their names in a folder."""
+"""Size and SHA-256 of files, by their paths relative to a folder."""
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file whole or not at all."""
+    """Write a JSON file atomically."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
         with temporary.open("w") as file:
@@ -35,7 +35,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def new_folder(folder: Path) -> Path:
-    """An empty folder in place of what was there, whose manifest goes first."""
+    """Create an empty folder; an existing one is removed, its manifest first."""
     (folder / MANIFEST).unlink(missing_ok=True)
     if folder.exists():
         shutil.rmtree(folder)
@@ -45,7 +45,7 @@ def new_folder(folder: Path) -> Path:
 
 @contextmanager
 def whole_or_nothing(folder: Path) -> Iterator[Path]:
-    """An empty folder for the body to fill; if the body fails, the folder goes.
+    """Create an empty folder for the body to fill; if the body fails, the folder is removed.
 
     Raises:
         UserError: if the disk is full.
@@ -60,11 +60,11 @@ def whole_or_nothing(folder: Path) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path, **facts: Any) -> None:
-    """List what a folder holds in its `manifest.json`, after bringing it to the disk.
+    """Flush a folder's files to disk and list them in its `manifest.json`.
 
     Args:
-        folder: all of its files are listed, those in folders below it too.
-        facts: what else the manifest says.
+        folder: the folder; files in its subfolders are listed too.
+        facts: other entries of the manifest.
     """
     (folder / MANIFEST).unlink(missing_ok=True)
     paths = [path for path in folder.rglob("*") if path.is_file()]
@@ -72,15 +72,15 @@ def write_manifest(folder: Path, **facts: Any) -> None:
 
 
 def write_listed_manifest(folder: Path, files: Files, **facts: Any) -> None:
-    """Write a `manifest.json` with files that `list_files` has listed, perhaps elsewhere."""
+    """Write a `manifest.json` with files listed by `list_files`, possibly in another process."""
     write_json(folder / MANIFEST, {**facts, "files": dict(sorted(files.items()))})
 
 
 def list_files(folder: Path, paths: Iterable[Path]) -> Files:
-    """Size and SHA-256 of files below a folder, by name, once they are on the disk."""
+    """Flush files below a folder to disk; returns their sizes and SHA-256."""
     paths = list(paths)
     names = [path.relative_to(folder).as_posix() for path in paths]
-    # A digest takes a core 0.6 s per GB.
+    # A digest takes 0.6 s per GB on one core.
     with ThreadPoolExecutor() as pool:
         return dict(zip(names, pool.map(_on_disk, paths), strict=True))
 
@@ -92,14 +92,16 @@ def _on_disk(path: Path) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The facts of a folder's manifest, once all files have the sizes that it lists.
+    """Read a folder's manifest, and check that all files have the sizes it lists.
 
     Raises:
         UserError: if a file is missing or has another size.
     """
     path = folder / MANIFEST
     if not path.is_file():
-        raise UserError(str(path), "got no file", "rerun the workflow to make the folder anew")
+        raise UserError(
+            str(path), "file not found", "rerun the workflow to create the folder again"
+        )
     manifest: dict[str, Any] = json.loads(path.read_text())
     for name, listed in manifest["files"].items():
         path = folder / name
@@ -109,16 +111,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise UserError(
                 str(path),
                 f"got {got}, expected {listed['bytes']} bytes",
-                f"delete {folder / MANIFEST} and rerun to make the folder anew",
+                f"delete {folder / MANIFEST} and rerun to create the folder again",
             )
     return manifest
 
 
 def damaged_files(folder: Path) -> list[str]:
-    """What keeps a folder from being what its manifest says: empty if every digest holds.
+    """The files of a folder that are missing or don't match their digests in its manifest.
+
+    The manifest itself is listed if it is missing, invalid or empty.
 
     Raises:
-        OSError: if it can't be read now, which says nothing of it.
+        OSError: if a file can't be read now; the folder may still be intact.
     """
     try:
         files = json.loads((folder / MANIFEST).read_text())["files"]

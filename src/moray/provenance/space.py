@@ -1,4 +1,4 @@
-"""Room on the disk: asked for before writing, and told of when it runs out."""
+"""Disk space: check it before writing, and report when it runs out."""
 
 import errno
 import shutil
@@ -16,25 +16,25 @@ _ZEROS = bytes(2**20)
 
 
 def check_space(folder: Path, needed: int) -> None:
-    """Make sure that a folder's disk takes so many bytes more.
+    """Check that a folder's disk has `needed` bytes free.
 
     Raises:
-        UserError: if it doesn't.
+        UserError: if it hasn't.
     """
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
             str(folder),
-            f"got {free:,} bytes free on its disk, expected {needed:,}",
-            "free some, or move the folder to another disk",
+            f"its disk has {free:,} bytes free, expected {needed:,}",
+            "free some space, or move the folder to another disk",
         )
 
 
 def try_room(folder: Path, needed: int) -> None:
-    """Write so many bytes to a folder's disk and remove them.
+    """Write `needed` bytes to a folder's disk and remove them again.
 
     Raises:
-        OSError: what a writer would have got, where it keeps that to itself.
+        OSError: the error that a writer ran into, if the writer hides it.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         for start in range(0, needed, len(_ZEROS)):
@@ -43,7 +43,7 @@ def try_room(folder: Path, needed: int) -> None:
 
 
 def of_full_disk(error: Exception) -> bool:
-    """Whether an error is that of a full disk or a quota."""
+    """Whether an error was caused by a full disk or a quota."""
     if isinstance(error, SafetensorError):
         return any(f"os error {number}" in str(error) for number in _FULL)
     return isinstance(error, OSError) and error.errno in _FULL
@@ -51,10 +51,10 @@ def of_full_disk(error: Exception) -> bool:
 
 @contextmanager
 def telling_of_full_disk(folder: Path) -> Iterator[None]:
-    """Make one line of the many errors that libraries have for a full disk or a quota.
+    """Convert the various errors that libraries raise for a full disk or a quota to one line.
 
     Raises:
-        UserError: with what was written before.
+        UserError: naming the folder and the number of bytes written before.
     """
     try:
         yield
@@ -65,14 +65,14 @@ def telling_of_full_disk(folder: Path) -> Iterator[None]:
 
 
 def full_disk(folder: Path) -> UserError:
-    """What the user is told when a folder takes no more."""
+    """The error to report when a folder's disk is full."""
     written = 0
     for path in folder.rglob("*"):
-        # What failed is being cleared away, perhaps by others.
+        # Files may be removed meanwhile, also by other processes.
         with suppress(FileNotFoundError):
             written += path.stat().st_size if path.is_file() else 0
     return UserError(
         str(folder),
-        f"got a full disk after {written:,} bytes, expected room for more",
-        "free some and run the same command again",
+        f"the disk is full after writing {written:,} bytes",
+        "free some space and run the same command again",
     )

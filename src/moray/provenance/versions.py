@@ -1,4 +1,4 @@
-"""Which software a result was made with."""
+"""The software that produced a result."""
 
 import platform
 from importlib.metadata import version
@@ -16,5 +16,5 @@ _LIBRARIES = (
 
 
 def software() -> dict[str, str]:
-    """Versions of Python and of the libraries that shape a result."""
+    """Versions of Python and of the libraries that affect a result."""
     return {"python": platform.python_version()} | {name: version(name) for name in _LIBRARIES}

@@ -2,8 +2,9 @@
 
 from moray.console import say
 from moray.evaluate.bootstrap import compare
-from moray.evaluate.jobs import ScoreJob, num_batches, score_on_worker
+from moray.evaluate.execution import num_batches
 from moray.evaluate.likelihood import total
+from moray.evaluate.scoring import ScoreJob, score_on_worker
 from moray.evaluate.selection import select_documents
 from moray.provenance.manifest import write_json
 from moray.stages.boundary import File, Folder, Json, command_line

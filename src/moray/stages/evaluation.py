@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from moray.config.layout import for_stage, lay_out_here
 from moray.config.schema import Ray
-from moray.evaluate.jobs import Execution
+from moray.evaluate.execution import Execution
 from moray.workers.entry import EntryPoint
 from moray.workers.launch import Launch
 from moray.workers.progress import shown_batches

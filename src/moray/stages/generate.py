@@ -7,8 +7,9 @@ from transformers import PreTrainedTokenizerFast
 
 from moray.console import say
 from moray.corpus.dataset import read_documents
+from moray.evaluate.continuation import GenerateJob, continue_on_worker
+from moray.evaluate.execution import num_batches
 from moray.evaluate.generation import Sampling
-from moray.evaluate.jobs import GenerateJob, continue_on_worker, num_batches
 from moray.evaluate.prompts import Prompt, choose_prompts
 from moray.evaluate.python_syntax import PythonSyntax
 from moray.model.load import load_config, longest_sequence

@@ -9,7 +9,7 @@ from moray.config.schema import Experiment, HubModel, PathModel, ScratchModel
 from moray.errors import ConfigError, UserError
 from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
-from moray.train.preflight import faults, misfits
+from moray.train.requirements import misfits, unmet_requirements
 
 _RESULTS = Path("results")
 
@@ -31,7 +31,7 @@ def preflight(experiment: Experiment, runs: Sequence[str]) -> None:
             except UserError as error:
                 found.append(error)
             found += misfits(name, run.data.block_size, positions, run.adapter, shapes)
-            found += faults(name, run.train, run.adapter, run.ray, shapes, _RESULTS)
+            found += unmet_requirements(name, run.train, run.adapter, run.ray, shapes, _RESULTS)
     if found:
         raise ConfigError(list({str(fault): fault for fault in found}.values()))
 

@@ -1,1 +1,1 @@
-"""From documents to steps: tokenise, pack, store, order, batch."""
+"""From documents to training steps: tokenise, pack, store, order, batch."""

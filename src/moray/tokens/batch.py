@@ -1,4 +1,4 @@
-"""Rows as the tensors that a model takes."""
+"""Rows as tensors for a model."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -13,17 +13,18 @@ from moray.tokens.rows import FIRST, Rows, is_trained
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows with documents packed side by side.
+    """Rows of packed documents.
 
     Attributes:
         input_ids: shape (rows, block_size).
-        position_ids: shape (rows, block_size); restart at each document, which is what keeps
-            attention inside documents.
-        target_indices: of the tokens before a trained one, in reading order, into the flattened
-            rows, shape (trained tokens,).
-        targets: those trained tokens, shape (trained tokens,).
-        cu_seqlens: where pieces begin in the flattened rows, and where the last one ends, int32,
-            shape (a power of two,): the end is repeated, so that compiled code sees few shapes.
+        position_ids: shape (rows, block_size); restart at each document, which keeps attention
+            inside documents.
+        target_indices: indices, into the flattened rows, of the tokens that precede a trained
+            token, in reading order, shape (trained tokens,).
+        targets: the trained tokens, shape (trained tokens,).
+        cu_seqlens: where each piece begins in the flattened rows, then where the last one ends,
+            int32, shape (a power of two,): the end is repeated, so that compiled code sees only
+            a few shapes.
     """
 
     input_ids: Tensor
@@ -33,7 +34,7 @@ class Batch:
     cu_seqlens: Tensor
 
     def to(self, device: torch.device) -> Self:
-        """The batch on a device."""
+        """A copy of the batch on a device."""
         return type(self)(
             *(
                 tensor.to(device, non_blocking=True)
@@ -49,12 +50,13 @@ class Batch:
 
 
 def make_batch(rows: Rows) -> Batch:
-    """Some rows as a batch."""
-    # Not computed by PyTorch, because this runs beside the steps: its thread would get a pool of
-    # threads, and with more of these than cores, OpenMP puts all of them to sleep at each barrier.
+    """Make a batch of rows."""
+    # In NumPy, not PyTorch, because this runs in parallel with the training steps. PyTorch would
+    # give this thread its own pool of threads, and with more threads than cores, OpenMP puts all
+    # of them to sleep at each barrier.
     tokens = rows["tokens"].astype(np.int64)
     row, column = np.nonzero(is_trained(rows)[:, 1:])
-    # Known here, where the rows are: on a GPU, finding them would make the host wait for it.
+    # Computed on the CPU: on a GPU, the host would have to wait for the result.
     indices = row * tokens.shape[1] + column
     targets = tokens.ravel()[indices + 1]
     arrays = (tokens, _positions(rows), indices, targets, _cu_seqlens(rows))
@@ -62,12 +64,12 @@ def make_batch(rows: Rows) -> Batch:
 
 
 def num_trained(rows: Rows) -> int:
-    """Tokens of some rows that are trained."""
+    """Number of trained tokens in rows."""
     return int(is_trained(rows).sum())
 
 
 def _positions(rows: Rows) -> NDArray[np.int64]:
-    """Positions, counted from the first token of the piece, shape (rows, block_size)."""
+    """Positions from the first token of each piece, shape (rows, block_size)."""
     flags = rows["flags"]
     columns = np.arange(flags.shape[1])
     starts = np.where(flags & FIRST, columns, 0)
@@ -76,7 +78,7 @@ def _positions(rows: Rows) -> NDArray[np.int64]:
 
 def _cu_seqlens(rows: Rows) -> NDArray[np.int32]:
     first = (rows["flags"] & FIRST).astype(bool)
-    # A piece never goes on in the next row.
+    # A piece never continues in the next row.
     first[:, :1] = True
     starts = np.flatnonzero(first)
     ends = np.full(1 << len(starts).bit_length(), first.size, np.int32)

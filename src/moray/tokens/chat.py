@@ -1,4 +1,4 @@
-"""Conversations as text, by a chat template, and which of it the assistant says."""
+"""Rendering conversations with a chat template, and finding the assistant's turns in the text."""
 
 import re
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from moray.tokens.turns import Messages, Render, said_at, turn_start
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
-# What templates take for today, so that tokens don't depend on it: the day that Llama's templates
-# name where they are given none. transformers hands no functions to templates but its own.
+# A fixed date for templates that ask for today's, so that tokens don't depend on the day; it is the
+# default of Llama's templates. A macro, because transformers only passes its own functions.
 _TODAY = (
     "{% macro strftime_now(form) %}"
     "{{ '2024-07-26' if form == '%Y-%m-%d' else '26 Jul 2024' }}"
@@ -28,8 +28,9 @@ class Rendered:
     """A conversation as text.
 
     Attributes:
-        text: what the template makes of it.
-        spans: from and to which character the assistant says it, the stop token included.
+        text: the rendered text.
+        spans: start and end, in characters, of each trained assistant turn, including its stop
+            token.
     """
 
     text: str
@@ -37,30 +38,30 @@ class Rendered:
 
 
 class ChatTemplate:
-    """A tokenizer's chat template, or one in its place."""
+    """A tokenizer's chat template, or one that replaces it."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerFast, template: str | None, stop_tokens: list[str]
     ) -> None:
-        """Take a template.
+        """Load a template.
 
         Args:
-            tokenizer: of the model.
-            template: Jinja; None for the tokenizer's own.
-            stop_tokens: each of them ends what the assistant says.
+            tokenizer: the model's tokenizer.
+            template: a Jinja template; None to use the tokenizer's own.
+            stop_tokens: tokens that end an assistant turn.
 
         Raises:
             UserError: if there is no template.
         """
         try:
-            # A tokenizer can have several, one of them for tools.
+            # A tokenizer can have several templates, one of them for tools.
             self._plain = tokenizer.get_chat_template(template)
             self._with_tools = tokenizer.get_chat_template(template, tools=[{}])
         except ValueError as error:
             raise UserError(
                 "data.chat_template",
-                "got none, and the tokenizer has none, expected a template for conversations",
-                "give one, or start from a model that has one",
+                "is not set, and the tokenizer has no chat template",
+                "set it, or start from a model that has one",
             ) from error
         self._special_tokens = tokenizer.special_tokens_map
         self._stops = stop_tokens
@@ -69,11 +70,11 @@ class ChatTemplate:
         ]
 
     def render(self, document: Document) -> Rendered:
-        """A whole conversation.
+        """Render a whole conversation.
 
         Raises:
-            RowError: if the template fails, or leaves out what the assistant says.
-            UserError: if no stop token is trained after it.
+            RowError: if the template fails, or leaves out an assistant message.
+            UserError: if no stop token is trained after an assistant message.
         """
         messages, tools = messages_of(document), tools_of(document)
         render = partial(self._text, tools=tools)
@@ -81,11 +82,11 @@ class ChatTemplate:
         if _GENERATION.search(self._with_tools if tools else self._plain):
             text, spans = self._marked(messages, tools)
             for number in turns:
-                said_at(render, messages, number, text)  # refuses what is left out
+                said_at(render, messages, number, text)  # raises if the message is left out
             if len(spans) != len(turns):
                 raise RowError(
-                    f"got a chat template that marks {len(spans)} turns, expected {len(turns)}",
-                    "fix data.chat_template or leave the row out",
+                    f"the chat template marks {len(spans)} assistant turns, expected {len(turns)}",
+                    "fix data.chat_template or remove the row",
                 )
         else:
             text = render(messages)
@@ -96,9 +97,9 @@ class ChatTemplate:
         return Rendered(text, [span for span, weight in zip(spans, weights, strict=True) if weight])
 
     def prompt(self, document: Document) -> tuple[str, str]:
-        """A conversation up to the last turn that is trained, and what the assistant says there.
+        """The conversation before the last trained turn, and the assistant's text in that turn.
 
-        Without the stop token, which continuations don't show either.
+        The text excludes the stop token, as generated continuations do.
         """
         messages = messages_of(document)
         trained = (
@@ -115,37 +116,37 @@ class ChatTemplate:
         return self._rendered(messages, tools, **options)[0]
 
     def _marked(self, messages: Messages, tools: Any) -> tuple[str, list[tuple[int, int]]]:
-        """With the spans between `{% generation %}` and `{% endgeneration %}`."""
+        """The text, and the spans between `{% generation %}` and `{% endgeneration %}`."""
         return self._rendered(messages, tools, return_assistant_tokens_mask=True)
 
     def _rendered(
         self, messages: Messages, tools: Any, **options: Any
     ) -> tuple[str, list[tuple[int, int]]]:
         try:
-            # In transformers' sandbox: a template can't reach out of its text.
+            # Runs in transformers' sandbox: a template has no access to anything outside it.
             (text,), spans = render_jinja_template(
                 conversations=[messages],
                 tools=tools,
                 chat_template=_TODAY + (self._with_tools if tools else self._plain),
                 **{**self._special_tokens, **options},
             )
-        # Whatever a template's own code raises.
+        # A template's code can raise anything.
         except Exception as error:
             raise RowError(
-                f"got a chat template that fails ({type(error).__name__}: {first_line(error)})",
-                "fix data.chat_template or leave the row out",
+                f"the chat template fails ({type(error).__name__}: {first_line(error)})",
+                "fix data.chat_template or remove the row",
             ) from error
         return text, spans[0] if spans else []
 
     def _turn(self, render: Render, messages: Messages, number: int, text: str) -> tuple[int, int]:
-        """From and to which character a turn is the assistant's own."""
+        """Start and end of an assistant turn in the text, in characters."""
         said_from, said_to = said_at(render, messages, number, text)
         start = turn_start(render, messages, number, text, said_from)
         following = messages[number + 1 :]
         bound = said_at(render, messages, number + 1, text)[0] if following else len(text)
-        # What closes a call of a tool stands between its arguments and the end.
+        # A tool call may have closing text between its arguments and the stop token.
         between = r"(?s:.*?)" if messages[number].get("tool_calls") else r"\s*"
-        # Earlier turns may end in another token than the last.
+        # Earlier turns may end with a different token from the last.
         for ends in (self._stops, self._specials):
             end = re.compile(f"{between}(?:{'|'.join(map(re.escape, ends))})")
             if found := end.match(text, said_to, bound):
@@ -157,8 +158,8 @@ class ChatTemplate:
     def _without_stop(self) -> UserError:
         return UserError(
             "data.chat_template",
-            "got a template by which what the assistant says is trained without a stop token, "
-            f"expected {' or '.join(self._stops)} behind it",
-            "write {{ eos_token }} behind each message of the assistant, and before "
-            "{% endgeneration %} where the template has that",
+            "with this template, assistant messages are trained without a stop token "
+            f"({' or '.join(self._stops)}) after them",
+            "add {{ eos_token }} after each assistant message, and before {% endgeneration %} if "
+            "the template has it",
         )

@@ -1,4 +1,4 @@
-"""From documents to pieces: runs of at most `block_size` tokens that know what is trained."""
+"""From documents to pieces: at most `block_size` tokens, with a mask of the trained ones."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from moray.errors import UserError
 from moray.tokens.chat import ChatTemplate
 from moray.tokens.tokenizer import opening
 
-# What a tokenizer returns takes some fifty times the room of the text, a hundred with offsets.
+# A tokenizer's output takes about 50 times the memory of the text, 100 times with offsets.
 _CHARACTERS_AT_ONCE = 2**19
 
 
@@ -23,11 +23,11 @@ class Piece:
 
     Attributes:
         tokens: token ids, shape (length,).
-        mask: whether the model is trained to predict the token, shape (length,). The first
-            token never is: nothing in the piece comes before it.
+        mask: whether the model is trained to predict each token, shape (length,). Always False
+            for the first token, which has no context.
         document: number of the document in its split.
-        bytes: UTF-8 bytes of text behind the trained tokens; a stop token stands for none. Not
-            counted, 0, where `Encoder.encode` wasn't asked to.
+        bytes: UTF-8 bytes of text that the trained tokens cover; stop tokens cover none. 0 unless
+            `Encoder.encode` was called with `count_bytes`.
     """
 
     tokens: NDArray[np.integer[Any]]
@@ -38,7 +38,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """A document's tokens, whether each is trained, and the bytes behind each (or None)."""
+    """A document's tokens, whether each is trained, and the bytes each covers (or None)."""
 
     tokens: NDArray[np.integer[Any]]
     mask: NDArray[np.bool_]
@@ -48,9 +48,9 @@ class _Encoded:
 class Encoder:
     """Tokenises documents.
 
-    A text stands between the tokenizer's first and stop tokens. A prompt and its completion are
-    tokenised apart, so that the prompt's tokens are the same when it stands alone. Of a
-    conversation, the chat template says where it begins and stops.
+    A text is placed between the tokenizer's BOS token, if it has one, and its stop token. A prompt
+    and its completion are tokenised separately, so that the prompt's tokens are the same as when
+    it is tokenised alone. For a conversation, the chat template adds these tokens.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Encoder:
         chat: ChatTemplate | None = None,
         stop_token_ids: Sequence[int] = (),
     ) -> None:
-        """Take what tokens depend on.
+        """Configure the encoder.
 
         Args:
-            tokenizer: encodes batches in threads of its own.
-            block_size: tokens in a piece, at most.
-            drop_long: whether longer documents are left out instead of being cut into pieces.
-            chat: for documents that are conversations.
-            stop_token_ids: tokens behind which there is no text.
+            tokenizer: the tokenizer; encodes batches in its own threads.
+            block_size: maximum number of tokens in a piece.
+            drop_long: whether to drop longer documents instead of cutting them into pieces.
+            chat: chat template; required for conversations.
+            stop_token_ids: stop tokens, which cover no bytes of text.
         """
         self.block_size = block_size
         self.dtype = np.dtype("<u2" if len(tokenizer) <= 2**16 else "<u4")
@@ -83,19 +83,22 @@ class Encoder:
     def encode(
         self, documents: list[Document], first_document: int, count_bytes: bool
     ) -> tuple[list[Piece], int]:
-        """The pieces of some documents, and how many documents were dropped for their length.
+        """Tokenise documents and cut them into pieces.
 
         Documents longer than a block are cut into pieces that overlap by one token, so that each
-        token after a document's first is trained in exactly one piece. Pieces in which nothing
-        is trained are left out.
+        token after a document's first is trained in exactly one piece. Pieces without trained
+        tokens are left out.
 
         Args:
             documents: rows of a dataset, all of one format.
             first_document: number of the first one in its split.
-            count_bytes: whether pieces know their bytes, which takes a third more time.
+            count_bytes: whether to count the bytes of each piece, which takes a third more time.
+
+        Returns:
+            The pieces, and the number of documents that were dropped as too long.
 
         Raises:
-            UserError: naming the row that the chat template can't take.
+            UserError: naming the row that the chat template can't render.
         """
         pieces: list[Piece] = []
         dropped = 0
@@ -119,16 +122,16 @@ class Encoder:
             first_document += len(batch)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
-        """A prompt as the model was trained to see it: after the first token of a document."""
+        """A prompt as in training: after the BOS token, if the tokenizer has one."""
         return [*self._opening, *self.tokens_of(prompt)]
 
     def tokens_of(self, text: str) -> list[int]:
-        """The tokens of a text alone."""
+        """The tokens of a text, without special tokens around it."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
     def template(self) -> ChatTemplate:
-        """What conversations are rendered by."""
+        """The chat template that renders conversations."""
         if self._chat is None:
             raise ValueError("conversations need a chat template")
         return self._chat
@@ -150,7 +153,7 @@ class Encoder:
             if count_bytes:
                 sizes = np.zeros(len(tokens), np.int64)
                 ends = [end for _, end in encoding.offsets]
-                # What the tokenizer leaves out at the end belongs to the last token.
+                # Text that the tokenizer leaves out at the end counts for the last token.
                 ends[-1:] = [len(text)] if ends else []
                 sizes[len(before) : -1] = _bytes_behind(text, ends)
             yield _Encoded(tokens, mask, sizes)
@@ -164,7 +167,7 @@ class Encoder:
                 rendered.append(chat.render(document))
             except RowError as error:
                 begins = plain_text(document)[:40]
-                problem = f"{error.problem} in the conversation that begins {begins!r}"
+                problem = f"{error.problem}, in the conversation that begins {begins!r}"
                 raise UserError(f"row {number}", problem, error.remedy) from error
         encodings = self._backend.encode_batch(
             [conversation.text for conversation in rendered], add_special_tokens=False
@@ -205,13 +208,14 @@ def _batches(documents: list[Document]) -> Iterator[list[Document]]:
 
 
 def _bytes_behind(text: str, ends: Any) -> NDArray[np.int64]:
-    """UTF-8 bytes of text behind each token: from where the one before it ends.
+    """UTF-8 bytes of text that each token covers, from the end of the token before it.
 
     Args:
-        text: what was tokenised.
-        ends: the character behind each token, shape (tokens,); several tokens may share one.
+        text: the text that was tokenised.
+        ends: where each token ends, in characters, shape (tokens,); the tokens of one character
+            may share an end.
     """
-    # A character of several tokens counts for the first.
+    # A character that is split into several tokens counts for the first of them.
     reached = np.maximum.accumulate(np.array(ends, np.int64))
     if not text.isascii():
         sizes = np.frombuffer(text.encode("utf-32-le"), "<u4")

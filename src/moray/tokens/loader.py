@@ -1,4 +1,4 @@
-"""A worker's rows of each step: from memory, or streamed by Ray Data. The same rows either way."""
+"""Load a worker's rows of each step from memory, or stream the same rows with Ray Data."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from moray.tokens.windows import WindowReader, window_reader
 
 @dataclass(frozen=True)
 class Shard:
-    """The steps, and the worker whose part of their rows is meant.
+    """A worker's share of the rows of a range of steps.
 
     Attributes:
-        first_step: from 0.
-        num_steps: behind the last step.
-        rank: of the worker.
+        first_step: first step, counted from 0.
+        num_steps: end of the range (exclusive).
+        rank: the worker's rank.
         world_size: number of workers.
     """
 
@@ -33,22 +33,22 @@ class Shard:
 
 
 def from_memory(split: StoredSplit, order: Order, shard: Shard) -> Iterator[Rows]:
-    """A worker's rows of each step, shape (global_batch_size / world_size,)."""
+    """Yield a worker's rows of each step, shape (global_batch_size / world_size,)."""
     for step in range(shard.first_step, shard.num_steps):
         yield split.rows[np.split(order.rows(step), shard.world_size)[shard.rank]]
 
 
 def from_stream(store: Path, rows_url: str, order: Order, shard: Shard) -> Iterator[Rows]:
-    """The same rows, read or made by Ray tasks ahead of the steps that they are for.
+    """Yield the same rows as `from_memory`, read or tokenised by Ray tasks ahead of their steps.
 
-    A task takes a group of windows, and hands over those of its rows that are this worker's. So
-    a resumed stream begins in the middle of a group, without going through what came before.
+    A task reads a group of windows and returns those of its rows that belong to this worker. A
+    resumed stream starts in the middle of a group and reads nothing before it.
 
     Args:
         store: token store, for its manifest.
-        rows_url: folder or URL that the rows are read from.
-        order: of the rows.
-        shard: this worker's.
+        rows_url: folder or URL to read the rows from.
+        order: order of the rows.
+        shard: this worker's shard.
     """
     import ray.data
 
@@ -72,7 +72,7 @@ def from_stream(store: Path, rows_url: str, order: Order, shard: Shard) -> Itera
         yield rows
 
 
-# While one group is consumed the next is made.
+# While one group is consumed, the next one is prepared.
 _TASKS = 2
 _BATCHES_AHEAD = 4
 

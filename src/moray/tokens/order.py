@@ -1,4 +1,4 @@
-"""Which rows make up a step: a pure function of seed and step, whoever asks."""
+"""Which rows make up a step: a pure function of the seed and the step."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,22 +8,21 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-# Windows that are shuffled together. Rows of windows far apart meet, because windows are
-# shuffled before; and what has to be held or fetched for a step is bounded, however large the
-# corpus.
+# Number of windows whose rows are shuffled together. The windows are shuffled first, so rows from
+# distant windows still mix, while the data needed for a step is bounded for any size of corpus.
 _WINDOWS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
 class Group:
-    """Windows that are shuffled together in an epoch, and the part of their rows that is meant.
+    """Windows whose rows are shuffled together in an epoch, and a range of the shuffled rows.
 
     Attributes:
-        windows: the store's numbers of the windows.
-        sizes: rows of each.
-        seed: of the shuffle.
-        low: first of the shuffled rows that is meant.
-        high: behind the last one.
+        windows: numbers of the windows in the store.
+        sizes: number of rows in each window.
+        seed: seed of the shuffle.
+        low: start of the range.
+        high: end of the range (exclusive).
         first_position: position of row `low` in the order's sequence.
     """
 
@@ -35,25 +34,26 @@ class Group:
     first_position: int
 
     def picked(self) -> NDArray[np.int64]:
-        """The rows that are meant, counted through the windows one after another."""
+        """The rows in the range, as indices into the concatenated windows."""
         return _permutation(sum(self.sizes), self.seed)[self.low : self.high]
 
 
 class Order:
     """An endless sequence of shuffled epochs, cut into steps of `global_batch_size` rows.
 
-    An epoch is the store's windows in shuffled order, and in each group of some windows their
-    rows in shuffled order. Step s takes positions s·G to (s+1)·G of the sequence, so that every
-    step is full, a step may reach into the next epoch, and resuming is arithmetic.
+    An epoch shuffles the store's windows, splits them into groups, and shuffles the rows of each
+    group. Step s takes positions s·G to (s+1)·G of the sequence, where G is `global_batch_size`.
+    So every step is full, a step may continue into the next epoch, and a run can resume at any
+    step without replaying earlier ones.
     """
 
     def __init__(self, windows: Sequence[int], global_batch_size: int, seed: int) -> None:
-        """Take what the order is a function of.
+        """Define the order.
 
         Args:
-            windows: rows of each window of the store.
+            windows: number of rows in each window of the store.
             global_batch_size: rows in a step.
-            seed: of the shuffles.
+            seed: seed of the shuffles.
         """
         self.num_rows = sum(windows)
         self.global_batch_size = global_batch_size
@@ -63,7 +63,7 @@ class Order:
         self._layout = lru_cache(maxsize=2)(self._lay_out)
 
     def num_steps(self, num_epochs: float) -> int:
-        """Steps that see each row `num_epochs` times, rounded up."""
+        """Number of steps that see each row `num_epochs` times, rounded up."""
         return math.ceil(num_epochs * self.num_rows / self.global_batch_size)
 
     def rows(self, step: int) -> NDArray[np.int64]:
@@ -73,7 +73,7 @@ class Order:
         return np.concatenate([self._rows_of(group) for group in groups])
 
     def groups(self, first_position: int, end_position: int) -> Iterator[Group]:
-        """What lies between two positions of the sequence, group by group."""
+        """Yield the rows between two positions of the sequence, group by group."""
         position = first_position
         while position < end_position:
             epoch, within = divmod(position, self.num_rows)
@@ -85,7 +85,7 @@ class Order:
             yield Group(
                 windows=tuple(members[number].tolist()),
                 sizes=tuple(self._sizes[members[number]].tolist()),
-                # Not 0, which wouldn't count: windows are shuffled by (seed, epoch).
+                # From 1: NumPy ignores a trailing 0, and (seed, epoch) already shuffles windows.
                 seed=(self.seed, epoch, number + 1),
                 low=position - start,
                 high=high,
@@ -101,8 +101,8 @@ class Order:
         return (np.repeat(firsts, group.sizes) + within)[group.picked()]
 
     def _lay_out(self, epoch: int) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        """The windows of each group of an epoch, and where in the epoch each group starts."""
-        # A window without rows would make a group that no position lies in.
+        """The windows of each group of an epoch, and where each group starts in the epoch."""
+        # Windows without rows could make an empty group, which contains no position.
         windows = np.flatnonzero(self._sizes)
         shuffled = np.random.default_rng([self.seed, epoch]).permutation(windows)
         cuts = range(_WINDOWS_AT_ONCE, len(shuffled), _WINDOWS_AT_ONCE)
@@ -111,7 +111,7 @@ class Order:
         return members, np.cumsum(sizes) - sizes
 
 
-# A step can straddle two groups; without the cache each step would shuffle anew.
+# A step can span two groups. Without the cache, each step would shuffle its groups again.
 @lru_cache(maxsize=2)
 def _permutation(num_rows: int, seed: tuple[int, ...]) -> NDArray[np.int64]:
     return np.random.default_rng(seed).permutation(num_rows)

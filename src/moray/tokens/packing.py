@@ -5,17 +5,17 @@ from collections.abc import Sequence
 
 
 def pack(lengths: Sequence[int], block_size: int) -> list[list[int]]:
-    """Put pieces into as few rows as best fit finds, longest first, each into the fullest row.
+    """Pack pieces into rows, longest first, each into the fullest row that has room for it.
 
     Source: Johnson, "Near-optimal bin packing algorithms", 1973 (best-fit decreasing: at most
     11/9 of the optimum).
 
     Args:
-        lengths: tokens of each piece, at most `block_size`.
+        lengths: number of tokens in each piece, at most `block_size`.
         block_size: tokens in a row.
 
     Returns:
-        For each row the indices of its pieces.
+        The indices of the pieces in each row.
     """
     rows: list[list[int]] = []
     rows_with: dict[int, list[int]] = {}  # free space -> rows

@@ -1,4 +1,4 @@
-"""Documents as the model sees them, with what is trained marked."""
+"""Documents as the model sees them, with the trained tokens marked."""
 
 from typing import Any
 
@@ -9,14 +9,15 @@ from transformers import PreTrainedTokenizerFast
 from moray.tokens.rows import Packed, Rows, Segment, is_trained
 
 _OPEN, _CLOSE = "⟦", "⟧"
-# Tokens of a document that are shown: a page or two.
+# Maximum number of tokens shown of a document: a page or two.
 _SHOWN_TOKENS = 1024
 
 
 def preview(window: Packed, tokenizer: PreTrainedTokenizerFast, num_documents: int) -> str:
-    """The beginnings of a window's first documents, decoded.
+    """Decode the beginnings of a window's first documents.
 
-    ⟦ and ⟧ stand around trained tokens. What isn't shown of a long document is counted.
+    Trained tokens are enclosed in ⟦ and ⟧. For a long document, the number of tokens that aren't
+    shown is given.
     """
     documents = window.segments[:, Segment.DOCUMENT]
     lines: list[str] = []
@@ -54,7 +55,7 @@ def _marked(rows: Rows, part: slice, tokenizer: PreTrainedTokenizerFast) -> str:
     for column in range(len(tokens) + 1):
         changed = trained[column] != trained[column + 1]
         if changed or column == len(tokens):
-            # Decoded from the start: tokenizers write some tokens otherwise at the front.
+            # Decoded from the start: some tokens decode differently at the start of a text.
             before = tokenizer.decode(tokens[:column], skip_special_tokens=False)
             text += before[reached:]
             reached = len(before)

@@ -1,4 +1,4 @@
-"""How a store's tokens are made: a tokenizer's folder and the keys of the config."""
+"""Build the encoder of a token store from a tokenizer and keys of the config."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +11,11 @@ from moray.tokens.tokenizer import load_tokenizer, stop_token_ids
 
 
 def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
-    """The encoder of a run's documents.
+    """Make the encoder for a run's documents.
 
     Args:
         folder: Hugging Face folder with the tokenizer.
-        cfg: format of the dataset, and the keys of the `data` section that tokens depend on.
+        cfg: the dataset's format, and the keys of the `data` section that affect the tokens.
     """
     tokenizer = load_tokenizer(folder)
     stops = stop_token_ids(tokenizer, folder)

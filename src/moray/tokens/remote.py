@@ -1,4 +1,4 @@
-"""A copy of a token store in an object store, for workers to stream from."""
+"""Copy a token store to an object store, from which workers stream it."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from moray.provenance.manifest import MANIFEST
 
 
 def copy_to(store: Path, url: str) -> str:
-    """Copy a store's files below a URL, the manifest last, unless they are there already.
+    """Copy a store's files to a URL, the manifest last, unless the same store is there already.
 
     Returns:
         The copy's URL.
@@ -31,11 +31,11 @@ def copy_to(store: Path, url: str) -> str:
             if file.name != MANIFEST:
                 files.put_file(str(file), f"{path}/{file.name}")
         files.pipe_file(f"{path}/{MANIFEST}", manifest)
-    # Each file system has exceptions of its own.
+    # Each file system has its own exceptions.
     except Exception as error:
         raise UserError(
             "data.stream_from",
-            f"got {url}, which can't be written ({first_line(error)})",
+            f"can't write to {url} ({first_line(error)})",
             "check the URL, the network and your credentials",
         ) from error
     return copy

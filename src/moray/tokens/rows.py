@@ -1,8 +1,8 @@
-"""Rows: pieces of documents, side by side or alone, in the form in which they lie on disk.
+"""Rows: one or more pieces of documents, in the format that is stored on disk.
 
-A row is a record of `block_size` tokens and as many flags, so that it is read in one go. Flags
-say whether a token is trained, and whether it is the first of its piece; the rest of a row is
-padding, which in packed rows has a first token as pieces do.
+A row is a record of `block_size` tokens and `block_size` flags, so that one read fetches both. The
+flags mark the trained tokens and the first token of each piece. The rest of a row is padding,
+whose first token is marked too in packed rows.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ FIRST = 2
 
 
 class Segment(IntEnum):
-    """Columns of a segments array: a piece's offset in the flattened rows, its tokens, the number
-    of its document, and UTF-8 bytes behind its trained tokens.
+    """Columns of a segments array: a piece's offset in the flattened rows, its number of tokens,
+    the number of its document, and the UTF-8 bytes that its trained tokens cover.
     """
 
     START = 0
@@ -35,12 +35,12 @@ class Segment(IntEnum):
 
 @dataclass(frozen=True)
 class Packed:
-    """Pieces as rows.
+    """Pieces packed into rows.
 
     Attributes:
         rows: shape (rows,).
-        segments: shape (pieces, 4), by `Segment`; sorted by offset.
-        dropped: documents left out for their length.
+        segments: shape (pieces, 4), columns as in `Segment`; sorted by offset.
+        dropped: number of documents dropped as too long.
     """
 
     rows: Rows
@@ -49,19 +49,19 @@ class Packed:
 
 
 def row_type(block_size: int, token_type: np.dtype[Any]) -> np.dtype[Any]:
-    """The type of a row's record."""
+    """The NumPy type of a row."""
     return np.dtype([("tokens", token_type, (block_size,)), ("flags", "u1", (block_size,))])
 
 
 def pack_rows(
     pieces: list[Piece], block_size: int, token_type: np.dtype[Any], packing: bool = True
 ) -> Packed:
-    """Put pieces into rows: as few as best fit finds, or one for each piece.
+    """Put pieces into rows: packed by best fit, or one row for each piece.
 
     Args:
-        pieces: of at most `block_size` tokens.
+        pieces: pieces of at most `block_size` tokens.
         block_size: tokens in a row.
-        token_type: of a token id.
+        token_type: type of a token id.
         packing: whether pieces share rows.
     """
     lengths = [len(piece.tokens) for piece in pieces]
@@ -81,7 +81,7 @@ def pack_rows(
             segments[number] = (start, len(piece.tokens), piece.document, piece.bytes)
             number += 1
             column = end
-        # Without neighbours, positions go on through the padding, as the model's own would.
+        # Without packing, positions continue through the padding, as the model's defaults would.
         if packing and column < block_size:
             flags[row, column] = FIRST
     return Packed(rows, segments)

@@ -1,4 +1,4 @@
-"""The sample that stands for a whole split when only part of it is scored."""
+"""The sample of a split that is scored instead of all of it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 def sample(total: int, count: int) -> NDArray[np.int64]:
     """Draw numbers below `total` without replacement.
 
-    The seed is fixed, so that every evaluation, every run and any number of workers score the
-    same sample. A smaller sample is part of a larger one.
+    The seed is fixed, so that every evaluation, run and number of workers scores the same sample.
+    A smaller sample is a subset of a larger one.
 
     Args:
         total: size of the population.
-        count: size of the sample; all numbers if there are no more.
+        count: size of the sample; if it exceeds `total`, all numbers are returned.
 
     Returns:
         Ascending numbers, shape (min(count, total),).

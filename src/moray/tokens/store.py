@@ -1,13 +1,13 @@
 """The packed tokens of a split on disk, mapped into memory.
 
-A split is two files of little-endian numbers:
+A split consists of two files of little-endian numbers:
 
 - `{split}.rows`: records of tokens (uint16 or uint32) and flags (uint8), see `rows`;
-- `{split}.segments`: where documents lie, shape (segments, 4), int64, see `rows.Segment`.
+- `{split}.segments`: the positions of documents, shape (segments, 4), int64, see `rows.Segment`.
 
-Rows come in windows: those of a window hold the documents of a row group of the dataset. The
-manifest has the rows of each. Where the rows of train are made on the fly, what they are made
-from lies in their place: documents and tokenizer.
+Rows are grouped into windows: a window contains the documents of one row group of the dataset.
+The manifest lists the number of rows in each window. If the train split is tokenised on the fly,
+the store has its documents and the tokenizer instead of its rows.
 """
 
 from pathlib import Path
@@ -25,12 +25,12 @@ TOKENIZER = "tokenizer"
 
 
 class StoredSplit:
-    """A split of a store, read-only and mapped: opening it costs no memory.
+    """A split of a store, read-only and memory-mapped: opening it takes no memory.
 
     Attributes:
         rows: shape (rows,), see `rows`.
         segments: shape (segments, 4), see `rows.Segment`.
-        windows: rows of each window.
+        windows: number of rows in each window.
     """
 
     def __init__(self, folder: Path, split: str) -> None:
@@ -48,16 +48,16 @@ class StoredSplit:
 
 
 class SplitWriter:
-    """Appends windows to a split and counts what they hold."""
+    """Appends windows to a split and counts their contents."""
 
     def __init__(self, folder: Path, split: str, block_size: int, keep_rows: bool = True) -> None:
         """Open a split's files.
 
         Args:
-            folder: of the store.
-            split: its name.
+            folder: the store's folder.
+            split: the split's name.
             block_size: tokens in a row.
-            keep_rows: whether rows are written down; else they are only counted.
+            keep_rows: whether to write rows; if False, they are only counted.
         """
         self.block_size = block_size
         self._files: dict[str, BinaryIO] = {}
@@ -83,7 +83,7 @@ class SplitWriter:
         if self._files:
             segments = window.segments.astype("<i8")
             segments[:, Segment.START] += self._rows * self.block_size
-            # Through the buffers, not as bytes: a copy of a window can be large.
+            # Written from the buffers: `tobytes` would copy the window, which can be large.
             self._files["rows"].write(window.rows.view("u1").data)
             self._files["segments"].write(segments.data)
         self._windows.append(len(window.rows))

@@ -1,4 +1,4 @@
-"""The tokenizer of a model, as training takes it: fast, whole documents, with a stop token."""
+"""Load a model's tokenizer for training: fast, without truncation, with a stop token."""
 
 from pathlib import Path
 
@@ -8,41 +8,43 @@ from moray.errors import UserError, first_line
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a Hugging Face folder; it neither truncates nor pads.
+    """Load the tokenizer of a Hugging Face folder, with truncation and padding off.
 
     Raises:
-        UserError: if it is no fast tokenizer, or has no stop token to train.
+        UserError: if it can't be loaded, isn't a fast tokenizer, or has no stop token.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # tokenizers raises bare ones
+    except Exception as error:  # tokenizers raises bare exceptions
         raise UserError(
             str(folder),
-            f"got no tokenizer that can be read ({first_line(error)})",
+            f"can't load the tokenizer ({first_line(error)})",
             "check its tokenizer.json",
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UserError(
-            str(folder), "got a slow tokenizer, expected a tokenizer.json", "convert the tokenizer"
+            str(folder),
+            "got a slow tokenizer, expected a fast one with a tokenizer.json",
+            "convert it to a fast tokenizer",
         )
     if tokenizer.eos_token_id is None:
         raise UserError(
             str(folder),
-            "got a tokenizer without eos_token, expected a stop token to train",
-            "name it in tokenizer_config.json",
+            "the tokenizer has no eos_token, so there is no stop token to train",
+            "set eos_token in tokenizer_config.json",
         )
-    # A tokenizer.json can bring both along; documents would be cut, and padding trained.
+    # A tokenizer.json can turn both on: documents would be cut, and padding trained.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     return tokenizer
 
 
 def stop_token_ids(tokenizer: PreTrainedTokenizerFast, folder: Path) -> list[int]:
-    """The tokens at which generation stops: the tokenizer's, and those of the model's folder.
+    """The tokens that stop generation: the tokenizer's, and those in `generation_config.json`.
 
-    Chat models often have several: one at the end of a turn, one at the end of the text.
+    Chat models often have several: one ends a turn, another the text.
     """
     stops = [tokenizer.eos_token_id]
     if (folder / "generation_config.json").is_file():
@@ -52,5 +54,5 @@ def stop_token_ids(tokenizer: PreTrainedTokenizerFast, folder: Path) -> list[int
 
 
 def opening(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """The token that a document begins with, if the tokenizer has one."""
+    """The BOS token, which begins each document, as a list; empty if the tokenizer has none."""
     return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]

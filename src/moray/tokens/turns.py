@@ -1,8 +1,9 @@
-"""Where in a rendered conversation each message stands, found by changing it.
+"""Find where each message is in a rendered conversation, by changing it.
 
-A template is a program: which characters a message became can only be asked of it. So a message
-is rendered again with something else in its place, and what changes in the text is what it became.
-Comparing prefixes alone would not do: many templates write earlier turns otherwise than the last.
+A template is a program, so the position of a message in its output can't be read off the template.
+Instead, the conversation is rendered again with another text in place of the message; the part of
+the output that changes is the message. Comparing the renderings of prefixes wouldn't be enough:
+many templates render earlier turns differently from the last.
 """
 
 import copy
@@ -15,37 +16,36 @@ Messages = list[dict[str, Any]]
 Render = Callable[..., str]
 """Takes messages, and whether to add the prompt for the assistant's next turn."""
 
-# Letters and digits alone, which no template changes.
+# Only letters and digits, which no template changes.
 STAND_IN = "5zQmorayStandsInHere5zQ"
 
-_MARK = "mark what the assistant says with {% generation %} in data.chat_template"
+_MARK = "mark the assistant's turns with {% generation %} in data.chat_template"
 
 
 def said_at(render: Render, messages: Messages, number: int, text: str) -> tuple[int, int]:
-    """From and to which character the text says what a message says.
+    """Find the start and end, in characters, of a message's content in the rendered text.
 
-    Of a tool's call, these are the arguments: its name may be said again by the answer. Of the last
-    turn, reasoning is a part.
+    For a tool call, only the arguments count, because the tool's answer may repeat the name. In
+    the last turn, reasoning is part of the content.
 
     Args:
         render: the template.
-        messages: of the conversation.
-        number: of the message.
-        text: what the template makes of the messages.
+        messages: the messages of the conversation.
+        number: index of the message.
+        text: the rendered conversation.
 
     Raises:
-        RowError: if the template leaves it out.
+        RowError: if the template leaves the message out.
     """
     starts, ends = [], []
     for part, other in _others(messages, number):
         changed = render(other)
         if STAND_IN not in changed:
             raise RowError(
-                f"got a chat template that leaves out the {part} of message {number + 1}, "
-                "expected all that is said",
-                "give a data.chat_template that renders it, or remove it from the row",
+                f"the chat template leaves out the {part} of message {number + 1}",
+                "set a data.chat_template that renders it, or remove it from the row",
             )
-        # What is said may begin or end as its stand-in does.
+        # The content may begin or end with the same characters as its stand-in.
         start = _common(text, changed.partition(STAND_IN)[0])
         starts.append(start)
         ends.append(len(text) - _common(text[start:][::-1], changed.rpartition(STAND_IN)[2][::-1]))
@@ -53,20 +53,20 @@ def said_at(render: Render, messages: Messages, number: int, text: str) -> tuple
 
 
 def turn_start(render: Render, messages: Messages, number: int, text: str, latest: int) -> int:
-    """From which character the assistant's turn is its own.
+    """Find where the assistant's part of a turn starts in the rendered text, in characters.
 
-    That is behind the prompt that asks for it, if the text has that; else, where the text changes
-    if the assistant says something else; else behind the messages before it.
+    It starts after the generation prompt, if the text contains it; otherwise, where the text
+    changes if the assistant's message is replaced; otherwise, after the preceding messages.
 
     Args:
         render: the template.
-        messages: of the conversation.
-        number: of the turn's message.
-        text: what the template makes of the messages.
-        latest: what it says begins here.
+        messages: the messages of the conversation.
+        number: index of the turn's message.
+        text: the rendered conversation.
+        latest: where the message's content starts, an upper bound.
 
     Raises:
-        RowError: if it can't be told.
+        RowError: if the start can't be determined.
     """
     before = _or_none(render, messages[:number])
     prompt = _or_none(render, messages[:number], add_generation_prompt=True)
@@ -79,13 +79,11 @@ def turn_start(render: Render, messages: Messages, number: int, text: str, lates
         return min(latest, _common(text, changed.partition(STAND_IN)[0]))
     if before and text.startswith(before) and len(before) <= latest:
         return len(before)
-    raise RowError(
-        f"got a chat template that doesn't show where message {number + 1} begins", _MARK
-    )
+    raise RowError(f"can't tell where the chat template begins message {number + 1}", _MARK)
 
 
 def _others(messages: Messages, number: int) -> list[tuple[str, Messages]]:
-    """The conversation with something else said in a message, once for each part of it."""
+    """Copies of the conversation, each with one part of a message replaced."""
     message = messages[number]
     others = []
     if message.get("content") or not message.get("tool_calls"):
@@ -93,12 +91,12 @@ def _others(messages: Messages, number: int) -> list[tuple[str, Messages]]:
         other[number]["content"] = STAND_IN
         others.append(("text", other))
     if message.get("tool_calls"):
-        # All else stays: templates check names and numbers of calls.
+        # Only the arguments change: templates check the names and the number of calls.
         other = copy.deepcopy(messages)
         for call in other[number]["tool_calls"]:
             call["function"]["arguments"] = {STAND_IN: STAND_IN}
         others.append(("tool calls", other))
-    # Templates leave out reasoning that came before the last question: generation would, too.
+    # Templates leave out reasoning from before the last question, as in generation.
     answered = any(after["role"] in ("user", "assistant") for after in messages[number + 1 :])
     if message.get("reasoning_content") and not answered:
         other = copy.deepcopy(messages)
@@ -108,7 +106,7 @@ def _others(messages: Messages, number: int) -> list[tuple[str, Messages]]:
 
 
 def _or_none(render: Render, messages: Messages, **options: Any) -> str | None:
-    """What a template makes of a part of a conversation, which it may refuse."""
+    """Part of a conversation as text; None if the template refuses it."""
     try:
         return render(messages, **options)
     except RowError:
@@ -116,7 +114,7 @@ def _or_none(render: Render, messages: Messages, **options: Any) -> str | None:
 
 
 def _common(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginning."""
+    """Length of the common prefix of two texts."""
     if one.startswith(other):
         return len(other)
     pairs = enumerate(zip(one, other, strict=False))

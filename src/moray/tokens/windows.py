@@ -1,4 +1,4 @@
-"""Windows of a split: the documents of a row group of its dataset, tokenised and packed."""
+"""Windows of a split: the documents of one row group of the dataset, tokenised and packed."""
 
 import json
 import os
@@ -20,12 +20,13 @@ from moray.tokens.recipe import make_encoder
 from moray.tokens.rows import Packed, Rows, pack_rows, row_type
 from moray.tokens.store import ROWS_FROM, TOKENIZER
 
-# Some are packed and written by Python while the tokenizer's own threads are at others, of which
-# each takes a document: with long documents, one window doesn't keep them all busy.
+# Number of windows in progress. Python packs and writes some while the tokenizer's threads work on
+# others. Each of these threads takes one document, so with long documents a single window wouldn't
+# keep all of them busy.
 _AT_ONCE = min(8, max(2, os.cpu_count() or 1))
 
 WindowReader = Callable[[int], Rows]
-"""Gives the rows of a window of the train split."""
+"""Returns the rows of a window of the train split."""
 
 
 def encode_window(
@@ -35,14 +36,14 @@ def encode_window(
     packing: bool,
     count_bytes: bool,
 ) -> Packed:
-    """A window, the same whenever and wherever it is made.
+    """Tokenise and pack a window; deterministic in its arguments.
 
     Args:
-        documents: of a row group.
+        documents: the documents of a row group.
         first_document: number of the first one in its split.
-        encoder: tokenises.
+        encoder: tokenises the documents.
         packing: whether documents share rows.
-        count_bytes: whether segments know their bytes.
+        count_bytes: whether to count the bytes of each segment.
 
     Raises:
         UserError: naming the row that can't be encoded.
@@ -55,7 +56,7 @@ def encode_window(
 def encode_windows(
     file: Path, encoder: Encoder, packing: bool, count_bytes: bool
 ) -> Iterator[Packed]:
-    """All windows of a split in order, a few of them in memory at a time; see `encode_window`.
+    """Yield all windows of a split in order, a few in memory at a time; see `encode_window`.
 
     Raises:
         UserError: naming the file and the row that can't be encoded.
@@ -78,11 +79,11 @@ def encode_windows(
 
 
 def window_reader(store: Path, rows_url: str) -> WindowReader:
-    """What gives the rows of a window, from any process that reaches the store.
+    """Return a function that reads a window's rows in any process with access to the store.
 
     Args:
         store: token store.
-        rows_url: folder or URL of the store's files, which may be a copy.
+        rows_url: folder or URL of the store's files, or of a copy of them.
     """
     manifest = read_manifest(store)
     if manifest["recipe"]["tokenize"] == "on-the-fly":
@@ -103,10 +104,10 @@ def window_reader(store: Path, rows_url: str) -> WindowReader:
 
 
 def _made_again(store: str, recipe: str, window: int) -> Rows:
-    # The task has reserved one CPU; tokenizers would take them all.
+    # The task has reserved one CPU; by default, tokenizers uses all of them.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     encoder = _encoder(store, recipe)
-    # Rows don't hold the numbers of their documents.
+    # Rows don't contain document numbers, so 0 is as good as any.
     documents = read_group(Path(store, ROWS_FROM), window)
     packing = json.loads(recipe)["packing"]
     return encode_window(documents, 0, encoder, packing, count_bytes=False).rows

@@ -21,7 +21,7 @@ from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import identity_of
 from moray.train.job import Job
-from moray.train.preflight import faults, misfits
+from moray.train.requirements import misfits, unmet_requirements
 from moray.train.supervision.failures import forget, meaning_of
 from moray.train.supervision.lock import sole_driver
 from moray.train.supervision.progress import shown
@@ -55,7 +55,7 @@ def run_training(
     whole, _ = whole_model_and_adapters(start)
     shapes, positions = shapes_in(whole), positions_in(whole / "config.json")
     block_size = read_manifest(tokens)["block_size"]
-    found = faults(run, settings, adapter, ray_settings, shapes, output, work)
+    found = unmet_requirements(run, settings, adapter, ray_settings, shapes, output, work)
     if found := [*misfits(run, block_size, positions, adapter, shapes), *found]:
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""What workers are: where one stands, what they send each other, where Ray is."""
+"""Workers: how they are started, their ranks, and how they communicate."""

@@ -1,4 +1,4 @@
-"""Where Ray is: started on this machine for a run, or a cluster that exists already."""
+"""Connect to Ray: a local Ray started for the run, or an existing cluster."""
 
 import ipaddress
 import os
@@ -18,52 +18,52 @@ from moray.workers.launch import Launch, on_this_machine
 
 _LOCAL = "local"
 
-# Weights don't travel through Ray's object store; the default would reserve a third of memory.
+# Weights don't go through Ray's object store; by default, it would reserve a third of memory.
 _OBJECT_STORE_BYTES = 128 * 2**20
 
 _SECONDS_TO_ANSWER = 10
 
 _ENVIRONMENT = {
-    # The controller polls workers at this interval; a second each at start, end and report.
+    # The interval at which the controller polls workers. The default adds a second to each start,
+    # end and report.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    # Otherwise a worker's prints appear twice.
+    # Otherwise, the output of workers appears twice.
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
 
-# What a local Ray, which nobody drains, needn't start or do: each of Ray's own processes takes a
-# second of a core to start, and a hundredth of one from then on.
+# Features that a local Ray doesn't need, because it is never drained. Each of Ray's own processes
+# takes a second of CPU time to start, and 1 % of a core from then on.
 _LOCAL_ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    # Processes started ahead, of which Ray Train takes none: its own have other variables.
+    # Prestarted workers, which Ray Train can't use because its workers set other variables.
     "RAY_prestart_worker_first_driver": "0",
 }
 
 
 def check_cores(settings: Ray, path: str, batch_size: int | None = None) -> None:
-    """Compare what local workers need with this machine, before anything is started.
+    """Check that this machine has the CPUs that local workers need.
 
     Raises:
-        UserError: if they need more CPUs or GPUs than there are.
+        UserError: if it hasn't.
     """
     if settings.address == _LOCAL:
         layout = lay_out_here(settings, batch_size)
-        check_gpus(layout, len(machine.gpus()), path)
         wanted = {"CPU": settings.resources_per_worker.get("CPU", 0)}
         _check(wanted, layout.num_workers, {"CPU": machine.cores()}, path, "this machine")
 
 
 @contextmanager
 def connected(launch: Launch) -> Iterator[Layout]:
-    """Connect to Ray for the body; a local Ray is started before and ended after it.
+    """Connect to Ray for the body; a local Ray is started before it and stopped after it.
 
     Yields:
-        How many workers there are, and whether each gets a GPU.
+        The number of workers, and whether each gets a GPU.
 
     Raises:
-        UserError: if the workers need more than there is, Ray's token can't be kept private, or
-            no Ray is at the address.
+        UserError: if there are too few resources for the workers, Ray's token can't be kept
+            private, or no Ray answers at the address.
     """
     settings, path = launch.ray, launch.path
     check_cores(settings, path, launch.batch_size)
@@ -91,7 +91,7 @@ def _local_ray(launch: Launch, layout: Layout) -> Iterator[None]:
     context = ray.init(
         address=_LOCAL,
         log_to_driver=False,
-        # The workers may hold all cores: tasks then share them with the workers.
+        # The workers may reserve all cores; streaming tasks then share the cores with them.
         num_cpus=machine.cores() + launch.streams,
         num_gpus=layout.num_gpus,
         object_store_memory=_OBJECT_STORE_BYTES * (4 if launch.streams else 1),
@@ -118,7 +118,7 @@ def _cluster(launch: Launch) -> Iterator[None]:
 
 
 def _ray_resources() -> dict[str, float]:
-    """What the Ray that this process is connected to has in all, by name."""
+    """The total resources of the Ray that this process is connected to, by name."""
     import ray
 
     resources: dict[str, float] = ray.cluster_resources()
@@ -126,7 +126,7 @@ def _ray_resources() -> dict[str, float]:
 
 
 def worker_resources(settings: Ray, layout: Layout) -> dict[str, float]:
-    """What Ray reserves for each worker, by name."""
+    """The resources that Ray reserves for each worker, by name."""
     wanted = {"GPU": 1.0} | settings.resources_per_worker
     return {name: share for name, share in wanted.items() if name != "GPU" or layout.use_gpu}
 
@@ -149,42 +149,42 @@ def _check(
         if streams and resource == "CPU" and workers * share + 1 > available >= workers * share:
             raise UserError(
                 f"{path}.num_workers",
-                f"got {workers} workers of {share:g} CPU each with data.loader: stream, expected "
-                f"one CPU beside them for reading, of the {available:g} that {where} has",
+                f"{workers} workers with {share:g} CPU each leave none of the {available:g} CPU "
+                f"that {where} has for reading, and data.loader: stream needs one",
                 "lower num_workers or resources_per_worker.CPU",
             )
         if workers * share > available:
             raise UserError(
                 f"{path}.num_workers",
-                f"got {workers} workers of {share:g} {resource} each, "
-                f"expected at most {available:g} {resource} in all, which is what {where} has",
+                f"{workers} workers with {share:g} {resource} each need {workers * share:g} "
+                f"{resource}, but {where} has {available:g}",
                 f"lower num_workers or resources_per_worker.{resource}",
             )
 
 
 def _check_authentication(settings: Ray, path: str) -> None:
-    """Refuse a cluster that anyone on the network could send code to."""
+    """Refuse a cluster to which anyone on the network could send code."""
     if settings.endpoint is None or os.environ.get("RAY_AUTH_MODE") == "token":
         return
     address = settings.address
     try:
-        # A name can stand for several, of which Ray takes one.
+        # A name can have several addresses, and Ray uses one of them.
         hosts = {str(address[0]) for *_, address in socket.getaddrinfo(*settings.endpoint)}
     except OSError as error:
         raise UserError(
-            f"{path}.address", f"got {address}, which names no known host", "check the address"
+            f"{path}.address", f"got {address}, whose host is unknown", "check the address"
         ) from error
     if not all(ipaddress.ip_address(host).is_loopback for host in hosts):
         raise UserError(
             f"{path}.address",
-            f"got {address}, a cluster beyond this machine, without RAY_AUTH_MODE=token",
-            "start the cluster with token authentication and set that variable here",
+            f"got {address}, a cluster outside this machine, without RAY_AUTH_MODE=token",
+            "start the cluster with token authentication and set this variable here",
         )
 
 
 @contextmanager
 def _answering(settings: Ray, path: str) -> Iterator[None]:
-    """Say in one line that no Ray is at the address; Ray itself would try for minutes."""
+    """Report in one line if no Ray answers at the address; Ray itself would retry for minutes."""
     try:
         if settings.endpoint:
             _knock(settings.endpoint)
@@ -192,8 +192,8 @@ def _answering(settings: Ray, path: str) -> Iterator[None]:
     except ConnectionError as error:
         raise UserError(
             f"{path}.address",
-            f"got {settings.address}, where no Ray answers",
-            "start one there with `ray start --head`, or set it to local",
+            f"no Ray answers at {settings.address}",
+            "start one there with `ray start --head`, or set the address to local",
         ) from error
 
 
@@ -205,9 +205,10 @@ def _knock(endpoint: tuple[str, int]) -> None:
 
 
 def _keep_token_private() -> None:
-    """Have the token that lets others send code to a local Ray where only its user reads it.
+    """Make sure that only this user can read the token with which to send code to a local Ray.
 
-    Ray writes it to the home folder as any file, which often all users of the machine may read.
+    Ray writes it to the home folder with default permissions, with which all users of the machine
+    can often read it.
     """
     given = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
     if given or os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
@@ -222,13 +223,13 @@ def _keep_token_private() -> None:
     except OSError as error:
         raise UserError(
             str(token),
-            f"got no place for a token that only you can read ({error.strerror})",
-            "make the file yours and its folder writable, or set RAY_AUTH_TOKEN",
+            f"can't write a token that only you can read ({error.strerror})",
+            "make sure that you own the file and can write to its folder, or set RAY_AUTH_TOKEN",
         ) from error
 
 
 def _write_token(path: Path) -> None:
-    # Whole or not at all, because other runs start at the same time; theirs stays.
+    # Written atomically, because other runs may start at the same time; an existing token is kept.
     with tempfile.NamedTemporaryFile("w", dir=path.parent) as file, suppress(FileExistsError):
         file.write(secrets.token_hex(32))
         file.flush()

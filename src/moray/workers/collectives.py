@@ -1,4 +1,4 @@
-"""What workers send each other, whatever the strategy; with one process, nothing."""
+"""Collectives of the workers, for all strategies; with one process, no communication."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -12,21 +12,22 @@ Value = TypeVar("Value")
 
 
 def sum_over_workers(value: Tensor) -> Tensor:
-    """The sum of all workers' values, in place."""
+    """Sum a tensor over all workers, in place."""
     if dist.is_initialized():
         dist.all_reduce(value)
     return value
 
 
 def together(make: Callable[[], Value], group: dist.ProcessGroup | None = None) -> Value:
-    """What `make` gives on each worker, once it has on all of them.
+    """Call `make` on all workers; returns this worker's result once all have succeeded.
 
     Args:
         make: called on each worker.
-        group: of the workers; the default one unless given.
+        group: process group; None for the default group.
 
     Raises:
-        UserError: on all workers, if it did on any: else the others would wait for ever.
+        UserError: on all workers, if `make` raised it on any of them. Otherwise, the others would
+            wait forever.
     """
     value: list[Value] = []
     fault: tuple[str, ...] | None = None
@@ -40,7 +41,7 @@ def together(make: Callable[[], Value], group: dist.ProcessGroup | None = None) 
 
 
 def gathered(value: Value, group: dist.ProcessGroup | None = None) -> list[Value]:
-    """Each worker's value, by rank, on all of them."""
+    """Gather the values of all workers on each of them, by rank."""
     if not dist.is_initialized():
         return [value]
     values: list[Any] = [None] * dist.get_world_size()
@@ -49,20 +50,20 @@ def gathered(value: Value, group: dist.ProcessGroup | None = None) -> list[Value
 
 
 def from_any_worker(make: Callable[[], Value | None]) -> Value | None:
-    """What `make` gives on the first worker where it isn't None, on all of them.
+    """Call `make` on all workers; returns the first result that isn't None, on all of them.
 
     Raises:
-        UserError: on all workers, if it did on any.
+        UserError: on all workers, if `make` raised it on any of them.
     """
     values = gathered(together(make))
     return next((value for value in values if value is not None), None)
 
 
 def from_first_worker(make: Callable[[], Value]) -> Value:
-    """What `make` gives on the first worker, on all of them.
+    """Call `make` on the first worker; returns its result on all of them.
 
     Raises:
-        UserError: on all workers, if it did on the first.
+        UserError: on all workers, if `make` raised it on the first.
     """
     if not dist.is_initialized():
         return make()

@@ -1,4 +1,4 @@
-"""What runs in each worker: an entry point, ended by the first fault of any worker."""
+"""Run an entry point in a worker, until it ends or any worker records a fault."""
 
 import threading
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from moray.workers.worker import Worker
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
-# A function of a module, so that it can be named in another process.
+# A module-level function, so that it can be pickled by name.
 EntryPoint = Callable[[Argument, Worker], Result]
 
 _POLL_SECONDS = 0.2
@@ -23,23 +23,23 @@ _POLL_SECONDS = 0.2
 def run_entry_point(
     entry_point: EntryPoint[Argument, Result], argument: Argument, worker: Worker, folder: Path
 ) -> list[Result] | None:
-    """Run an entry point in this worker, and collect what it returned in all of them.
+    """Run an entry point in this worker, and gather the results of all workers.
 
-    It runs in a thread of its own, because a thread that waits in a collective for a worker that
-    has failed can't be ended.
+    The entry point runs in its own thread, because a thread that waits in a collective for a failed
+    worker can't be stopped.
 
     Args:
         entry_point: called with the argument and this worker.
         argument: the same in all workers.
-        worker: this one.
-        folder: shared by all workers and the driver: the first fault and the output go there.
+        worker: this worker.
+        folder: folder shared by all workers and the driver, for the output and the first fault.
 
     Returns:
-        The results by rank; None if any worker had a fault, which is in the folder then. A fault
-        is not raised, because launchers start workers again that raise.
+        The results by rank; None if any worker had a fault, which is then in the folder. A fault
+        isn't raised, because launchers restart workers that raise.
 
     Raises:
-        Exception: what the entry point raised in this worker, other than a `UserError`.
+        Exception: any exception of the entry point in this worker other than a `UserError`.
     """
     redirect_output(folder, worker.rank)
     first_fault = FirstFault(folder)
@@ -59,7 +59,7 @@ def run_entry_point(
     while thread.is_alive() and not first_fault.found():
         thread.join(_POLL_SECONDS)
     if first_fault.found():
-        # Errors that follow from it, such as a lost connection, say less.
+        # Errors that result from it, such as a lost connection, are less informative.
         return None
     if errors:
         raise errors[0]

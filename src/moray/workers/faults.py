@@ -1,7 +1,7 @@
-"""The first fault of any worker, where all workers and the driver see it.
+"""The first fault of any worker, visible to all workers and the driver.
 
-A worker that waits for the others in a collective can't be sent anything through the process
-group. So the fault is a file, in a folder that all of them reach.
+A worker that is waiting in a collective can't receive messages through the process group. So the
+fault is written to a file, in a folder that all of them can access.
 """
 
 import json
@@ -21,11 +21,11 @@ class FirstFault:
         self._file = folder / "fault.json"
 
     def record(self, error: UserError) -> None:
-        """Publish a fault, unless there is one."""
+        """Record a fault, unless there is one already."""
         written = self._file.with_name(f"{self._file.name}.tmp-{uuid.uuid4().hex[:8]}")
         written.write_text(json.dumps(error.args))
         try:
-            # Whole or not at all, and never in place of an earlier one.
+            # Atomic, and never replaces an earlier fault.
             with suppress(FileExistsError):
                 os.link(written, self._file)
         finally:
@@ -36,5 +36,5 @@ class FirstFault:
         return UserError(*json.loads(self._file.read_text())) if self._file.exists() else None
 
     def clear(self) -> None:
-        """Remove the fault of an earlier start."""
+        """Remove the fault of an earlier attempt."""
         self._file.unlink(missing_ok=True)

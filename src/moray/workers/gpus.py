@@ -1,7 +1,7 @@
-"""GPUs of this machine, held by one run at a time.
+"""Reserve GPUs of this machine, so that each is used by one run at a time.
 
-Snakemake counts how many GPUs its jobs take, and not which; and two workflows don't know each
-other. So a run holds a lock of the kernel for each GPU, and sees no other.
+Snakemake counts the GPUs of its jobs but doesn't assign them, and two workflows don't know about
+each other. So a run holds a file lock for each of its GPUs, and hides all others from itself.
 """
 
 import fcntl
@@ -22,13 +22,14 @@ _POLL_SECONDS = 1.0
 
 @contextmanager
 def reserved_gpus(count: int, folder: Path | None = None) -> Iterator[list[str]]:
-    """Hold some of this machine's GPUs for the body; this process and its children see no others.
+    """Reserve GPUs for the body; this process and its children see no others.
 
-    Waits for GPUs that other runs hold.
+    Waits until enough GPUs are free.
 
     Args:
-        count: how many; 0 hides all of them.
-        folder: of the locks; one that all runs of this user on this machine share unless given.
+        count: number of GPUs; 0 hides all of them.
+        folder: folder of the locks; by default, one that all runs of this user on this machine
+            share.
     """
     folder = folder or Path(tempfile.gettempdir(), f"moray-gpus-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -54,18 +55,18 @@ def _hold(names: list[str], count: int, folder: Path, locks: ExitStack) -> list[
                 if len(held) < count and (lock := _lock(folder / name)):
                     mine.enter_context(lock)
                     held.append(name)
-            # All or none: two runs that each hold what the other waits for would wait for ever.
+            # All or none: two runs that each hold a GPU the other needs would wait forever.
             if len(held) == count:
                 locks.push(mine.pop_all())
                 return held
         if not waiting:
-            say(f"waiting for {count} GPUs, some of which other runs hold")
+            say(f"waiting for {count} GPUs: other runs are using some of them")
             waiting = True
         time.sleep(_POLL_SECONDS)
 
 
 def _lock(file: Path) -> IO[str] | None:
-    """The file, locked until it is closed; None if another process has locked it."""
+    """Open and lock a file until it is closed; None if another process has locked it."""
     stream = file.open("a")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

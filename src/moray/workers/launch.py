@@ -1,4 +1,4 @@
-"""Where and how workers are started, whoever starts them."""
+"""How and where to start workers, for all launchers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,22 +14,22 @@ from moray.workers.gpus import reserved_gpus
 
 
 class WorkersFailedError(Exception):
-    """Workers failed more often than the config allows; the text is of the last failure."""
+    """Workers failed more often than the config allows; the message is the last failure."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Where and how workers are started.
+    """How and where to start workers.
 
     Attributes:
         ray: the `ray` section of the config.
-        path: of that section, for errors.
-        folder: shared by all workers; their first fault and their output go there.
-        launcher: who starts them.
+        path: config path of that section, for errors.
+        folder: folder shared by all workers, for their output and their first fault.
+        launcher: what starts the workers.
         timeout: seconds after which a collective fails.
-        batch_size: rows that the workers must divide evenly; None if any number will do.
-        streams: whether Ray Data feeds the workers, whose tasks need a CPU beside them.
-        in_process: whether a single worker on this machine runs in this process.
+        batch_size: rows that the number of workers must divide; None for no such limit.
+        streams: whether the workers read from Ray Data, whose tasks need another CPU.
+        in_process: whether to run a single worker on this machine in this process.
     """
 
     ray: Ray
@@ -44,10 +44,10 @@ class Launch:
 
 @contextmanager
 def on_this_machine(launch: Launch) -> Iterator[Layout]:
-    """The layout of workers on this machine, whose GPUs are held for the body.
+    """Lay out workers on this machine, and reserve their GPUs for the body.
 
     Raises:
-        UserError: if the workers need more than there is.
+        UserError: if the workers need more than this machine has.
     """
     layout = lay_out_here(launch.ray, launch.batch_size)
     check_gpus(layout, len(machine.gpus()), launch.path)

@@ -1,4 +1,4 @@
-"""Recognising that memory ran out, and using less of it."""
+"""Recognise out-of-memory errors, and retry with less memory."""
 
 import errno
 from collections.abc import Callable, Sequence
@@ -9,13 +9,13 @@ import torch
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# How PyTorch's allocators on a CPU say it; on a GPU they have an exception.
+# Messages of PyTorch's CPU allocators; the GPU allocator raises an exception of its own type.
 _MESSAGES = ("can't allocate memory", "not enough memory", "std::bad_alloc")
 _A_FEW_MEGABYTES = 8 * 2**20
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory, of the machine or of a GPU, ran out."""
+    """Whether an error was caused by a lack of memory, of the machine or of a GPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     if isinstance(error, OSError):
@@ -26,7 +26,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def _memory_is_left() -> bool:
-    """Whether a few megabytes can be had; oneDNN, for one, doesn't say what it lacks."""
+    """Whether a few megabytes can be allocated; some errors, as oneDNN's, don't mention memory."""
     try:
         bytearray(_A_FEW_MEGABYTES)
     except MemoryError:
@@ -37,11 +37,11 @@ def _memory_is_left() -> bool:
 def in_parts_that_fit(
     function: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item]
 ) -> list[Result]:
-    """Call a function on items, on half of them at a time where memory runs out.
+    """Call a function on items; if memory runs out, call it on each half of them instead.
 
     Args:
-        function: of any number of items.
-        items: one or more.
+        function: function of any number of items.
+        items: one or more items.
 
     Returns:
         The results of all calls, in the order of the items.
@@ -54,7 +54,7 @@ def in_parts_that_fit(
     except Exception as error:
         if len(items) == 1 or not is_out_of_memory(error):
             raise
-    # After the handler, because the error holds on to what the failed call has allocated.
+    # After the handler, because the error keeps the memory of the failed call alive.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     middle = len(items) // 2

@@ -1,4 +1,4 @@
-"""What workers print, brought into the log of the stage that started them."""
+"""Copy the output of workers to the log of the stage that started them."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ _POLL_SECONDS = 0.5
 
 
 def redirect_output(folder: Path, rank: int) -> None:
-    """Send standard output and error of this process, of C code too, into a file of its rank."""
+    """Redirect this process's standard output and error, also of C code, to its rank's file."""
     sys.stdout.flush()
     sys.stderr.flush()
     with (folder / f"{_PREFIX}{rank}.txt").open("a") as file:
@@ -22,7 +22,7 @@ def redirect_output(folder: Path, rank: int) -> None:
 
 @contextmanager
 def followed_output(folder: Path) -> Iterator[None]:
-    """During the body, copy what workers print to standard error, each line with its rank."""
+    """While the body runs, copy the workers' output to standard error, each line with its rank."""
     for file in folder.glob(f"{_PREFIX}*.txt"):
         file.unlink()
     copied: dict[Path, int] = {}
@@ -48,7 +48,7 @@ def _copy(folder: Path, copied: dict[Path, int], last: bool = False) -> None:
             stream.seek(copied.get(file, 0))
             lines = stream.read().splitlines(keepends=True)
         if lines and not lines[-1].endswith(b"\n") and not last:
-            # The rest of the line is still to come.
+            # The line isn't complete yet.
             lines.pop()
         copied[file] = copied.get(file, 0) + sum(map(len, lines))
         rank = file.stem.removeprefix(_PREFIX)

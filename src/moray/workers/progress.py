@@ -1,4 +1,4 @@
-"""How far workers are with a known number of batches, for whoever started them."""
+"""Report the progress of workers through a known number of batches."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ class BatchCounter:
     """Counts the batches that a worker has done."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        """Count in a file of a folder, a byte a batch."""
+        """Count in a file of the folder, one byte per batch."""
         self._file = folder / f"{_PREFIX}{rank}"
 
     def add(self) -> None:
@@ -26,7 +26,7 @@ class BatchCounter:
 
 @contextmanager
 def shown_batches(folder: Path, label: str, total: int) -> Iterator[None]:
-    """Show the batches that workers count while the body runs them."""
+    """Show the number of batches that workers have counted while the body runs."""
     ended = threading.Event()
 
     def batches() -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Starting workers with Ray Train."""
+"""Start workers with Ray Train."""
 
 import uuid
 from collections.abc import Callable
@@ -18,13 +18,13 @@ Result = TypeVar("Result")
 def run(
     entry_point: EntryPoint[Argument, Result], argument: Argument, launch: Launch
 ) -> list[Result] | None:
-    """Run an entry point on Ray workers; workers that are lost are replaced.
+    """Run an entry point on Ray workers; lost workers are replaced.
 
     Returns:
-        The results by rank; None if a worker had a fault.
+        The results by rank; None if a worker recorded a fault.
 
     Raises:
-        UserError: if the workers need more than there is.
+        UserError: if there are too few resources for the workers.
         WorkersFailedError: if workers were lost or failed more often than the config allows.
     """
     with connected(launch) as layout:
@@ -47,7 +47,7 @@ def run(
                 resources_per_worker=worker_resources(launch.ray, layout),
             ),
             run_config=RunConfig(
-                # Ray's own run state doesn't survive a crash: each start has a new one.
+                # Ray's run state doesn't survive a crash, so each start gets a new one.
                 name=f"attempt-{uuid.uuid4().hex[:8]}",
                 storage_path=str(launch.folder / "ray"),
                 failure_config=FailureConfig(
@@ -64,7 +64,7 @@ def run(
 
 
 def this_worker() -> Worker:
-    """Where the calling Ray worker stands."""
+    """The `Worker` of the calling Ray worker."""
     import ray.train
     import ray.train.torch
 

@@ -1,4 +1,4 @@
-"""Running an entry point on N workers: each one's result, or the first fault of any."""
+"""Run an entry point on N workers: returns all results, or raises the first fault."""
 
 from typing import TypeVar
 
@@ -19,13 +19,13 @@ Result = TypeVar("Result")
 def run_on_workers(
     entry_point: EntryPoint[Argument, Result], argument: Argument, launch: Launch
 ) -> list[Result]:
-    """Run an entry point on as many workers as the config says.
+    """Run an entry point on the number of workers in the config.
 
     Returns:
-        What it returned, by rank.
+        The results by rank.
 
     Raises:
-        UserError: the first that any worker raised, or if the workers need more than there is.
+        UserError: the first that any worker raised, or if there are too few resources.
         WorkersFailedError: if workers were lost or failed more often than the config allows.
     """
     if launch.in_process and _is_alone(launch):

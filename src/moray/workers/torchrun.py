@@ -1,4 +1,4 @@
-"""Starting workers with PyTorch's elastic agent, as `torchrun` does; without Ray."""
+"""Start workers with PyTorch's elastic agent, as `torchrun` does, without Ray."""
 
 import os
 import pickle
@@ -30,13 +30,13 @@ Result = TypeVar("Result")
 def run(
     entry_point: EntryPoint[Argument, Result], argument: Argument, launch: Launch
 ) -> list[Result] | None:
-    """Run an entry point on workers of this machine; if one is lost, all start again.
+    """Run an entry point on workers on this machine; if one is lost, all are restarted.
 
     Returns:
-        The results by rank; None if a worker had a fault.
+        The results by rank; None if a worker recorded a fault.
 
     Raises:
-        UserError: if the workers need more than there is.
+        UserError: if there are too few resources for the workers.
         WorkersFailedError: if workers were lost or failed more often than the config allows.
     """
     check_cores(launch.ray, launch.path)
@@ -44,10 +44,10 @@ def run(
         task, results = Path(folder, "task.pickle"), Path(folder, "results.pickle")
         device = "gpu" if layout.use_gpu else "cpu"
         work = (entry_point, argument, device, launch.folder, launch.timeout)
-        # Modules are found there as they are here, which Ray sees to by itself.
+        # Workers need the same `sys.path` to import modules; Ray does this by itself.
         task.write_bytes(pickle.dumps(sys.path) + pickle.dumps(work))
         _start(layout.num_workers, [str(task), str(results)], launch.ray.max_failures)
-        # Of our own making, in a folder that only this user can write to.
+        # Safe to unpickle: written by our own worker, in a folder that only this user can write to.
         gathered: list[Result] | None = pickle.loads(results.read_bytes())
         return gathered
 
@@ -66,8 +66,8 @@ def _start(workers: int, arguments: list[str], max_restarts: int) -> None:
             monitor_interval=0.2,
             logs_specs=DefaultLogsSpecs(log_dir=logs),
         )
-        # Otherwise workers of all attempts meet in one store, where those of a later attempt find
-        # the addresses of dead ones, and wait for them.
+        # Otherwise, all attempts share a store, and workers of a later attempt find the addresses
+        # of dead workers there and wait for them.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         try:
             elastic_launch(config, sys.executable)("-m", __name__, *arguments)
@@ -78,7 +78,7 @@ def _start(workers: int, arguments: list[str], max_restarts: int) -> None:
 
 @contextmanager
 def process_group(device_type: str, timeout: float) -> Iterator[Worker]:
-    """Be one of the workers for the body.
+    """Join the process group of the workers for the body.
 
     Args:
         device_type: `gpu` or `cpu`.
@@ -110,8 +110,8 @@ def _main(task: str, results: str) -> None:
         if worker.rank == 0:
             Path(results).write_bytes(pickle.dumps(gathered))
         if gathered is None:
-            # A thread may wait in a collective for a worker that has failed, and would keep the
-            # process group from closing. The agent takes any other status for a failure.
+            # A thread may be waiting in a collective for a failed worker, which would keep the
+            # process group from closing. The agent treats any other status as a failure.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)

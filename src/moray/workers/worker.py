@@ -1,4 +1,4 @@
-"""Where a process stands among the workers."""
+"""The position of a process among the workers."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ import torch
 
 @dataclass(frozen=True)
 class Worker:
-    """Where a worker stands among the others.
+    """A worker's position among the others.
 
     Attributes:
-        rank: from 0.
+        rank: rank of the worker, from 0.
         world_size: number of workers.
-        device: what it computes on.
+        device: device that it computes on.
     """
 
     rank: int

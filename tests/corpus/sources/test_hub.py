@@ -87,7 +87,7 @@ def test_what_a_repository_does_not_have_costs_one_line(
     with pytest.raises(UserError) as caught:
         hub.load(str(repository), None, name, None, split)
     assert str(caught.value) == (
-        f"{repository}: got no split {split} at revision None ({problem}); {ADVICE}"
+        f"{repository}: can't load split {split} at revision None ({problem}); {ADVICE}"
     )
 
 
@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_read_is_told_with_the_reason(repository: Path) ->
     with pytest.raises(UserError) as caught:
         hub.load(str(repository), None, "two", None, "train")
     line = str(caught.value)
-    assert line.startswith(f"{repository}: got no split train at revision None (")
+    assert line.startswith(f"{repository}: can't load split train at revision None (")
     assert "JSON" in line
     assert "\n" not in line
 
@@ -106,8 +106,8 @@ def test_a_folder_is_not_taken_for_the_hub_s_commit() -> None:
     with pytest.raises(UserError) as caught:
         hub.load("owner/name", "0" * 40, "one", None, "train")
     assert str(caught.value) == (
-        "owner/name: got a folder of this name in the working directory, expected the hub's alone; "
-        "rename it, or read it with source: files"
+        "owner/name: the working directory has a folder of this name, which would be read instead; "
+        "rename the folder, or read it with source: files"
     )
 
 
@@ -122,7 +122,7 @@ def test_a_script_of_a_repository_is_refused_and_not_run(repository: Path, data:
     with pytest.raises(UserError) as caught:
         hub.load(str(folder), None, None, None, "train")
     assert str(caught.value) == (
-        f"{folder}: got no split train at revision None (Dataset scripts are no longer "
+        f"{folder}: can't load split train at revision None (Dataset scripts are no longer "
         f"supported, but found scripted.py); {ADVICE}"
     )
     assert not ran.exists()
@@ -134,7 +134,7 @@ def test_a_row_that_is_no_document_is_told_with_its_number() -> None:
         list(hub.documents("owner/name", rows, Shape("text")))
     assert str(caught.value) == (
         "owner/name, row 2: got nothing in column text, expected text; "
-        "fill in the value or leave the row out"
+        "fill in the value or remove the row"
     )
 
 

@@ -84,7 +84,7 @@ def test_a_fault_in_a_fetched_file_is_told_with_its_url(tmp_path: Path, folder: 
     with pytest.raises(UserError) as caught:
         read({"source": "url", "url": url}, folder)
     assert str(caught.value) == (
-        f"{url}, line 2: got int, expected a mapping of column names to values; mend it"
+        f"{url}, line 2: got int, expected a mapping of column names to values; fix it"
     )
 
 

@@ -129,14 +129,16 @@ def test_a_file_of_the_right_digest_is_taken(tmp_path: Path, web: str) -> None:
 def test_a_file_of_another_digest_is_told_with_both(tmp_path: Path, web: str) -> None:
     found = hashlib.sha256(FILES["a.jsonl"]).hexdigest()
     assert fault(f"{web}/a.jsonl", folder=tmp_path, sha256="0" * 64) == (
-        f"{web}/a.jsonl: got a file of sha256 {found}, expected {'0' * 64}; check the URL or sha256"
+        f"{web}/a.jsonl: got a file with sha256 {found}, expected {'0' * 64}; "
+        "check the URL or sha256"
     )
 
 
 def test_a_digest_is_of_one_file(tmp_path: Path, served: Path) -> None:
     url = f"file://{served}/more/*"
     assert fault(url, folder=tmp_path, sha256="0" * 64) == (
-        f"{url}: got 2 files, expected one of sha256 {'0' * 64}; name it"
+        f"{url}: got 2 files, expected a single one with sha256 {'0' * 64}; "
+        "give the URL of one file"
     )
 
 
@@ -146,20 +148,19 @@ ADVICE = "check the URL, the network and your credentials"
 def test_a_url_that_gives_no_file_costs_one_line(tmp_path: Path, web: str, served: Path) -> None:
     url = f"{web}/missing.jsonl"
     assert fault(f"{web}/a.jsonl", url, folder=tmp_path / "1") == (
-        f"{url}: got no file ({url}); {ADVICE}"
+        f"{url}: can't read the file ({url}); {ADVICE}"
     )
     url = f"file://{served}/missing.jsonl"
     assert fault(url, folder=tmp_path / "2") == (
-        f"{url}: got no file ([Errno 2] No such file or directory: '{served}/missing.jsonl'); "
+        f"{url}: can't read the file "
+        f"([Errno 2] No such file or directory: '{served}/missing.jsonl'); "
         f"{ADVICE}"
     )
     url = f"file://{served}/*.csv"
-    assert fault(url, folder=tmp_path / "3") == (
-        f"{url}: got a glob that matches no file; check the URL"
-    )
+    assert fault(url, folder=tmp_path / "3") == f"{url}: the glob matches no files; check the URL"
     url = f"file://{served}/more"
     assert fault(url, folder=tmp_path / "4") == (
-        f"{url}: got a folder, expected a file; name its files"
+        f"{url}: got a folder, expected a file; list its files"
     )
 
 
@@ -167,7 +168,7 @@ def test_a_url_that_gives_no_file_costs_one_line(tmp_path: Path, web: str, serve
 def test_a_url_without_the_name_of_a_file_is_refused(tmp_path: Path, web: str, path: str) -> None:
     line = fault(web + path, folder=tmp_path / "here")
     assert line.startswith(web + path.partition("?")[0])
-    assert line.endswith(": got no name of a file; name the file in the URL")
+    assert line.endswith(": the URL has no file name; give the URL of a file")
     assert not list(tmp_path.glob("here/**/*"))
 
 
@@ -180,7 +181,7 @@ def test_a_url_without_the_name_of_a_file_is_refused(tmp_path: Path, web: str, p
     ],
 )
 def test_a_url_of_no_known_kind_costs_one_line(tmp_path: Path, url: str, problem: str) -> None:
-    line = f"{url}: got a URL that can't be opened ({problem}); check it"
+    line = f"{url}: can't open the URL ({problem}); check it"
     assert fault(url, folder=tmp_path) == line
 
 
@@ -224,8 +225,8 @@ def test_a_dataset_comes_out_of_an_object_store(tmp_path: Path, bucket: str) -> 
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("in/none.jsonl", "got no file ("),
-        ("none/*.jsonl", "got a glob that matches no file; check the URL"),
+        ("in/none.jsonl", "can't read the file ("),
+        ("none/*.jsonl", "the glob matches no files; check the URL"),
     ],
 )
 def test_what_is_not_in_an_object_store_is_told(
@@ -246,6 +247,6 @@ def test_missing_credentials_are_told(
     s3fs.S3FileSystem.clear_instance_cache()
     url = f"{bucket}/a.jsonl"
     assert fault(url, folder=tmp_path) == (
-        f"{url}: got no file (Unable to locate credentials); {ADVICE}"
+        f"{url}: can't read the file (Unable to locate credentials); {ADVICE}"
     )
     s3fs.S3FileSystem.clear_instance_cache()

@@ -179,7 +179,7 @@ def test_a_disk_that_takes_no_folder_is_told_as_full(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("moray.train.checkpoints.checkpoint.temporary_folder", fail)
-    with pytest.raises(UserError, match="got a full disk after 0 bytes"):
+    with pytest.raises(UserError, match="the disk is full after writing 0 bytes"):
         Saver(tmp_path, keep=1, timeout=60).save(1, state_of(1), best=None)
 
 
@@ -224,8 +224,8 @@ def be_one_of_two(folder: Path, rank: int, told: Path) -> None:
 
 
 def is_of_full_disk(line: str, folder: Path) -> bool:
-    return line.startswith(f"{folder}: got a full disk after ") and line.endswith(
-        " bytes, expected room for more; free some and run the same command again"
+    return line.startswith(f"{folder}: the disk is full after writing ") and line.endswith(
+        " bytes; free some space and run the same command again"
     )
 
 

@@ -144,7 +144,7 @@ def test_adapters_leave_the_base_as_it_was(make_job: Any, alone: Worker) -> None
 
 def test_the_rows_must_fit_the_model(make_job: Any, alone: Worker, small: Path) -> None:
     job = replace(make_job(), start=small / "tokens")
-    with pytest.raises(UserError, match="got no causal language model"):
+    with pytest.raises(UserError, match="can't load a causal language model"):
         train(job, alone)
 
 

@@ -101,8 +101,8 @@ def test_a_full_disk_is_told_as_such(job: Job) -> None:
     with pytest.raises(OSError, match="No space left"), explained(job, PLACE):
         Path("/dev/full").write_text("x")
     assert told(job) == (
-        f"{job.work}: got a full disk after 2,345 bytes, expected room for more; "
-        "free some and run the same command again"
+        f"{job.work}: the disk is full after writing 2,345 bytes; "
+        "free some space and run the same command again"
     )
 
 
@@ -135,7 +135,7 @@ def test_a_disk_that_took_no_meaning_is_told_by_the_last_failure(job: Job) -> No
     hang(job, 0)
     failed = WorkersFailedError("OSError: [Errno 28] No space left on device")
     line = str(meaning_of(failed, job, "tuned", max_failures=3))
-    assert line.startswith(f"{job.work}: got a full disk after ")
+    assert line.startswith(f"{job.work}: the disk is full after writing ")
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Where documents come from, a module a source."""
+"""Sources of documents, one module each."""

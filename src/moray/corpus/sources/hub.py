@@ -1,4 +1,4 @@
-"""A dataset of the Hugging Face hub, at a commit."""
+"""Datasets from the Hugging Face Hub, at a fixed commit."""
 
 import os
 from collections.abc import Iterator
@@ -14,27 +14,27 @@ from moray.errors import UserError, first_line
 def load(
     repo_id: str, revision: str | None, name: str | None, data_dir: str | None, split: str
 ) -> datasets.Dataset:
-    """The rows of a split expression, in the hub's local cache.
+    """Load the rows of a split expression into the Hub's local cache.
 
-    Gated datasets are read with the token that `hf auth login` or HF_TOKEN gives the hub's
-    library; it isn't passed on or written anywhere. No code of the repository is run.
+    Gated datasets are read with the token from `hf auth login` or HF_TOKEN. The token isn't passed
+    on or written anywhere. No code of the repository is run.
 
     Args:
-        repo_id: `owner/name`, or a folder laid out like a repository.
+        repo_id: `owner/name`, or a folder with the layout of a repository.
         revision: commit; None for a folder.
-        name: configuration.
+        name: name of the dataset's configuration.
         data_dir: folder inside the repository.
-        split: `train`, `train[:1%]`, `train+test`.
+        split: split expression, such as `train`, `train[:1%]` or `train+test`.
 
     Raises:
-        UserError: if the hub doesn't give it, or the repository names files that aren't its own.
+        UserError: if the split can't be loaded, or the repository refers to files outside it.
     """
     if revision is not None and Path(repo_id).exists():
-        # `datasets` would read it in place of the commit.
+        # `datasets` would read the folder instead of the commit.
         raise UserError(
             repo_id,
-            "got a folder of this name in the working directory, expected the hub's alone",
-            "rename it, or read it with source: files",
+            "the working directory has a folder of this name, which would be read instead",
+            "rename the folder, or read it with source: files",
         )
     try:
         builder = datasets.load_dataset_builder(repo_id, name, data_dir=data_dir, revision=revision)
@@ -43,20 +43,20 @@ def load(
         return builder.as_dataset(split=split)
     except UserError:
         raise
-    # The library has no common base of its exceptions.
+    # The library's exceptions have no common base class.
     except Exception as error:
-        # What went wrong while it read the files, it tells only as a cause.
+        # If reading the files fails, only the cause says why.
         generating = isinstance(error, datasets.exceptions.DatasetGenerationError)
-        told = (generating and error.__cause__) or error
+        reason = (generating and error.__cause__) or error
         raise UserError(
             repo_id,
-            f"got no split {split} at revision {revision} ({first_line(told)})",
+            f"can't load split {split} at revision {revision} ({first_line(reason)})",
             "check name, revision, split, the network and, for gated datasets, `hf auth login`",
         ) from error
 
 
 def _check_places(repo_id: str, revision: str | None, builder: datasets.DatasetBuilder) -> None:
-    """Refuse a repository whose card names files of this machine, or of a server's."""
+    """Refuse a repository whose card refers to files on this machine or on another server."""
     home = f"{os.path.abspath(repo_id)}/" if revision is None else "hf://datasets/"
     for files in (builder.config.data_files or {}).values():
         for file in map(str, files):
@@ -64,16 +64,16 @@ def _check_places(repo_id: str, revision: str | None, builder: datasets.DatasetB
             if not (os.path.normpath(place) if revision is None else place).startswith(home):
                 raise UserError(
                     repo_id,
-                    f"got a dataset card that names {file}, expected files of its repository",
+                    f"the dataset card refers to {file}, which is outside its repository",
                     "choose another dataset",
                 )
 
 
 def documents(repo_id: str, rows: datasets.Dataset, shape: Shape) -> Iterator[Document]:
-    """The documents of what was loaded.
+    """Yield the documents of a loaded split.
 
     Raises:
-        UserError: naming the row that is no document.
+        UserError: naming the row that isn't a valid document.
     """
     for number, row in enumerate(rows, 1):
         try:

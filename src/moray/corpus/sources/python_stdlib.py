@@ -1,4 +1,4 @@
-"""The standard library of the running Python as a corpus: modules, or its functions."""
+"""The standard library of the running Python as a corpus of modules or functions."""
 
 import ast
 import platform
@@ -10,18 +10,18 @@ from pathlib import Path
 
 from moray.corpus.document import Document
 
-# Tests, bundled wheels and generated tables are not what a reader would call library code.
+# Not library code: tests, bundled wheels and generated tables.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _LEFT_OUT |= {"_sysconfigdata", "pydoc_data", "lib2to3"}
 
 
 def revision() -> str:
-    """Which standard library this is."""
+    """The version of the standard library."""
     return f"python {platform.python_version()}"
 
 
 def modules() -> Iterator[Document]:
-    """Each module's source; `group` is its path below the library's folder."""
+    """Yield the source of each module; `group` is its path relative to the library's folder."""
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*.py")):
         name = path.relative_to(library)
@@ -32,10 +32,9 @@ def modules() -> Iterator[Document]:
 
 
 def functions() -> Iterator[Document]:
-    """Each documented function or method: signature and docstring as prompt, then the body.
+    """Yield each documented function or method: signature and docstring as prompt, then the body.
 
-    Both are dedented to the margin, so that prompt and completion together parse. Functions
-    that are copies of another are given once.
+    Both are dedented, so that prompt and completion together parse. Duplicates are left out.
     """
     seen = set()
     for module in modules():
@@ -55,10 +54,10 @@ def _functions_of(source: str) -> Iterator[Document]:
             continue
         body_starts = node.body[0].end_lineno
         if node.body[1].lineno == body_starts:
-            continue  # `"""Docstring."""; return 1`: no line divides prompt and body
+            continue  # `"""Docstring."""; return 1`: docstring and body share a line
         whole = textwrap.dedent("".join(lines[node.lineno - 1 : node.end_lineno]))
         if not _parses(whole):
-            continue  # a docstring's own margin can keep a method from being dedented
+            continue  # the indentation of a docstring can prevent dedenting
         cut = (body_starts or 0) - node.lineno + 1
         dedented = _lines(whole)
         yield Document(prompt="".join(dedented[:cut]), completion="".join(dedented[cut:]))

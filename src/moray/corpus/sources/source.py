@@ -1,4 +1,4 @@
-"""A dataset's section of the config as documents: the one place that knows every source."""
+"""Open the source of a dataset: the only module that knows all kinds of sources."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -30,12 +30,15 @@ Source = tuple[Given, Origin]
 
 @contextmanager
 def opened(section: Dataset, files: Mapping[str, list[str]], folder: Path) -> Iterator[Source]:
-    """The splits that a source gives, readable in the body, and where they are from.
+    """Open a source's splits for the body of the `with` statement.
 
     Args:
-        section: the dataset's section.
-        files: for local files, those of each split.
-        folder: takes what is fetched, for the time of the body.
+        section: the dataset's section of the config.
+        files: for local files, the files of each split.
+        folder: where to keep downloaded files, which are removed after the body.
+
+    Yields:
+        The splits, and a description of the source.
     """
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         given, origin = _source(section, files, Path(temporary))
@@ -77,7 +80,7 @@ def _url(section: Url, temporary: Path) -> Source:
 
 
 def _hub(section: HubDataset) -> Source:
-    # `datasets` takes more time to import than all else that a download needs.
+    # Importing `datasets` takes longer than all other imports of the download together.
     from moray.corpus.sources import hub
 
     given: dict[str, Documents] = {}
@@ -98,7 +101,7 @@ def _files(found: Mapping[str, Mapping[str, Path]], shape: Shape) -> Source:
 
 
 def _named(files: Mapping[str, Path], shape: Shape) -> Iterator[Document]:
-    """The documents of files, and faults under the names that the user knows the files by."""
+    """Yield the documents of files; errors name the files as the user does."""
     for name, file in files.items():
         try:
             yield from documents([file], shape)

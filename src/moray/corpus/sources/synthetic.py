@@ -1,4 +1,4 @@
-"""Made-up text of any size: words of syllables, frequent and rare ones as in a language."""
+"""Synthetic text of any size, from made-up words with frequencies as in natural language."""
 
 import random
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ _SENTENCES_OF_A_DOCUMENT = (3, 40)
 
 
 def documents(num_bytes: int, seed: int) -> Iterator[Document]:
-    """Documents of 3 to 40 sentences until there are `num_bytes` of text; the last is cut.
+    """Yield documents of 3 to 40 sentences, `num_bytes` of text in all; the last one is cut.
 
-    Words are drawn with weights 1/rank (Zipf), and sentences from a stock of 20,000, so that
-    text is made faster than it is written; a document is unlike any other in practice.
+    Words are drawn with weights 1/rank (Zipf). Sentences are drawn from a fixed set of 20,000, so
+    that text is generated faster than it is written. In practice, all documents are different.
     """
     draw = random.Random(seed)
     words = ["".join(draw.choices(_SYLLABLES, k=draw.randint(1, 4))) for _ in range(_WORDS)]

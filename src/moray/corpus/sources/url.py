@@ -1,4 +1,4 @@
-"""Files on web servers and in object stores, brought here through fsspec."""
+"""Download files from web servers and object stores with fsspec."""
 
 import hashlib
 from pathlib import Path
@@ -13,25 +13,25 @@ from moray.errors import UserError, first_line
 from moray.provenance.digest import sha256_file
 from moray.provenance.space import check_space, of_full_disk
 
-# What an object store doesn't take for part of a name.
+# Characters that make a path in an object store a glob.
 _MAGIC = set("*?[")
 
 
 def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str, Path]:
-    """Bring files into a folder.
+    """Download files into a folder.
 
-    Credentials are the file system's own: environment variables, or its configuration files.
+    Credentials come from the file system's environment variables or configuration files.
 
     Args:
-        urls: of files; in an object store, globs too.
-        folder: where they go, each in a folder of its own.
-        sha256: what the file must have, where there is just one.
+        urls: URLs of files; for an object store, globs too.
+        folder: where to put the files, each in its own subfolder.
+        sha256: expected digest, if there is a single file.
 
     Returns:
-        The files, each under its URL without secrets.
+        The files, by their URLs without secrets.
 
     Raises:
-        UserError: if a URL can't be read, matches nothing, or gives a file of another digest.
+        UserError: if a URL can't be read or matches nothing, or a file has another digest.
     """
     fetched: dict[str, Path] = {}
     for url in urls:
@@ -41,48 +41,48 @@ def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str,
                 full = public(str(files.unstrip_protocol(name)))
                 if full in fetched:
                     continue
-                # Names of web servers come whole, with what may follow the path.
+                # On web servers, names are full URLs, which may have a query after the path.
                 path = urlsplit(name).path if "://" in name else name
                 if Path(path).name in ("", ".."):
-                    raise UserError(full, "got no name of a file", "name the file in the URL")
+                    raise UserError(full, "the URL has no file name", "give the URL of a file")
                 target = folder / f"{len(fetched):05d}" / Path(path).name
                 target.parent.mkdir(parents=True)
                 check_space(folder, files.size(name) or 0)
                 files.get_file(name, str(target), callback=_progress(target.name))
                 if not target.is_file():
-                    raise UserError(full, "got a folder, expected a file", "name its files")
+                    raise UserError(full, "got a folder, expected a file", "list its files")
                 fetched[full] = target
         except UserError:
             raise
-        # Each file system has exceptions of its own.
+        # Each file system has its own exceptions.
         except Exception as error:
             if of_full_disk(error):
                 raise
             raise UserError(
                 public(url),
-                f"got no file ({first_line(error).replace(url, public(url))})",
+                f"can't read the file ({first_line(error).replace(url, public(url))})",
                 "check the URL, the network and your credentials",
-                # With its cause, the trace in the log would have the whole URL.
+                # With its cause, the trace in the log would contain the URL with its secrets.
             ) from (error if public(url) == url else None)
     if sha256 is not None:
         url, file = next(iter(fetched.items()))
         if len(fetched) > 1:
             raise UserError(
                 public(urls[0]),
-                f"got {len(fetched)} files, expected one of sha256 {sha256}",
-                "name it",
+                f"got {len(fetched)} files, expected a single one with sha256 {sha256}",
+                "give the URL of one file",
             )
         if (found := sha256_file(file)) != sha256:
             raise UserError(
-                url, f"got a file of sha256 {found}, expected {sha256}", "check the URL or sha256"
+                url, f"got a file with sha256 {found}, expected {sha256}", "check the URL or sha256"
             )
     return fetched
 
 
 def public(url: str) -> str:
-    """A URL without what may be secret in it: who asks, and a signature in its query.
+    """Remove possible secrets from a URL: the credentials, and the query, which may be a signature.
 
-    A digest stands for the query, which can be all that sets two files apart.
+    A digest replaces the query, because two files may differ in nothing else.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
@@ -95,17 +95,17 @@ def _found(url: str) -> tuple[fsspec.AbstractFileSystem, list[str]]:
     try:
         files, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
-        # It names the package to install, or the protocols that there are.
+        # The error names the package to install, or the known protocols.
         raise UserError(
-            public(url), f"got a URL that can't be opened ({first_line(error)})", "check it"
+            public(url), f"can't open the URL ({first_line(error)})", "check it"
         ) from error
-    # A web server lists nothing, and `?` begins a query there.
+    # Web servers can't list files, and `?` begins a query in their URLs.
     if urlsplit(url).scheme in ("http", "https") or _MAGIC.isdisjoint(path):
         return files, [path]
     found = files.glob(path, detail=True)
     matches = sorted(name for name in found if found[name]["type"] == "file")
     if not matches:
-        raise UserError(url, "got a glob that matches no file", "check the URL")
+        raise UserError(url, "the glob matches no files", "check the URL")
     return files, matches
 
 

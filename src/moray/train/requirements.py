@@ -3,13 +3,14 @@
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
-from moray.config.layout import lay_out_here
+from moray import machine
+from moray.config.layout import check_gpus, lay_out_here
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
 from moray.model.shapes import (
@@ -32,7 +33,7 @@ _IN_CHECKPOINT = 3 * _FLOAT
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
-def faults(
+def unmet_requirements(
     run: str,
     settings: Train,
     adapter: Adapter | None,
@@ -119,10 +120,16 @@ def misfits(
 
 
 def _processors(run: str, ray: Ray, batch_size: int) -> Iterator[UserError]:
-    try:
-        check_cores(ray, f"runs.{run}.ray", batch_size)
-    except UserError as error:
-        yield error
+    path = f"runs.{run}.ray"
+    checks: list[Callable[[], None]] = [lambda: check_cores(ray, path, batch_size)]
+    if ray.address == "local":
+        gpus, layout = len(machine.gpus()), lay_out_here(ray, batch_size)
+        checks.append(lambda: check_gpus(layout, gpus, path))
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            yield error
 
 
 def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> Iterator[UserError]:

@@ -17,7 +17,7 @@ from moray.errors import UserError
 from moray.model.shapes import Shapes
 from moray.provenance.manifest import list_files
 from moray.train.checkpoints import checkpoint
-from moray.train.preflight import faults
+from moray.train.requirements import unmet_requirements
 
 CORES = len(os.sched_getaffinity(0))
 SMALL: Shapes = {"embed_tokens": (100, 10), "layer.q_proj": (10, 30), "layer.norm": (10,)}
@@ -37,7 +37,7 @@ def found(
 ) -> list[UserError]:
     """The faults of a run of one worker without a GPU, but for what is given."""
     settings = {"num_workers": 1, "use_gpu": False, "storage_path": str(folder / "state"), **ray}
-    return faults(
+    return unmet_requirements(
         "tuned",
         Train(**(train or {})),
         adapter,
@@ -69,7 +69,7 @@ def test_a_sound_run_has_no_fault(
 def test_more_cpus_than_there_are_are_told(tmp_path: Path) -> None:
     (fault,) = found(tmp_path, num_workers=CORES + 1)
     assert fault.path == "runs.tuned.ray.num_workers"
-    assert f"got {CORES + 1} workers of 1 CPU each, expected at most {CORES} CPU" in str(fault)
+    assert f"{CORES + 1} workers with 1 CPU each need {CORES + 1} CPU" in str(fault)
 
 
 def test_a_library_that_is_not_installed_is_told(
@@ -192,7 +192,7 @@ CLOSED = """
 import os, sys
 from pathlib import Path
 from moray.config.schema import Ray, Train
-from moray.train.preflight import faults
+from moray.train.requirements import unmet_requirements
 
 # Permissions don't count for root.
 if os.geteuid() == 0:
@@ -200,7 +200,7 @@ if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 ray = Ray(num_workers=1, storage_path=sys.argv[1], use_gpu=False)
-for fault in faults("tuned", Train(), None, ray, None, Path("/tmp")):
+for fault in unmet_requirements("tuned", Train(), None, ray, None, Path("/tmp")):
     print(fault)
 """
 
@@ -227,7 +227,7 @@ def test_a_folder_that_may_not_be_written_to_or_looked_into_is_told(
 
 def needed(faults: list[UserError]) -> list[int]:
     """Bytes that the disks lack, by the lines about them."""
-    matches = (re.search(r"free on its disk, expected ([\d,]+)$", f.problem) for f in faults)
+    matches = (re.search(r"bytes free, expected ([\d,]+)$", f.problem) for f in faults)
     return [int(match[1].replace(",", "")) for match in matches if match]
 
 
