@@ -1,8 +1,11 @@
 """Many jobs one after another on the same workers, which takes seconds where a launch takes ten."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from moray.config.schema import Ray
 from moray.train.history import HISTORY, read_history
@@ -28,7 +31,11 @@ def train_all(jobs: list[Job], workers: int, launcher: str, folder: Path) -> Non
         launcher=launcher,  # type: ignore[arg-type]
         timeout=600,
     )
-    run_on_workers(_train_each, jobs, launch)
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    with pytest.MonkeyPatch.context() as patch:
+        # Ray's processes find this module by it.
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        run_on_workers(_train_each, jobs, launch)
 
 
 def _train_each(jobs: list[Job], worker: Worker) -> None:
