@@ -47,7 +47,9 @@ def test_a_fault_reaches_the_user_and_spends_no_restart(make_job: Any, tmp_path:
 
 
 def test_more_workers_than_cores_are_refused(make_job: Any) -> None:
-    with pytest.raises(UserError, match=r"runs\.name\.ray\.num_workers: 10000 workers with 1 CPU each"):
+    with pytest.raises(
+        UserError, match=r"runs\.name\.ray\.num_workers: 10000 workers with 1 CPU each"
+    ):
         run_job(make_job(launcher="torchrun"), Ray(num_workers=10_000), "name")
 
 
