@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from moray.config.load import load_experiment
+from moray.config.schema import Experiment
 from moray.errors import ConfigError
 
 _CONFIG = """
@@ -44,6 +45,11 @@ def config_with(values: Mapping[str, Any]) -> dict[str, Any]:
             section = section.setdefault(parent, {})
         section[key] = value
     return config
+
+
+def experiment_with(values: Mapping[str, Any]) -> Experiment:
+    """The experiment of the config with these values."""
+    return load_experiment(config_with(values))
 
 
 def faults(values: Mapping[str, Any]) -> list[str]:

@@ -97,15 +97,15 @@ print(len(os.listdir("/dev/fd")) - len(before))
     assert run(script, tmp_path / "log")[0] == "0\n"
 
 
-def test_progress_is_told_in_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
+def test_progress_is_reported_in_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     script = (
         "from moray import console\n"
         "console._SECONDS_BETWEEN_LINES = -1\n"
         "assert list(console.progress('abc', 'tokenize train', 'window', 3)) == ['a', 'b', 'c']\n"
         "assert list(console.progress('a', 'download notes', 'row')) == ['a']\n"
     )
-    told = [f"tokenize train: {number} of 3 windows\n" for number in (1, 2, 3)]
-    assert run(script, tmp_path / "log") == ("", "".join(told) + "download notes: 1 rows\n", "")
+    reported = [f"tokenize train: {number} of 3 windows\n" for number in (1, 2, 3)]
+    assert run(script, tmp_path / "log") == ("", "".join(reported) + "download notes: 1 rows\n", "")
 
 
 def test_a_short_loop_tells_nothing(tmp_path: Path) -> None:

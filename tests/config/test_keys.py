@@ -22,8 +22,8 @@ TESTED = {
     "RunRef.run": "config/test_plan.py::test_a_run_starts_from_a_base_or_from_what_another_run_made",
     "Sections.data": "config/test_load.py::test_runs_start_from_the_defaults_and_override_them_key_by_key",
     "Sections.train": "config/test_load.py::test_runs_start_from_the_defaults_and_override_them_key_by_key",
-    "Sections.adapter": "config/test_plan.py::test_training_is_told_its_optimisation_and_the_adapter_if_there_is_one",
-    "Sections.ray": "config/test_plan.py::test_how_a_run_is_executed_is_told_to_its_stages",
+    "Sections.adapter": "config/test_plan.py::test_training_depends_on_its_optimisation_and_the_adapter_if_there_is_one",
+    "Sections.ray": "config/test_plan.py::test_how_a_run_is_executed_is_passed_to_its_stages",
     "Sections.export": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
     "Sections.evaluate": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
     "Sections.generate": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
@@ -80,7 +80,7 @@ TESTED = {
     "HubModel.revision": "stages/test_base_model.py::test_a_model_of_the_hub_comes_by_its_commit",
     # Rows.
     "Data.block_size": "stages/test_tokenize.py::test_each_split_holds_its_documents",
-    "Data.long_documents": "stages/test_tokenize.py::test_documents_that_are_dropped_are_counted_and_told_of",
+    "Data.long_documents": "stages/test_tokenize.py::test_documents_that_are_dropped_are_counted_and_reported",
     "Data.chat_template": "stages/test_tokenize.py::test_of_conversations_the_store_trains_what_the_assistant_says",
     "Data.tokenize": "stages/test_tokenize.py::test_on_the_fly_the_store_keeps_what_its_rows_are_made_from",
     # Training.
@@ -133,7 +133,7 @@ TESTED = {
     "Ray.num_workers": "train/test_driver.py::test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded",
     "Ray.use_gpu": "workers/test_cluster.py::test_what_only_ray_knows_of_is_refused_at_once",
     "Ray.resources_per_worker": "workers/test_cluster.py::test_what_only_ray_knows_of_is_refused_at_once",
-    "Ray.max_failures": "faults/test_workflow.py::test_a_worker_with_too_little_memory_is_tried_again_and_the_key_to_lower_is_told",
+    "Ray.max_failures": "faults/test_workflow.py::test_a_worker_with_too_little_memory_is_tried_again_and_the_key_to_lower_is_reported",
     "Ray.storage_path": "train/test_driver.py::test_a_changed_setting_has_a_work_folder_of_its_own",
     "Ray.include_dashboard": "workers/test_cluster.py::test_the_dashboard_answers_at_the_address_that_is_printed",
     # Judging.

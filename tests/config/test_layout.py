@@ -48,9 +48,9 @@ def test_one_core_gets_one_worker() -> None:
     ],
 )
 def test_gpus_that_stay_unused_are_mentioned(ray: dict[str, Any], gpus: int, note: str) -> None:
-    told = lay_out(Ray(**ray), cores=16, gpus=gpus, batch_size=16).note
-    assert told is not None
-    assert told.startswith(note)
+    found = lay_out(Ray(**ray), cores=16, gpus=gpus, batch_size=16).note
+    assert found is not None
+    assert found.startswith(note)
 
 
 @pytest.mark.parametrize(("ray", "gpus"), [({}, 0), ({}, 4), ({"use_gpu": False}, 4)])

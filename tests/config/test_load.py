@@ -71,7 +71,7 @@ def test_an_experiment_cannot_be_changed() -> None:
         train.seed = 1
 
 
-def test_all_faults_are_told_at_once_one_line_each() -> None:
+def test_all_faults_are_reported_at_once_one_line_each() -> None:
     config = config_with(
         {
             "datasets.modules.formt": "text",

@@ -1,11 +1,10 @@
 import json
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
-from small_config import config_with
+from small_config import config_with, experiment_with
 
 from moray.config import plan
 from moray.config.load import load_experiment
@@ -20,12 +19,6 @@ from moray.config.schema import (
     execution_keys,
     result_keys,
 )
-from moray.errors import UserError
-
-
-def experiment_with(values: dict[str, Any]) -> Experiment:
-    return load_experiment(config_with(values))
-
 
 CONFIGS: list[tuple[Callable[[Experiment, str], dict[str, Any]], str]] = [
     (plan.dataset_config, "modules"),
@@ -123,23 +116,23 @@ def test_changing_how_a_run_is_executed_changes_nothing_that_a_stage_depends_on(
 
 def test_another_value_stands_for_each_of_them() -> None:
     assert EXECUTED_OTHERWISE.keys() | BY_TORCHRUN.keys() == EXECUTION
-    told = {section: execution_keys(model) for section, model in SECTIONS.items()}
+    keys = {section: execution_keys(model) for section, model in SECTIONS.items()}
     for path, value in (EXECUTED_OTHERWISE | BY_TORCHRUN).items():
         section, key = path.split(".")
-        assert told[section][key] != value
+        assert keys[section][key] != value
 
 
 @pytest.mark.parametrize("executed", [EXECUTED_OTHERWISE, BY_TORCHRUN])
-def test_how_a_run_is_executed_is_told_to_its_stages(executed: dict[str, Any]) -> None:
+def test_how_a_run_is_executed_is_passed_to_its_stages(executed: dict[str, Any]) -> None:
     otherwise = {f"runs.tuned.{key}": value for key, value in executed.items()}
     experiment = experiment_with(otherwise)
-    told = plan.train_execution(experiment, "tuned")
+    keys = plan.train_execution(experiment, "tuned")
     stages: list[plan.Stage] = ["evaluate", "generate"]
     for stage in stages:
-        told[stage] = plan.evaluation_execution(experiment, "tuned", stage)[stage]
+        keys[stage] = plan.evaluation_execution(experiment, "tuned", stage)[stage]
     for path, value in executed.items():
         section, key = path.split(".")
-        assert told[section][key] == value
+        assert keys[section][key] == value
 
 
 @pytest.mark.parametrize(
@@ -162,7 +155,7 @@ def test_rules_reserve_a_gpu_and_a_core_for_each_worker(
         assert (cores, plan.evaluation_gpus(experiment, "tuned", stage)) == evaluate
 
 
-def test_training_is_told_its_optimisation_and_the_adapter_if_there_is_one() -> None:
+def test_training_depends_on_its_optimisation_and_the_adapter_if_there_is_one() -> None:
     whole = plan.train_config(experiment_with({}), "tuned")
     assert whole["adapter"] is None
     assert whole["train"] == result_keys(Train(learning_rate=1e-3, max_steps=20))
@@ -280,8 +273,8 @@ def test_a_run_has_the_template_of_its_conversations_or_of_where_it_starts_from(
     experiment = experiment_with(deepcopy(CHAIN) | values)
     runs = ["texts", "talks", "more", "last"]
     assert [plan.chat_template(experiment, run) for run in runs] == expected
-    told = [plan.export_config(experiment, run)["chat_template"] for run in runs]
-    assert told == expected
+    keys = [plan.export_config(experiment, run)["chat_template"] for run in runs]
+    assert keys == expected
     # Texts don't go through a template, so that their tokens don't depend on one.
     stores = [plan.store_config(experiment, run)["chat_template"] for run in runs]
     assert stores == [None, expected[1], None, expected[3]]
@@ -317,119 +310,6 @@ def test_a_run_starts_from_a_base_or_from_what_another_run_made() -> None:
 )
 def test_a_run_takes_the_cpus_of_all_its_workers(ray: dict[str, Any], threads: int) -> None:
     assert plan.train_threads(experiment_with({"runs.base.ray": ray}), "base") == threads
-
-
-@pytest.fixture
-def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with files of notes."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("b.txt", "a.txt", "deep/c.txt", "other.md"):
-        path = tmp_path / "notes" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("path", "files"),
-    [
-        ("notes/a.txt", ["notes/a.txt"]),
-        ("notes/*.txt", ["notes/a.txt", "notes/b.txt"]),
-        ("notes/**/*.txt", ["notes/a.txt", "notes/b.txt", "notes/deep/c.txt"]),
-        # Folders are no files; the order of a list counts, and nothing is read twice.
-        ("notes/*", ["notes/a.txt", "notes/b.txt", "notes/other.md"]),
-        (["notes/b.txt", "notes/*.txt"], ["notes/b.txt", "notes/a.txt"]),
-    ],
-)
-@pytest.mark.usefixtures("notes")
-def test_the_files_of_a_dataset_are_found(path: str | list[str], files: list[str]) -> None:
-    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
-    assert found == {"train": files}
-
-
-@pytest.mark.usefixtures("notes")
-def test_each_split_has_files_of_its_own() -> None:
-    path = {"train": "notes/*.txt", "test": ["notes/deep/c.txt", "notes/deep/*"]}
-    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
-    assert found == {"train": ["notes/a.txt", "notes/b.txt"], "test": ["notes/deep/c.txt"]}
-
-
-@pytest.mark.parametrize("path", ["notes/none.txt", "none/*.txt", ["notes/a.txt", "none"], "notes"])
-@pytest.mark.parametrize("split", [None, "train", "validation"])
-@pytest.mark.usefixtures("notes")
-def test_a_dataset_whose_files_are_missing_is_told_before_anything_starts(
-    path: str | list[str], split: str | None
-) -> None:
-    missing = path[-1] if isinstance(path, list) else path
-    paths = {"train": "notes/a.txt", split: path} if split else path
-    with pytest.raises(UserError) as caught:
-        plan.dataset_files(experiment_with({"datasets.notes.path": paths}), "notes")
-    assert str(caught.value) == (
-        f"datasets.notes.path: no file matches {missing}; check the path; it is relative to the "
-        "working directory"
-    )
-
-
-@pytest.mark.parametrize("name", ["a{b.txt", "a}b.txt", "{a}.txt", "{deep}/a.txt"])
-def test_braces_in_the_name_of_a_file_are_refused(notes: Path, name: str) -> None:
-    """Rules take what stands in them for a wildcard."""
-    (notes / "notes" / name).parent.mkdir(exist_ok=True)
-    (notes / "notes" / name).write_text("x")
-    with pytest.raises(UserError) as caught:
-        plan.dataset_files(experiment_with({"datasets.notes.path": "notes/**/*.txt"}), "notes")
-    assert str(caught.value) == (
-        f"datasets.notes.path: notes/{name} contains braces, which Snakemake reads as wildcards; "
-        "rename the file"
-    )
-
-
-def test_a_dataset_that_is_not_read_from_files_has_none() -> None:
-    assert plan.dataset_files(experiment_with({}), "modules") == {}
-    url = {"source": "url", "url": {"train": "s3://b/*.csv", "test": "https://h/t.csv"}}
-    assert plan.dataset_files(experiment_with({"datasets.x": url}), "x") == {}
-
-
-def test_a_model_depends_on_the_files_of_its_folder(notes: Path) -> None:
-    folder = notes / "models/folder"
-    (folder / "nested").mkdir(parents=True)
-    for name in ("model.safetensors", "config.json"):
-        (folder / name).write_text(name)
-    files = plan.model_files(experiment_with({}), "folder")
-    assert files == ["models/folder/config.json", "models/folder/model.safetensors"]
-
-
-def test_a_model_depends_on_its_tokenizer_s_other_templates(notes: Path) -> None:
-    folder = notes / "models/folder"
-    names = ["additional_chat_templates/tool_use.jinja", "chat_template.jinja", "config.json"]
-    for name in [*names, "additional_chat_templates/notes.txt"]:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(name)
-    files = plan.model_files(experiment_with({}), "folder")
-    assert files == [f"models/folder/{name}" for name in names]
-
-
-@pytest.mark.parametrize("name", ["{a}.json", "additional_chat_templates/a}.jinja"])
-def test_braces_in_the_name_of_a_model_s_file_are_refused(notes: Path, name: str) -> None:
-    folder = notes / "models/folder"
-    (folder / name).parent.mkdir(parents=True)
-    for written in ("config.json", name):
-        (folder / written).write_text("{}")
-    with pytest.raises(UserError) as caught:
-        plan.model_files(experiment_with({}), "folder")
-    assert str(caught.value) == (
-        f"models.folder.path: models/folder/{name} contains braces, which Snakemake reads as "
-        "wildcards; rename the file"
-    )
-
-
-@pytest.mark.usefixtures("notes")
-def test_a_model_whose_folder_is_missing_is_told_before_anything_starts() -> None:
-    with pytest.raises(UserError) as caught:
-        plan.model_files(experiment_with({}), "folder")
-    assert str(caught.value) == (
-        "models.folder.path: got models/folder, expected a folder with a config.json; "
-        "check the path; it is relative to the working directory"
-    )
 
 
 def test_a_model_from_scratch_depends_on_the_dataset_of_its_tokenizer() -> None:

@@ -178,5 +178,5 @@ def test_an_editor_accepts_a_file_that_changes_another(text: str) -> None:
     ],
 )
 def test_an_editor_underlines_what_is_wrong(text: str, path: str) -> None:
-    (told,) = complaints(text)
-    assert told.startswith(path)
+    (message,) = complaints(text)
+    assert message.startswith(path)

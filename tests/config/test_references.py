@@ -39,7 +39,7 @@ def test_a_name_that_nothing_has_is_a_fault(path: str, value: object, fault: str
     assert paths({path: value}) == [fault]
 
 
-def test_every_unknown_name_is_told() -> None:
+def test_every_unknown_name_is_reported() -> None:
     assert paths({"runs.base.model": "none", "runs.tuned.dataset": "none"}) == [
         "runs.base.model",
         "runs.tuned.dataset",
@@ -57,7 +57,7 @@ def test_every_unknown_name_is_told() -> None:
         ({"third": "third"}, ["third"]),
     ],
 )
-def test_runs_that_go_in_circles_are_told_and_those_behind_them_are_not(
+def test_runs_that_go_in_circles_are_reported_and_those_behind_them_are_not(
     models: dict[str, str], in_circle: list[str]
 ) -> None:
     values: dict[str, Any] = {"runs.third": SECOND}

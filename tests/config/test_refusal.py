@@ -93,9 +93,9 @@ def test_no_fault_repeats_credentials_that_are_where_they_do_not_belong(
 ) -> None:
     entry = {"sha256": URL, "revision": HUB, "repo_id": HUB}.get(path.rpartition(".")[2], TABLE)
     for value in (address, [address]):
-        told = faults({"datasets.x": {**entry}, path: value})
-        assert "secret" not in "".join(told)
-        assert any(line.startswith(f"{path}: ") or f" {path}." in f" {line}" for line in told)
+        lines = faults({"datasets.x": {**entry}, path: value})
+        assert "secret" not in "".join(lines)
+        assert any(line.startswith(f"{path}: ") or f" {path}." in f" {line}" for line in lines)
 
 
 def test_a_file_is_no_address() -> None:
@@ -119,7 +119,7 @@ print(sorted({"datasets", "ray", "snakemake", "torch", "transformers"} & sys.mod
         text=True,
         check=True,
     )
-    told, imported = done.stdout.splitlines()
-    assert "defaults.train.learnig_rate: unknown key" in told
-    assert "runs.base.model: got none, expected a name under models" in told
+    refused, imported = done.stdout.splitlines()
+    assert "defaults.train.learnig_rate: unknown key" in refused
+    assert "runs.base.model: got none, expected a name under models" in refused
     assert imported == "[]"

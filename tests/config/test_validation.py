@@ -341,7 +341,7 @@ FAULTS: list[tuple[str, object, str]] = [
 def test_a_fault_costs_one_line_that_begins_with_its_path(
     path: str, value: object, line: str
 ) -> None:
-    (told,) = faults({path: value})
-    assert told.startswith(line)
-    assert "; " in told
-    assert "secret" not in told
+    (message,) = faults({path: value})
+    assert message.startswith(line)
+    assert "; " in message
+    assert "secret" not in message

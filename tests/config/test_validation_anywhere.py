@@ -56,20 +56,20 @@ def test_every_section_is_among_them() -> None:
 
 
 @pytest.mark.parametrize(("path", "key", "entry"), EVERY_KEY)
-def test_nonsense_at_any_key_is_told_under_that_key(
+def test_nonsense_at_any_key_is_reported_under_that_key(
     path: str, key: str, entry: dict[str, Any]
 ) -> None:
-    told = faults({path: {**entry, key: {"?": ["?"]}}})
-    assert told
-    assert all(line.startswith((f"{path}.{key}: ", f"{path}.{key}.")) for line in told)
+    reported = faults({path: {**entry, key: {"?": ["?"]}}})
+    assert reported
+    assert all(line.startswith((f"{path}.{key}: ", f"{path}.{key}.")) for line in reported)
 
 
 @pytest.mark.parametrize(("section", "model", "entry"), ENTRIES)
-def test_an_unknown_key_of_any_source_is_told_with_the_keys_of_that_source(
+def test_an_unknown_key_of_any_source_is_reported_with_the_keys_of_that_source(
     section: str, model: type[Section], entry: dict[str, Any]
 ) -> None:
-    told = faults({f"{section}.x": {**entry, "zzz": 1}})
-    assert told == [
+    reported = faults({f"{section}.x": {**entry, "zzz": 1}})
+    assert reported == [
         f"{section}.x.zzz: unknown key; expected one of {', '.join(model.model_fields)}"
     ]
 
@@ -83,12 +83,12 @@ def test_an_unknown_key_of_any_source_is_told_with_the_keys_of_that_source(
         ("train", [], "got [], expected a mapping; "),
     ],
 )
-def test_a_fault_in_the_defaults_is_told_once_and_not_for_each_run(
+def test_a_fault_in_the_defaults_is_reported_once_and_not_for_each_run(
     key: str, value: object, problem: str
 ) -> None:
-    (told,) = faults({f"defaults.{key}": value})
-    assert told.startswith(f"defaults.{key}")
-    assert problem in told
+    (reported,) = faults({f"defaults.{key}": value})
+    assert reported.startswith(f"defaults.{key}")
+    assert problem in reported
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_fault_in_the_defaults_is_told_once_and_not_for_each_run(
         ({"loader": "stream"}, ON_THE_FLY, []),
     ],
 )
-def test_keys_of_the_defaults_that_are_at_odds_are_told_once(
+def test_keys_of_the_defaults_that_are_at_odds_are_reported_once(
     defaults: dict[str, Any], run: dict[str, Any], paths: list[str]
 ) -> None:
     values = {"defaults.data": defaults, "runs.tuned.data": run}
@@ -111,18 +111,18 @@ def test_keys_of_the_defaults_that_are_at_odds_are_told_once(
 
 
 def test_a_fault_in_the_defaults_stays_one_where_a_run_overrides_it() -> None:
-    told = faults({"defaults.train.seed": -1, "runs.base.train.seed": 1})
-    assert [line.split(":")[0] for line in told] == ["defaults.train.seed"]
+    reported = faults({"defaults.train.seed": -1, "runs.base.train.seed": 1})
+    assert [line.split(":")[0] for line in reported] == ["defaults.train.seed"]
 
 
 def test_a_fault_in_the_defaults_does_not_hide_one_of_a_run() -> None:
-    told = faults({"defaults.train.seed": -1, "runs.base.train.seed": -2})
-    assert [line.split(";")[0] for line in told] == [
+    reported = faults({"defaults.train.seed": -1, "runs.base.train.seed": -2})
+    assert [line.split(";")[0] for line in reported] == [
         "defaults.train.seed: got -1, expected at least 0",
         "runs.base.train.seed: got -2, expected at least 0",
     ]
 
 
 def test_a_long_value_is_cut_short() -> None:
-    (told,) = faults({"defaults.train.seed": "9" * 500 + "x"})
-    assert len(told) < 200
+    (reported,) = faults({"defaults.train.seed": "9" * 500 + "x"})
+    assert len(reported) < 200

@@ -62,16 +62,16 @@ FAULTS: list[tuple[str, object, str]] = [
 def test_a_fault_costs_one_line_that_begins_with_its_path(
     path: str, value: object, problem: str
 ) -> None:
-    (told,) = faults({path: value})
-    assert told.startswith(f"{path}: {problem}")
-    assert "secret" not in told
+    (message,) = faults({path: value})
+    assert message.startswith(f"{path}: {problem}")
+    assert "secret" not in message
 
 
 def test_the_names_of_layers_are_looked_at_one_by_one() -> None:
-    (told,) = faults({f"{ADAPTER}.target_modules": ["q_proj", 3]})
-    assert told.startswith(f"{ADAPTER}.target_modules.1: got 3, expected text; ")
-    (told,) = faults({f"{ADAPTER}.target_modules": []})
-    assert told.startswith(
+    (message,) = faults({f"{ADAPTER}.target_modules": ["q_proj", 3]})
+    assert message.startswith(f"{ADAPTER}.target_modules.1: got 3, expected text; ")
+    (message,) = faults({f"{ADAPTER}.target_modules": []})
+    assert message.startswith(
         f"{ADAPTER}.target_modules: got [], expected 'all-linear' or at least 1 entry; "
     )
 
@@ -224,5 +224,5 @@ def test_a_run_adds_to_the_adapter_of_the_defaults_or_does_without() -> None:
 def test_a_best_step_needs_a_validation_split(key: dict[str, Any]) -> None:
     without = {"datasets.functions.validation_share": 0, "datasets.functions.test_share": 0.1}
     keys = {f"runs.tuned.train.{name}": value for name, value in key.items()}
-    (told,) = faults(without | keys)
-    assert told.startswith("datasets.functions.validation_share: got 0, but run tuned needs ")
+    (message,) = faults(without | keys)
+    assert message.startswith("datasets.functions.validation_share: got 0, but run tuned needs ")

@@ -340,7 +340,7 @@ DEEP = "[" * 100_000
         ),
     ],
 )
-def test_what_is_no_conversation_is_told(messages: Any, problem: str) -> None:
+def test_what_is_no_conversation_is_reported(messages: Any, problem: str) -> None:
     with pytest.raises(RowError) as caught:
         conversation(messages, None, None, None)
     if "recursion" in problem:
@@ -364,7 +364,7 @@ def test_what_is_no_conversation_is_told(messages: Any, problem: str) -> None:
         ([WRAPPED, {"description": "é"}], "tool 2 has no name, expected a function"),
     ],
 )
-def test_what_are_no_tools_is_told(tools: Any, problem: str) -> None:
+def test_what_are_no_tools_is_reported(tools: Any, problem: str) -> None:
     with pytest.raises(RowError) as caught:
         functions(tools)
     assert caught.value.problem == problem

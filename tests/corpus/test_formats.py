@@ -105,7 +105,7 @@ def test_conversations_without_a_system_prompt_get_that_of_the_config(
         ("messages", {"messages": "talk"}, {"messages": [], "id": 1}, "talk"),
     ],
 )
-def test_a_missing_column_is_told_with_those_that_are_there(
+def test_a_missing_column_is_reported_with_those_that_are_there(
     format: str, columns: dict[str, str], row: dict[str, Any], missing: str
 ) -> None:
     with pytest.raises(RowError) as caught:
@@ -126,7 +126,7 @@ def test_a_missing_column_is_told_with_those_that_are_there(
         ("instruction", "output"),
     ],
 )
-def test_what_is_no_text_is_told_with_its_column(
+def test_what_is_no_text_is_reported_with_its_column(
     format: str, column: str, value: object, got: str
 ) -> None:
     row = {"text": "a", "prompt": "a", "completion": "b", "instruction": "a", "output": "b"}

@@ -350,7 +350,7 @@ def test_in_a_compressed_file_the_place_is_that_of_the_text(
 
 
 @pytest.mark.parametrize("packed", [".gz", ".zst"])
-def test_a_compressed_file_that_ends_early_is_told_and_not_taken_for_whole(
+def test_a_compressed_file_that_ends_early_is_reported_and_not_taken_for_whole(
     tmp_path: Path, packed: str
 ) -> None:
     lines = [f"text {number * number}" for number in range(20_000)]
@@ -370,7 +370,7 @@ def test_a_row_of_a_parquet_file_is_counted_over_its_batches(tmp_path: Path) -> 
     )
 
 
-def test_text_of_a_parquet_file_that_is_no_utf_8_is_told(tmp_path: Path) -> None:
+def test_text_of_a_parquet_file_that_is_no_utf_8_is_reported(tmp_path: Path) -> None:
     column = pa.array([b"x", b"\xff"]).view(pa.string())
     pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
     with pytest.raises(UserError) as caught:
@@ -393,6 +393,8 @@ def test_json_nested_too_deeply_costs_one_line(tmp_path: Path, name: str, line: 
     path.write_bytes((LINE * 2 if name == "a.jsonl" else b"") + b"[" * 100_000 + b"\n")
     with pytest.raises(UserError) as caught:
         list(documents([path], Shape("text")))
-    told = str(caught.value)
-    assert told.startswith(f"{path}, line {line}: invalid JSON (maximum recursion depth exceeded")
-    assert "\n" not in told
+    message = str(caught.value)
+    assert message.startswith(
+        f"{path}, line {line}: invalid JSON (maximum recursion depth exceeded"
+    )
+    assert "\n" not in message

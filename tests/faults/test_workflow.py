@@ -39,8 +39,8 @@ def undisturbed(ready: Project) -> Project:
     return project
 
 
-def errors(told: str) -> list[str]:
-    return [line for line in told.splitlines() if line.startswith("error: ")]
+def errors(reported: str) -> list[str]:
+    return [line for line in reported.splitlines() if line.startswith("error: ")]
 
 
 def checkpoints(project: Project) -> list[Path]:
@@ -120,7 +120,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
     assert weights(project) == weights(undisturbed)
 
 
-def test_a_worker_with_too_little_memory_is_tried_again_and_the_key_to_lower_is_told(
+def test_a_worker_with_too_little_memory_is_tried_again_and_the_key_to_lower_is_reported(
     ready: Project, tmp_path: Path
 ) -> None:
     project = ready.copy(tmp_path / "project")
@@ -171,7 +171,7 @@ mount -o remount,size=1g "$folder"
 
 
 @pytest.mark.parametrize(
-    ("folder", "size", "told", "left"),
+    ("folder", "size", "reported", "left"),
     [
         ("results/tokens", "32k", "results/tokens/functions-tiny-", "preview.txt"),
         (
@@ -187,7 +187,7 @@ mount -o remount,size=1g "$folder"
 def test_a_full_disk_costs_one_line_and_the_same_command_goes_on(
     folder: str,
     size: str,
-    told: str,
+    reported: str,
     left: str,
     ready: Project,
     undisturbed: Project,
@@ -209,7 +209,7 @@ def test_a_full_disk_costs_one_line_and_the_same_command_goes_on(
     second = (project.folder / "second.log").read_text()
     assert done.returncode == 0, second
     (line,) = errors(first)
-    assert told in line
+    assert reported in line
     assert "disk is full" in line
     assert "Traceback" not in first
     files = (project.folder / "left.txt").read_text().splitlines()

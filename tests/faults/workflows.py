@@ -89,8 +89,8 @@ def run_and_signal(
             # Of all that are killed, some end with another.
             with suppress(ProcessLookupError):
                 os.kill(process, number)
-        _, told = started.communicate()
-    return subprocess.CompletedProcess(COMMAND, started.returncode, "", told)
+        _, reported = started.communicate()
+    return subprocess.CompletedProcess(COMMAND, started.returncode, "", reported)
 
 
 def _in_family(is_it: Callable[[list[str]], bool]) -> Callable[[psutil.Process], list[int]]:

@@ -169,9 +169,11 @@ def test_layers_that_the_model_does_not_have_cost_one_line(
 ) -> None:
     with pytest.raises(UserError) as caught:
         add_adapter(load_model(model_folder), Adapter(target_modules=names), seed=0)
-    told = str(caught.value)
-    assert told.startswith(f"adapter.target_modules: got {names[-1]}, expected the name of a layer")
-    assert "\n" not in told
+    reported = str(caught.value)
+    assert reported.startswith(
+        f"adapter.target_modules: got {names[-1]}, expected the name of a layer"
+    )
+    assert "\n" not in reported
 
 
 @pytest.mark.parametrize("name", ["embed_tokens", "lm_head"])

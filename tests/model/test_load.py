@@ -121,7 +121,7 @@ def test_a_folder_that_is_not_there_is_no_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("load", [load_model, empty_model])
-def test_a_model_that_needs_another_library_is_told_by_its_folder(
+def test_a_model_that_needs_another_library_is_reported_by_its_folder(
     load: Callable[[Path], PreTrainedModel], folder: Path
 ) -> None:
     """Attention that transformers would download from the hub, by a package we don't install."""

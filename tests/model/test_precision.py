@@ -21,11 +21,11 @@ def answering(answer: str) -> Callable[[str, torch.device], str]:
 def be_one_of_two(rank: int, folder: Path) -> None:
     """Write what both agree on where each computes in bf16, the first one, and neither."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    told = []
+    precisions = []
     for with_bf16 in ({0, 1}, {0}, set[int]()):
         module.resolve = answering("bf16" if rank in with_bf16 else "fp32")  # type: ignore[assignment]
-        told.append(agreed("auto", CPU))
-    (folder / str(rank)).write_text(" ".join(told))
+        precisions.append(agreed("auto", CPU))
+    (folder / str(rank)).write_text(" ".join(precisions))
     dist.destroy_process_group()
 
 

@@ -92,7 +92,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_file_of_another_size_is_told_when_the_manifest_is_read(
+def test_a_file_of_another_size_is_reported_when_the_manifest_is_read(
     damage: str, folder: Path
 ) -> None:
     name, do, problem = DAMAGES[damage]
@@ -187,7 +187,7 @@ def test_a_folder_that_is_not_filled_goes_with_what_was_there_before(
     assert not folder.exists()
 
 
-def test_a_full_disk_leaves_nothing_behind_and_is_told(folder: Path) -> None:
+def test_a_full_disk_leaves_nothing_behind_and_is_reported(folder: Path) -> None:
     with pytest.raises(UserError, match=f"^{folder}: the disk is full after writing 100 bytes"):
         fill_half(folder, lambda: Path("/dev/full").write_bytes(b"x"))
     assert not folder.exists()

@@ -36,7 +36,7 @@ def test_a_full_disk_is_one_line_with_what_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_quota_is_told_of_as_a_full_disk_is(tmp_path: Path, number: int) -> None:
+def test_a_quota_is_reported_as_a_full_disk_is(tmp_path: Path, number: int) -> None:
     with pytest.raises(UserError, match="the disk is full"), telling_of_full_disk(tmp_path):
         raise OSError(number, "")
 

@@ -296,9 +296,9 @@ def test_a_full_disk_costs_one_line_and_leaves_nothing(tmp_path: Path, source: s
 
     done = run("limited")
     assert done.returncode == 1
-    told, _, remedy = done.stderr.strip().splitlines()[-1].partition("; ")
-    assert told.startswith(f"{folder}: the disk is full after writing ")
-    assert told.endswith(" bytes")
+    reported, _, remedy = done.stderr.strip().splitlines()[-1].partition("; ")
+    assert reported.startswith(f"{folder}: the disk is full after writing ")
+    assert reported.endswith(" bytes")
     assert remedy == "free some space and run the same command again"
     assert not folder.exists()
     again = run("unlimited")

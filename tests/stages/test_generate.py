@@ -92,7 +92,7 @@ def test_each_prompt_is_continued_by_both_models(
     assert any(sample["base"] != sample["tuned"] for sample in samples)
 
 
-def test_a_conversation_s_last_answer_is_written_anew(
+def test_a_conversation_s_last_answer_is_written_again(
     tmp_path: Path, chat_folder: Path, texts: list[str]
 ) -> None:
     talks = [

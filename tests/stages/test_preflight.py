@@ -23,24 +23,24 @@ ALONE = {
     "defaults.ray.use_gpu": False,
     "defaults.train.global_batch_size": CORES + 1,
 }
-# More checkpoints than any disk takes: told where the shapes of the weights are known.
+# More checkpoints than any disk takes: reported where the shapes of the weights are known.
 ENDLESS = {
     "defaults.train.save_total_limit": 10**15,
     "runs.base.train.max_steps": 10**18,
     "runs.tuned.train.max_steps": 10**18,
 }
 
-Told = Callable[..., list[str]]
+Unmet = Callable[..., list[str]]
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+def unmet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unmet:
     """The lines that runs of a changed config cost, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
 
-    def told(runs: list[str] = RUNS, **values: Any) -> list[str]:
+    def unmet(runs: list[str] = RUNS, **values: Any) -> list[str]:
         experiment = load_experiment(config_with({**ALONE, **values}))
         try:
             preflight(experiment, runs)
@@ -48,37 +48,37 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
             return str(error).splitlines()
         return []
 
-    return told
+    return unmet
 
 
-def test_sound_runs_pass(told: Told) -> None:
-    assert told() == []
+def test_sound_runs_pass(unmet: Unmet) -> None:
+    assert unmet() == []
 
 
-def test_without_runs_there_is_nothing_to_look_over(told: Told) -> None:
-    assert told([], **{"defaults.ray.num_workers": CORES + 1}) == []
+def test_without_runs_there_is_nothing_to_look_over(unmet: Unmet) -> None:
+    assert unmet([], **{"defaults.ray.num_workers": CORES + 1}) == []
 
 
-def test_each_run_is_told_of(told: Told) -> None:
-    lines = told(**{"runs.base.ray.num_workers": CORES + 1, "runs.tuned.ray.storage_path": "file"})
+def test_each_run_is_reported(unmet: Unmet) -> None:
+    lines = unmet(**{"runs.base.ray.num_workers": CORES + 1, "runs.tuned.ray.storage_path": "file"})
     assert [line.partition(":")[0] for line in lines] == ["runs.base.ray.num_workers"]
     Path("file").touch()
-    lines = told(**{"runs.base.ray.num_workers": CORES + 1, "runs.tuned.ray.storage_path": "file"})
+    lines = unmet(**{"runs.base.ray.num_workers": CORES + 1, "runs.tuned.ray.storage_path": "file"})
     assert [line.partition(":")[0] for line in lines] == [
         "runs.base.ray.num_workers",
         "runs.tuned.ray.storage_path",
     ]
 
 
-def test_only_the_runs_that_are_due_are_looked_over(told: Told) -> None:
+def test_only_the_runs_that_are_due_are_looked_over(unmet: Unmet) -> None:
     fault = {"runs.base.ray.num_workers": CORES + 1}
-    assert told(["tuned"], **fault) == []
-    assert len(told(["base"], **fault)) == 1
+    assert unmet(["tuned"], **fault) == []
+    assert len(unmet(["base"], **fault)) == 1
 
 
-def test_what_runs_share_is_told_once(told: Told, tmp_path: Path) -> None:
+def test_what_runs_share_is_reported_once(unmet: Unmet, tmp_path: Path) -> None:
     Path("results").touch()
-    assert told(**{"defaults.ray.storage_path": "state"}) == [
+    assert unmet(**{"defaults.ray.storage_path": "state"}) == [
         "the working directory: can't write to results, because "
         f"{tmp_path}/results is not a writable folder; change its permissions or choose another "
         "folder"
@@ -94,48 +94,48 @@ def knows_shapes(lines: list[str]) -> bool:
     return any("bytes free, expected" in line for line in lines)
 
 
-def test_of_a_model_from_scratch_the_shapes_are_known(told: Told) -> None:
-    assert knows_shapes(told(["base"], **ENDLESS))
+def test_of_a_model_from_scratch_the_shapes_are_known(unmet: Unmet) -> None:
+    assert knows_shapes(unmet(["base"], **ENDLESS))
 
 
-def test_a_run_that_starts_from_another_has_its_shapes(told: Told) -> None:
-    assert knows_shapes(told(["tuned"], **ENDLESS))
+def test_a_run_that_starts_from_another_has_its_shapes(unmet: Unmet) -> None:
+    assert knows_shapes(unmet(["tuned"], **ENDLESS))
 
 
-def test_of_a_folder_the_shapes_are_known(told: Told, folder: Path) -> None:
+def test_of_a_folder_the_shapes_are_known(unmet: Unmet, folder: Path) -> None:
     on_folder = {"runs.base.model": "folder"}
-    assert told(**on_folder) == []
-    assert knows_shapes(told(["base"], **on_folder, **ENDLESS))
+    assert unmet(**on_folder) == []
+    assert knows_shapes(unmet(["base"], **on_folder, **ENDLESS))
 
 
-def test_a_folder_whose_weights_are_damaged_is_told(told: Told, folder: Path) -> None:
+def test_a_folder_whose_weights_are_damaged_is_reported(unmet: Unmet, folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    (line,) = told(**{"runs.base.model": "folder", **ENDLESS})
+    (line,) = unmet(**{"runs.base.model": "folder", **ENDLESS})
     assert line.startswith("models/folder/model.safetensors: can't read the weights (")
 
 
 ON_THE_HUB = {"models.far": HUB, "runs.base.model": "far", **ENDLESS}
 
 
-def test_a_model_of_the_hub_that_is_not_here_yet_passes(told: Told) -> None:
-    assert told(**ON_THE_HUB) == []
+def test_a_model_of_the_hub_that_is_not_here_yet_passes(unmet: Unmet) -> None:
+    assert unmet(**ON_THE_HUB) == []
 
 
 def test_of_a_model_of_the_hub_that_is_here_the_shapes_are_known(
-    told: Told, model_folder: Path
+    unmet: Unmet, model_folder: Path
 ) -> None:
     shutil.copytree(model_folder, "results/models/far")
-    assert knows_shapes(told(**ON_THE_HUB))
+    assert knows_shapes(unmet(**ON_THE_HUB))
 
 
-def test_a_part_of_a_model_of_the_hub_passes_because_it_is_had_anew(
-    told: Told, model_folder: Path
+def test_a_part_of_a_model_of_the_hub_passes_because_it_is_downloaded_again(
+    unmet: Unmet, model_folder: Path
 ) -> None:
     copy = Path(shutil.copytree(model_folder, "results/models/far"))
     (copy / "manifest.json").unlink()
     (copy / "model.safetensors").write_bytes(b"half")
-    assert told(**ON_THE_HUB) == []
+    assert unmet(**ON_THE_HUB) == []
 
 
 # Of the model that tests share: 128 positions.
@@ -146,38 +146,42 @@ LINE = (
 )
 
 
-def test_rows_longer_than_the_model_of_a_folder_takes_are_told(told: Told, folder: Path) -> None:
-    assert told(["base"], **{"runs.base.model": "folder", **TOO_LONG}) == [LINE]
-    assert told(["base"], **{"runs.base.model": "folder", "runs.base.data.block_size": 128}) == []
+def test_rows_longer_than_the_model_of_a_folder_takes_are_reported(
+    unmet: Unmet, folder: Path
+) -> None:
+    assert unmet(["base"], **{"runs.base.model": "folder", **TOO_LONG}) == [LINE]
+    assert unmet(["base"], **{"runs.base.model": "folder", "runs.base.data.block_size": 128}) == []
     (folder / "config.json").write_text('{"n_positions": 64}')
-    (line,) = told(["base"], **{"runs.base.model": "folder", **TOO_LONG})
+    (line,) = unmet(["base"], **{"runs.base.model": "folder", **TOO_LONG})
     assert "expected at most the 64 positions" in line
 
 
-def test_rows_longer_than_the_model_of_another_run_takes_are_told(told: Told, folder: Path) -> None:
-    lines = told(**{"runs.base.model": "folder", "runs.tuned.data": {"block_size": 129}})
+def test_rows_longer_than_the_model_of_another_run_takes_are_reported(
+    unmet: Unmet, folder: Path
+) -> None:
+    lines = unmet(**{"runs.base.model": "folder", "runs.tuned.data": {"block_size": 129}})
     assert lines == [LINE.replace("base", "tuned")]
 
 
-def test_rows_longer_than_a_model_of_the_hub_takes_are_told_before_it_is_here(
-    told: Told, model_folder: Path
+def test_rows_longer_than_a_model_of_the_hub_takes_are_reported_before_it_is_here(
+    unmet: Unmet, model_folder: Path
 ) -> None:
     values = {"models.far": HUB, "runs.base.model": "far", **TOO_LONG}
-    assert told(["base"], **values) == []
+    assert unmet(["base"], **values) == []
     snapshot = Path("cache/models--owner--name/snapshots", HUB["revision"])
     snapshot.mkdir(parents=True)
     shutil.copy(model_folder / "config.json", snapshot)
-    assert told(["base"], **values) == [LINE]
+    assert unmet(["base"], **values) == [LINE]
 
 
 @pytest.mark.parametrize("model", ["tiny", "folder"])
-def test_layers_of_adapters_that_the_base_does_not_have_are_told(
-    told: Told, folder: Path, model: str
+def test_layers_of_adapters_that_the_base_does_not_have_are_reported(
+    unmet: Unmet, folder: Path, model: str
 ) -> None:
     named = {"runs.base.model": model, "runs.base.adapter.target_modules": ["q_proj"]}
-    assert told(["base"], **named) == []
+    assert unmet(["base"], **named) == []
     names = ["self_attn.q_proj", "v_prj", "c_attn_of_another"]
-    assert told(["base"], **{**named, "runs.base.adapter.target_modules": names}) == [
+    assert unmet(["base"], **{**named, "runs.base.adapter.target_modules": names}) == [
         "runs.base.adapter.target_modules: got v_prj, expected the name of a layer with weights of "
         "its own; did you mean v_proj?",
         "runs.base.adapter.target_modules: got c_attn_of_another, expected the name of a layer "
@@ -204,7 +208,7 @@ except ConfigError as error:
 """
 
 
-def test_files_that_cannot_be_read_are_told_all_of_them(tmp_path: Path, folder: Path) -> None:
+def test_files_that_cannot_be_read_are_reported_all_of_them(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "notes").mkdir()
     names = ["notes/b.txt", "notes/a.txt", "models/folder/model.safetensors"]
     for name in ["notes/readable.txt", *names]:

@@ -217,7 +217,7 @@ def test_on_the_fly_the_store_keeps_what_its_rows_are_made_from(
     assert manifest["recipe"] == ON_THE_FLY | {"packing": True}
 
 
-def test_documents_that_are_dropped_are_counted_and_told_of(
+def test_documents_that_are_dropped_are_counted_and_reported(
     tmp_path: Path,
     dataset: Path,
     model_folder: Path,

@@ -208,7 +208,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("template", FAILURES)
-def test_a_conversation_that_the_template_cannot_take_is_told_with_the_reason(
+def test_a_conversation_that_the_template_cannot_take_is_reported_with_the_reason(
     tokenizer: PreTrainedTokenizerFast, template: str
 ) -> None:
     twice: list[Message] = [("user", "?"), ("assistant", "yes"), ("assistant", "and no")]

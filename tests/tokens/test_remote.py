@@ -20,7 +20,7 @@ def small_store(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_copy_has_every_file_and_is_made_anew_only_when_the_store_has_changed(
+def test_a_copy_has_every_file_and_is_made_again_only_when_the_store_has_changed(
     small_store: Path,
 ) -> None:
     with object_store() as bucket:
@@ -44,7 +44,7 @@ def test_a_copy_has_every_file_and_is_made_anew_only_when_the_store_has_changed(
         assert files.cat_file(f"{path}/train.rows") == b"others"
 
 
-def test_a_copy_without_its_manifest_was_cut_off_and_is_made_anew(small_store: Path) -> None:
+def test_a_copy_without_its_manifest_was_cut_off_and_is_made_again(small_store: Path) -> None:
     with object_store() as bucket:
         files, path = fsspec.core.url_to_fs(copy_to(small_store, bucket))
         files.rm_file(f"{path}/manifest.json")

@@ -94,7 +94,7 @@ def test_a_row_that_cannot_be_encoded_is_named_with_its_file(
     assert str(caught.value).startswith(f"{file}, row 3: the chat template fails (Undefined")
 
 
-def test_a_bad_template_is_told_by_its_key(tmp_path: Path, chat_folder: Path) -> None:
+def test_a_bad_template_is_reported_by_its_key(tmp_path: Path, chat_folder: Path) -> None:
     file = write(tmp_path / "dataset", TALKS, "messages") / "test.parquet"
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     cfg = {"format": "messages", **result_keys(Data(chat_template=template))}
@@ -111,7 +111,7 @@ READS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_a_window_is_read_or_made_anew_with_the_same_rows(
+def test_a_window_is_read_or_made_again_with_the_same_rows(
     tmp_path: Path,
     chat_folder: Path,
     texts: list[str],

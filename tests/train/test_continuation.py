@@ -1,4 +1,4 @@
-"""A run whose fingerprint changed: it says why it starts over, and continues if it is told to."""
+"""A run whose fingerprint changed says why it starts over, and goes on if the config says so."""
 
 import json
 import shutil

@@ -38,7 +38,7 @@ def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(
     assert "model.embed_tokens.weight" in tensors_of(Path(record["checkpoint"]))
 
 
-def test_layers_that_the_model_does_not_have_are_told_before_workers_start(
+def test_layers_that_the_model_does_not_have_are_reported_before_workers_start(
     make_job: Any, small: Path, tmp_path: Path
 ) -> None:
     job = make_job(adapter=Adapter(target_modules=["q_prj"]))

@@ -7,7 +7,7 @@ import pytest
 from moray.train.early_stopping import Evaluations
 
 
-def told(patience: int | None, losses: list[float]) -> Evaluations:
+def reported(patience: int | None, losses: list[float]) -> Evaluations:
     """Evaluations every 10 steps."""
     return Evaluations(patience, {10 * (1 + i): loss for i, loss in enumerate(losses)})
 
@@ -26,7 +26,7 @@ def told(patience: int | None, losses: list[float]) -> Evaluations:
 def test_the_best_step_is_the_first_of_the_lowest_loss(
     losses: list[float], best: int | None
 ) -> None:
-    assert told(None, losses).best == best
+    assert reported(None, losses).best == best
 
 
 @pytest.mark.parametrize(
@@ -50,15 +50,15 @@ def test_the_best_step_is_the_first_of_the_lowest_loss(
 def test_a_run_ends_after_so_many_evaluations_without_a_lower_loss(
     patience: int | None, losses: list[float], stop: bool
 ) -> None:
-    assert told(patience, losses).stop is stop
+    assert reported(patience, losses).stop is stop
 
 
 def test_a_resumed_run_ends_where_the_whole_one_does() -> None:
     losses = [2.0, 1.0, 1.5, 1.2, 0.9, 1.1, 1.1, 1.1]
-    whole = [count for count in range(9) if told(3, losses[:count]).stop]
+    whole = [count for count in range(9) if reported(3, losses[:count]).stop]
     assert whole == [8]
     for before in range(8):
-        resumed = told(3, losses[:before])
+        resumed = reported(3, losses[:before])
         stops = []
         for number in range(before, 8):
             resumed.losses[10 * (number + 1)] = losses[number]

@@ -125,11 +125,11 @@ def test_a_signal_to_the_driver_saves_the_step_and_a_second_start_goes_on(
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as driver:
         until(lambda: steps_in(tmp_path / "state") or driver.poll() is not None)
         driver.send_signal(signal.SIGTERM)
-        _, told = driver.communicate()
+        _, reported = driver.communicate()
     assert driver.returncode == 1
     (folder,) = (tmp_path / "state/name").glob("*/checkpoints/*")
     at = checkpoint.step_of(folder)
-    assert f"error: runs.name: stopped at step {at} as requested, and saved a" in told
+    assert f"error: runs.name: stopped at step {at} as requested, and saved a" in reported
     assert 0 < at < 120
 
     assert subprocess.run(command, capture_output=True, check=True)

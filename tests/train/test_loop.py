@@ -173,7 +173,7 @@ def test_a_run_stops_early_and_exports_its_best_model(make_job: Any, alone: Work
     assert (again["steps"], again["exported_step"]) == (best + 15, best)
 
 
-def test_a_lost_best_checkpoint_is_trained_anew(make_job: Any, alone: Worker) -> None:
+def test_a_lost_best_checkpoint_is_trained_again(make_job: Any, alone: Worker) -> None:
     job = overfitting(make_job, "job", load_best_model_at_end=True, save_total_limit=1)
     best = train(job, alone)["exported_step"]
     folder = checkpoint.folder_of(job.work)

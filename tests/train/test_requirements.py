@@ -1,4 +1,4 @@
-"""What would end a run later is told before it begins."""
+"""What would end a run later is reported before it begins."""
 
 import os
 import re
@@ -66,13 +66,13 @@ def test_a_sound_run_has_no_fault(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_more_cpus_than_there_are_are_told(tmp_path: Path) -> None:
+def test_more_cpus_than_there_are_are_reported(tmp_path: Path) -> None:
     (fault,) = found(tmp_path, num_workers=CORES + 1)
     assert fault.path == "runs.tuned.ray.num_workers"
     assert f"{CORES + 1} workers with 1 CPU each need {CORES + 1} CPU" in str(fault)
 
 
-def test_a_library_that_is_not_installed_is_told(
+def test_a_library_that_is_not_installed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = {"strategy": "deepspeed"}
@@ -94,7 +94,7 @@ def test_a_library_that_is_not_installed_is_told(
     assert found(tmp_path, adapter=adapter, train=train, address="auto") == []
 
 
-def test_more_gpus_than_there_are_are_told(tmp_path: Path) -> None:
+def test_more_gpus_than_there_are_are_reported(tmp_path: Path) -> None:
     there = torch.cuda.device_count()
     (fault,) = found(tmp_path, use_gpu=True, **shared(there + 1))
     assert str(fault) == (
@@ -126,7 +126,7 @@ def free() -> int:
     return int(float(match[1].replace(",", "")) * 1e9)
 
 
-def test_a_model_that_memory_does_not_take_is_told_with_the_numbers(tmp_path: Path) -> None:
+def test_a_model_that_memory_does_not_take_is_reported_with_the_numbers(tmp_path: Path) -> None:
     # 10^12 weights, gradients and twice as many moments, of 4 bytes each.
     (fault,) = memory(found(tmp_path, HUGE, **shared(3)))
     assert str(fault).startswith(
@@ -170,7 +170,7 @@ def test_beside_an_adapter_the_base_takes_its_weights_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("below", ["", "/deep/state"])
-def test_a_file_in_the_place_of_the_storage_is_told(tmp_path: Path, below: str) -> None:
+def test_a_file_in_the_place_of_the_storage_is_reported(tmp_path: Path, below: str) -> None:
     file = tmp_path / "file"
     # With all permissions, which say nothing here.
     file.touch(0o777)
@@ -181,7 +181,7 @@ def test_a_file_in_the_place_of_the_storage_is_told(tmp_path: Path, below: str) 
     )
 
 
-def test_a_file_in_the_place_of_the_results_is_told(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_results_is_reported(tmp_path: Path) -> None:
     (tmp_path / "results").touch()
     (fault,) = found(tmp_path)
     assert fault.path == "the working directory"
@@ -206,7 +206,7 @@ for fault in unmet_requirements("tuned", Train(), None, ray, None, Path("/tmp"))
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o500])
-def test_a_folder_that_may_not_be_written_to_or_looked_into_is_told(
+def test_a_folder_that_may_not_be_written_to_or_looked_into_is_reported(
     tmp_path: Path, mode: int
 ) -> None:
     closed = tmp_path / "closed"
@@ -247,7 +247,7 @@ ADDED = 8 * (10 + 30)
         ({"max_steps": 100 * 10**14 + 1}, None, (10**14 + 1) * 12 * WHOLE + 4 * WHOLE),
     ],
 )
-def test_a_disk_that_does_not_take_the_checkpoints_is_told_with_what_they_take(
+def test_a_disk_that_does_not_take_the_checkpoints_is_reported_with_what_they_take(
     tmp_path: Path, train: dict[str, Any], adapter: Adapter | None, expected: int
 ) -> None:
     faults = found(tmp_path, adapter=adapter, train={"save_total_limit": ENDLESS, **train})
@@ -279,15 +279,15 @@ def test_each_disk_has_to_take_its_part(tmp_path: Path) -> None:
         pytest.skip("it is the same disk")
     faults = found(tmp_path, HUGE, results=results)
     disks = {str(tmp_path): 3 * 12 * 10**12, str(SHARED_MEMORY): 4 * 10**12}
-    told = [fault for fault in faults if needed([fault])]
-    assert dict(zip(paths(told), needed(told), strict=True)) == disks
+    reported = [fault for fault in faults if needed([fault])]
+    assert dict(zip(paths(reported), needed(reported), strict=True)) == disks
 
 
 def test_shapes_that_are_not_known_yet_are_not_guessed(tmp_path: Path) -> None:
     assert found(tmp_path, None, train={"save_total_limit": ENDLESS}) == []
 
 
-def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     (tmp_path / "results").touch()
     workers = max(CORES, torch.cuda.device_count()) + 1

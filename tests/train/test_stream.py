@@ -77,8 +77,8 @@ def finished(
 ) -> list[tuple[int, float]]:
     """The losses of a run, of each step and of each evaluation."""
     with started(inputs, output, loader, tokens) as process:
-        told = process.communicate()[1]
-    assert process.returncode == 0, told
+        reported = process.communicate()[1]
+    assert process.returncode == 0, reported
     lines = read_history(output / "history.jsonl")
     return [
         (line["step"], line["loss" if "loss" in line else "eval_loss"])

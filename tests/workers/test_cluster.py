@@ -89,9 +89,9 @@ def test_the_dashboard_answers_at_the_address_that_is_printed(
 ) -> None:
     with connected(launch_of(Ray(num_workers=1, include_dashboard=True))):
         printed = capsys.readouterr().err
-        told = re.search(r"^Ray's dashboard is at (http://127\.0\.0\.1:\d+)$", printed, re.M)
-        assert told
-        with urllib.request.urlopen(told[1], timeout=60) as page:
+        reported = re.search(r"^Ray's dashboard is at (http://127\.0\.0\.1:\d+)$", printed, re.M)
+        assert reported
+        with urllib.request.urlopen(reported[1], timeout=60) as page:
             assert b"Ray Dashboard" in page.read()
 
 

@@ -1,4 +1,4 @@
-"""What workers tell each other, and what one that is alone is told."""
+"""What workers tell each other, and what one that is alone is reported."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def _alone() -> None:
 
 
 def be_one_of_two(rank: int, folder: Path) -> None:
-    """Write what both are told where each of them, one, and none has something to say."""
+    """Write what both are reported where each of them, one, and none has something to say."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     both = from_any_worker(lambda: f"of {rank}")
     second = from_any_worker(lambda: "of 1" if rank == 1 else None)
@@ -26,10 +26,10 @@ def be_one_of_two(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def test_what_any_worker_says_is_told_to_all(tmp_path: Path) -> None:
+def test_what_any_worker_says_is_reported_to_all(tmp_path: Path) -> None:
     run_forks(be_one_of_two, (tmp_path,), 2)
-    told = {(tmp_path / rank).read_text() for rank in "01"}
-    assert told == {"of 0, of 1, None"}
+    reported = {(tmp_path / rank).read_text() for rank in "01"}
+    assert reported == {"of 0, of 1, None"}
 
 
 @pytest.mark.parametrize("value", [None, "reason"])

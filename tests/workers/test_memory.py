@@ -19,7 +19,7 @@ from moray.workers.memory import in_parts_that_fit, is_out_of_memory
         (ValueError("not enough memory"), False),
     ],
 )
-def test_errors_of_memory_are_told_from_others(error: Exception, expected: bool) -> None:
+def test_errors_of_memory_are_reported_from_others(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) is expected
 
 

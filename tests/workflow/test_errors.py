@@ -29,8 +29,8 @@ def test_a_wrong_config_costs_one_line(path: str, value: object, line: str, fres
     fresh.configure(path.split("."), value)
     done = fresh.snakemake("finetune")
     assert done.returncode != 0
-    told = [text for text in done.stderr.splitlines() if "profile" not in text]
-    assert told == [line]
+    reported = [text for text in done.stderr.splitlines() if "profile" not in text]
+    assert reported == [line]
     assert not (fresh.folder / "results").exists()
 
 
@@ -38,9 +38,9 @@ def test_a_config_that_is_not_utf_8_costs_one_line(fresh: Project) -> None:
     fresh.config.write_bytes(fresh.config.read_bytes() + "# café\n".encode("latin-1"))
     done = fresh.snakemake("finetune")
     assert done.returncode != 0
-    told = [text for text in done.stderr.splitlines() if "profile" not in text]
+    reported = [text for text in done.stderr.splitlines() if "profile" not in text]
     number = fresh.config.read_bytes().count(b"\n")
-    assert told == [
+    assert reported == [
         f"config/config.yaml, line {number}: byte 0xe9 is not valid UTF-8; save the file as UTF-8"
     ]
 
@@ -60,8 +60,8 @@ def test_a_failing_stage_costs_one_line_and_its_log_has_the_trace(fresh: Project
     (fresh.folder / "data/modules.jsonl").write_text('{"content": "x"}\n')
     done = fresh.snakemake("results/datasets/modules/dataset.json")
     assert done.returncode != 0
-    told = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
-    assert told == [
+    reported = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
+    assert reported == [
         "error: data/modules.jsonl, line 1: got columns content, expected text; "
         "map the column under columns, or choose another format"
     ]

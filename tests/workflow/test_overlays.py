@@ -76,7 +76,7 @@ def test_a_preview_shows_that_only_what_the_assistant_says_is_trained(
     assert done.returncode == 0, done.stderr
     for text in marked:
         assert text in done.stdout
-    # Shown again, though nothing is made anew.
+    # Shown again, though nothing is made again.
     again = project.snakemake("preview", "--configfile", f"config/{overlay}.yaml")
     assert again.stdout == done.stdout
     assert "tokenize" not in again.stderr

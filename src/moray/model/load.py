@@ -96,7 +96,24 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
             f"the weights are missing for {missing[0]} and {len(missing) - 1} more",
             "use the folder of a complete causal language model",
         )
+    if in_4bit:
+        _keep_layout(model)
     return model.eval()
+
+
+def _keep_layout(model: PreTrainedModel) -> None:
+    """Keep 4-bit weights in the layout that has gradients.
+
+    On CPUs with AVX512-BF16, bitsandbytes repacks the weights at the first forward pass in
+    evaluation mode, for a kernel without a backward pass: training after an evaluation would then
+    get no gradients through these layers.
+    """
+    # Importing it takes a while.
+    from bitsandbytes.nn import Linear4bit
+
+    for module in model.modules():
+        if isinstance(module, Linear4bit):
+            module.support_avx512bf16_for_cpu = False
 
 
 def empty_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

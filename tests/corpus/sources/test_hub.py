@@ -91,7 +91,7 @@ def test_what_a_repository_does_not_have_costs_one_line(
     )
 
 
-def test_a_file_that_cannot_be_read_is_told_with_the_reason(repository: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported_with_the_reason(repository: Path) -> None:
     (repository / "two.jsonl").write_text('{"text": "a"}\nno JSON\n')
     with pytest.raises(UserError) as caught:
         hub.load(str(repository), None, "two", None, "train")
@@ -128,7 +128,7 @@ def test_a_script_of_a_repository_is_refused_and_not_run(repository: Path, data:
     assert not ran.exists()
 
 
-def test_a_row_that_is_no_document_is_told_with_its_number() -> None:
+def test_a_row_that_is_no_document_is_reported_with_its_number() -> None:
     rows = datasets.Dataset.from_dict({"text": ["a", None, "b"]})
     with pytest.raises(UserError) as caught:
         list(hub.documents("owner/name", rows, Shape("text")))

@@ -77,7 +77,7 @@ def test_urls_by_split(tmp_path: Path, folder: Path) -> None:
     assert origin == {"source": "url", "files": files}
 
 
-def test_a_fault_in_a_fetched_file_is_told_with_its_url(tmp_path: Path, folder: Path) -> None:
+def test_a_fault_in_a_fetched_file_is_reported_with_its_url(tmp_path: Path, folder: Path) -> None:
     url = f"file://{lines(tmp_path / 'a.jsonl', 'a')}"
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write("5\n")

@@ -82,8 +82,10 @@ def test_secrets_in_a_url_are_in_no_name_and_no_fault(tmp_path: Path, web: str) 
     assert len(fetched) == 2
     line = fault(f"{secret}/none.jsonl?signature=third", folder=tmp_path / "there")
     assert line.startswith(f"{web}/none.jsonl?")
-    told = f"{line} {list(fetched)}"
-    assert not [word for word in ("user", "password", "first", "second", "third") if word in told]
+    reported = f"{line} {list(fetched)}"
+    assert not [
+        word for word in ("user", "password", "first", "second", "third") if word in reported
+    ]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_a_file_of_the_right_digest_is_taken(tmp_path: Path, web: str) -> None:
     assert list(fetch([f"{web}/a.jsonl"], tmp_path, digest)) == [f"{web}/a.jsonl"]
 
 
-def test_a_file_of_another_digest_is_told_with_both(tmp_path: Path, web: str) -> None:
+def test_a_file_of_another_digest_is_reported_with_both(tmp_path: Path, web: str) -> None:
     found = hashlib.sha256(FILES["a.jsonl"]).hexdigest()
     assert fault(f"{web}/a.jsonl", folder=tmp_path, sha256="0" * 64) == (
         f"{web}/a.jsonl: got a file with sha256 {found}, expected {'0' * 64}; "
@@ -229,13 +231,13 @@ def test_a_dataset_comes_out_of_an_object_store(tmp_path: Path, bucket: str) -> 
         ("none/*.jsonl", "the glob matches no files; check the URL"),
     ],
 )
-def test_what_is_not_in_an_object_store_is_told(
+def test_what_is_not_in_an_object_store_is_reported(
     tmp_path: Path, bucket: str, name: str, problem: str
 ) -> None:
     assert fault(f"{bucket}/{name}", folder=tmp_path).startswith(f"{bucket}/{name}: {problem}")
 
 
-def test_missing_credentials_are_told(
+def test_missing_credentials_are_reported(
     tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in CREDENTIALS:

@@ -77,11 +77,11 @@ def test_a_damaged_one_is_passed_over_and_named(name: str, damage: object, tmp_p
 def test_a_damaged_one_of_the_same_step_is_replaced_whole(tmp_path: Path) -> None:
     flip(write(tmp_path, 10) / "model.safetensors")
     (tmp_path / "step-00000010" / "stale").write_bytes(b"of another attempt")
-    write(tmp_path, 10, b"anew")
+    write(tmp_path, 10, b"again")
     found, skipped = newest(tmp_path)
     assert found is not None
     assert skipped == {}
-    assert (found / "model.safetensors").read_bytes() == b"anew"
+    assert (found / "model.safetensors").read_bytes() == b"again"
     assert not (found / "stale").exists()
 
 
@@ -98,7 +98,7 @@ def test_a_run_resumes_from_the_newest_sound_one_and_damaged_newer_ones_go(
     assert {path.name for path in tmp_path.iterdir()} == {"step-00000010", "step-00000020"}
 
 
-def test_a_run_without_a_sound_one_starts_anew(tmp_path: Path) -> None:
+def test_a_run_without_a_sound_one_starts_over(tmp_path: Path) -> None:
     assert checkpoint.resume_point(tmp_path / "nowhere", lambda path, names: None) == 0
     flip(write(tmp_path, 10) / "model.safetensors")
     assert checkpoint.resume_point(tmp_path, lambda path, names: None) == 0

@@ -158,7 +158,7 @@ def test_the_newest_are_kept_and_the_best(
     assert steps_in(tmp_path) == (kept or [10, 20, 30, 40, 50])
 
 
-def test_a_write_that_fails_is_told_and_leaves_no_checkpoint(
+def test_a_write_that_fails_is_reported_and_leaves_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any) -> Path:
@@ -172,7 +172,7 @@ def test_a_write_that_fails_is_told_and_leaves_no_checkpoint(
     assert checkpoint.newest(tmp_path, lambda path, names: None) is None
 
 
-def test_a_disk_that_takes_no_folder_is_told_as_full(
+def test_a_disk_that_takes_no_folder_is_reported_as_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(folder: Path, step: int) -> Path:
@@ -196,15 +196,15 @@ def fill_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
 
-def train_on_a_full_disk(job: Job, worker: Worker, told: Path) -> None:
+def train_on_a_full_disk(job: Job, worker: Worker, reported: Path) -> None:
     fill_disk()
     try:
         train(job, worker)
     except UserError as error:
-        told.write_text(str(error))
+        reported.write_text(str(error))
 
 
-def be_one_of_two(folder: Path, rank: int, told: Path) -> None:
+def be_one_of_two(folder: Path, rank: int, reported: Path) -> None:
     """Save with room on both workers' disks, then with none on the second one's."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
@@ -219,7 +219,7 @@ def be_one_of_two(folder: Path, rank: int, told: Path) -> None:
     try:
         saver.finish()
     except UserError as error:
-        told.write_text(str(error))
+        reported.write_text(str(error))
     dist.destroy_process_group()
 
 
@@ -236,12 +236,12 @@ def test_a_training_whose_disk_is_full_goes_on_from_the_checkpoint_before(
     train(undisturbed, alone)
     Requests(job.work.parent).ask(Request.STOP)
     assert train(job, alone)["steps"] == 1
-    folder, told = checkpoint.folder_of(job.work), tmp_path / "told"
-    process = forks.Process(target=train_on_a_full_disk, args=(job, alone, told), daemon=True)
+    folder, reported = checkpoint.folder_of(job.work), tmp_path / "reported"
+    process = forks.Process(target=train_on_a_full_disk, args=(job, alone, reported), daemon=True)
     process.start()
     process.join(300)
     assert process.exitcode == 0
-    assert is_of_full_disk(told.read_text(), folder)
+    assert is_of_full_disk(reported.read_text(), folder)
     # Nothing half-written is left.
     assert [path.name for path in folder.iterdir()] == ["step-00000001"]
     assert damaged_files(checkpoint.path_of(folder, 1)) == []
@@ -253,12 +253,12 @@ def test_a_training_whose_disk_is_full_goes_on_from_the_checkpoint_before(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_if_the_disk_of_one_worker_is_full_all_are_told_and_nothing_is_left(
+def test_if_the_disk_of_one_worker_is_full_all_are_reported_and_nothing_is_left(
     tmp_path: Path, forks: Any
 ) -> None:
-    told = [tmp_path / f"told-{rank}" for rank in range(2)]
+    reported = [tmp_path / f"reported-{rank}" for rank in range(2)]
     workers = [
-        forks.Process(target=be_one_of_two, args=(tmp_path, rank, told[rank]), daemon=True)
+        forks.Process(target=be_one_of_two, args=(tmp_path, rank, reported[rank]), daemon=True)
         for rank in range(2)
     ]
     for worker in workers:
@@ -267,7 +267,7 @@ def test_if_the_disk_of_one_worker_is_full_all_are_told_and_nothing_is_left(
         worker.join(300)
     assert [worker.exitcode for worker in workers] == [0, 0]
     folder = tmp_path / "checkpoints"
-    assert all(is_of_full_disk(file.read_text(), folder) for file in told)
+    assert all(is_of_full_disk(file.read_text(), folder) for file in reported)
     assert steps_in(folder) == [1]
     sound = checkpoint.path_of(folder, 1)
     assert damaged_files(sound) == []

@@ -99,7 +99,7 @@ except UserError as error:
 
 
 @pytest.mark.parametrize("compiler", [None, "#!/bin/sh\necho no Python.h >&2; exit 1\n"])
-def test_a_compiler_that_is_missing_or_broken_is_told_before_it_is_needed(
+def test_a_compiler_that_is_missing_or_broken_is_reported_before_it_is_needed(
     compiler: str | None, tmp_path: Path
 ) -> None:
     if compiler:
@@ -112,8 +112,8 @@ def test_a_compiler_that_is_missing_or_broken_is_told_before_it_is_needed(
     done = subprocess.run(
         [sys.executable, "-c", _TRY], env=environment, capture_output=True, text=True, check=True
     )
-    told, refused = done.stdout.splitlines()
-    assert told.startswith("the compiler fails (")
+    reported, refused = done.stdout.splitlines()
+    assert reported.startswith("the compiler fails (")
     assert refused.startswith("train.compile: can't compile: the compiler fails (")
     assert refused.endswith("; set it to auto or false")
 
@@ -128,7 +128,7 @@ def test_how_a_run_is_resumed_or_logged_decides_nothing(llama: PreTrainedModel) 
         assert len(reasons) == 1
 
 
-def test_compiled_code_is_kept_where_it_is_told(
+def test_compiled_code_is_kept_where_it_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")

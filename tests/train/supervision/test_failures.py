@@ -1,4 +1,4 @@
-"""What the user is told of workers that failed, by failures that are real."""
+"""What the user sees when workers fail, by failures that are real."""
 
 import json
 import resource
@@ -38,7 +38,7 @@ def job(tmp_path: Path) -> Job:
     )
 
 
-def told(job: Job) -> str:
+def report(job: Job) -> str:
     return str(meaning_of(FAILED, job, "tuned", max_failures=3))
 
 
@@ -63,12 +63,12 @@ def too_large_a_list() -> None:
         (too_large_a_list, MemoryError, ": MemoryError)"),
     ],
 )
-def test_memory_that_is_too_small_is_told_with_what_to_lower(
+def test_memory_that_is_too_small_is_reported_with_what_to_lower(
     job: Job, allocate: Callable[[], None], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error), explained(job, PLACE):
         allocate()
-    line = told(job)
+    line = report(job)
     assert line.startswith(
         "train.micro_batch_size: micro-batches of 4 don't fit in the memory of worker 3 (cpu: "
     )
@@ -82,25 +82,25 @@ def test_a_single_row_is_not_asked_to_be_lowered(job: Job) -> None:
     job = replace(job, settings=Train(micro_batch_size=1))
     with pytest.raises(MemoryError), explained(job, PLACE):
         too_large_an_array()
-    assert told(job).endswith("; set train.gradient_checkpointing: true or train.strategy: fsdp2")
+    assert report(job).endswith("; set train.gradient_checkpointing: true or train.strategy: fsdp2")
 
 
-def test_the_memory_of_a_gpu_is_told_too(job: Job) -> None:
+def test_the_memory_of_a_gpu_is_reported_too(job: Job) -> None:
     """PyTorch's exception for it, which needs no GPU to be raised."""
     worker = replace(PLACE, device=torch.device("cuda", 1))
     with pytest.raises(torch.OutOfMemoryError), explained(job, worker):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 1 has")
     assert "memory of worker 3 (cuda: CUDA out of memory. Tried to allocate 2.00 GiB.); " in (
-        told(job)
+        report(job)
     )
 
 
-def test_a_full_disk_is_told_as_such(job: Job) -> None:
+def test_a_full_disk_is_reported_as_such(job: Job) -> None:
     (job.work / "file").write_bytes(bytes(2345))
     # The kernel's own device for it: every write says that no space is left.
     with pytest.raises(OSError, match="No space left"), explained(job, PLACE):
         Path("/dev/full").write_text("x")
-    assert told(job) == (
+    assert report(job) == (
         f"{job.work}: the disk is full after writing 2,345 bytes; "
         "free some space and run the same command again"
     )
@@ -111,7 +111,7 @@ def test_what_an_earlier_attempt_died_of_is_not_told_of_a_later_one(job: Job) ->
         too_large_an_array()
     with pytest.raises(ValueError, match="odd"), explained(job, replace(PLACE, rank=0)):
         raise ValueError("odd")
-    assert told(job).startswith("runs.tuned.ray.max_failures: workers failed more than 3 times")
+    assert report(job).startswith("runs.tuned.ray.max_failures: workers failed more than 3 times")
 
 
 def test_a_disk_too_full_for_the_meaning_hides_nothing(job: Job) -> None:
@@ -128,10 +128,10 @@ def test_a_disk_too_full_for_the_meaning_hides_nothing(job: Job) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert caught.traceback[-1].name == "write_bytes"
-    assert "the last failure: worker 3: ValueError: odd" in told(job)
+    assert "the last failure: worker 3: ValueError: odd" in report(job)
 
 
-def test_a_disk_that_took_no_meaning_is_told_by_the_last_failure(job: Job) -> None:
+def test_a_disk_that_took_no_meaning_is_reported_by_the_last_failure(job: Job) -> None:
     hang(job, 0)
     failed = WorkersFailedError("OSError: [Errno 28] No space left on device")
     line = str(meaning_of(failed, job, "tuned", max_failures=3))
@@ -177,7 +177,7 @@ def test_workers_that_hung_are_named_with_the_last_step_and_their_stacks_are_log
     lines = [{"step": 4, "loss": 1.0}, {"step": 6, "loss": 1.0}, {"step": 6, "eval_loss": 1.0}]
     (job.work / HISTORY).write_text("".join(json.dumps(line) + "\n" for line in lines))
     hang(job, 0, 2)
-    assert told(job) == (
+    assert report(job) == (
         "runs.tuned.train.stall_timeout: workers 0, 2 completed no step within 90 s; the last "
         "known step is 6; see their stack traces in the log; raise it if steps take that long"
     )
@@ -188,17 +188,17 @@ def test_workers_that_hung_are_named_with_the_last_step_and_their_stacks_are_log
 
 def test_workers_may_hang_before_the_first_step(job: Job) -> None:
     hang(job, 1)
-    assert "workers 1 completed no step within 90 s; the last known step is 0;" in told(job)
+    assert "workers 1 completed no step within 90 s; the last known step is 0;" in report(job)
 
 
 @pytest.mark.parametrize("steps", [[], [20, 100, 90]])
-def test_of_any_other_failure_the_last_one_is_told_and_where_the_run_goes_on(
+def test_of_any_other_failure_the_last_one_is_reported_and_where_the_run_goes_on(
     job: Job, steps: list[int]
 ) -> None:
     folder = checkpoint.folder_of(job.work)
     for step in steps:
         checkpoint.commit(folder, step, checkpoint.temporary_folder(folder, step), {})
-    assert told(job) == (
+    assert report(job) == (
         "runs.tuned.ray.max_failures: workers failed more than 3 times; the last failure: "
         "worker 3: ValueError: odd; see the log; if a worker was killed, it may have run out of "
         "memory: lower train.micro_batch_size; the same command continues from step "
@@ -210,7 +210,7 @@ def test_a_meaning_goes_before_the_stacks_of_those_who_waited_for_that_worker(jo
     hang(job, 0)
     with pytest.raises(MemoryError), explained(job, PLACE):
         too_large_an_array()
-    assert told(job).startswith("train.micro_batch_size: ")
+    assert report(job).startswith("train.micro_batch_size: ")
 
 
 def test_what_earlier_starts_have_left_is_forgotten(job: Job) -> None:
@@ -220,4 +220,4 @@ def test_what_earlier_starts_have_left_is_forgotten(job: Job) -> None:
         too_large_an_array()
     forget(job.work)
     assert list(job.work.iterdir()) == []
-    assert told(job).startswith("runs.tuned.ray.max_failures: ")
+    assert report(job).startswith("runs.tuned.ray.max_failures: ")

@@ -32,7 +32,7 @@ def test_without_a_terminal_there_are_plain_lines_and_not_too_many(
     assert 15 <= len(lines) <= 22
 
 
-def test_notes_are_told_as_they_are_and_cost_no_line_of_a_step(
+def test_notes_are_reported_as_they_are_and_cost_no_line_of_a_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with shown(tmp_path, "tuned"):

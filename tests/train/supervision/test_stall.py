@@ -92,11 +92,13 @@ def test_a_worker_that_goes_on_is_left_alone_however_long_it_takes(tmp_path: Pat
     assert stacks(tmp_path) == {}
 
 
-@pytest.mark.parametrize(("body", "told"), [("", ["1", "0"]), ("raises", ["1", "raised", "0"])])
+@pytest.mark.parametrize(("body", "expected"), [("", ["1", "0"]), ("raises", ["1", "raised", "0"])])
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads by /proc")
-def test_a_body_that_ends_leaves_nobody_waiting(tmp_path: Path, body: str, told: list[str]) -> None:
+def test_a_body_that_ends_leaves_nobody_waiting(
+    tmp_path: Path, body: str, expected: list[str]
+) -> None:
     done = run(THREADS, tmp_path, 600, body)
-    assert (done.returncode, done.stdout.split()) == (0, told), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, expected), done.stderr
 
 
 def test_stacks_are_those_of_workers_that_hung_in_the_order_of_their_ranks(tmp_path: Path) -> None:

@@ -1,0 +1,122 @@
+"""The files that a dataset or a model depends on."""
+
+from pathlib import Path
+
+import pytest
+from small_config import experiment_with
+
+from moray.config import plan
+from moray.errors import UserError
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with files of notes."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.txt", "a.txt", "deep/c.txt", "other.md"):
+        path = tmp_path / "notes" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "files"),
+    [
+        ("notes/a.txt", ["notes/a.txt"]),
+        ("notes/*.txt", ["notes/a.txt", "notes/b.txt"]),
+        ("notes/**/*.txt", ["notes/a.txt", "notes/b.txt", "notes/deep/c.txt"]),
+        # Folders are no files; the order of a list counts, and nothing is read twice.
+        ("notes/*", ["notes/a.txt", "notes/b.txt", "notes/other.md"]),
+        (["notes/b.txt", "notes/*.txt"], ["notes/b.txt", "notes/a.txt"]),
+    ],
+)
+@pytest.mark.usefixtures("notes")
+def test_the_files_of_a_dataset_are_found(path: str | list[str], files: list[str]) -> None:
+    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    assert found == {"train": files}
+
+
+@pytest.mark.usefixtures("notes")
+def test_each_split_has_files_of_its_own() -> None:
+    path = {"train": "notes/*.txt", "test": ["notes/deep/c.txt", "notes/deep/*"]}
+    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    assert found == {"train": ["notes/a.txt", "notes/b.txt"], "test": ["notes/deep/c.txt"]}
+
+
+@pytest.mark.parametrize("path", ["notes/none.txt", "none/*.txt", ["notes/a.txt", "none"], "notes"])
+@pytest.mark.parametrize("split", [None, "train", "validation"])
+@pytest.mark.usefixtures("notes")
+def test_a_dataset_whose_files_are_missing_is_reported_before_anything_starts(
+    path: str | list[str], split: str | None
+) -> None:
+    missing = path[-1] if isinstance(path, list) else path
+    paths = {"train": "notes/a.txt", split: path} if split else path
+    with pytest.raises(UserError) as caught:
+        plan.dataset_files(experiment_with({"datasets.notes.path": paths}), "notes")
+    assert str(caught.value) == (
+        f"datasets.notes.path: no file matches {missing}; check the path; it is relative to the "
+        "working directory"
+    )
+
+
+@pytest.mark.parametrize("name", ["a{b.txt", "a}b.txt", "{a}.txt", "{deep}/a.txt"])
+def test_braces_in_the_name_of_a_file_are_refused(notes: Path, name: str) -> None:
+    """Rules take what stands in them for a wildcard."""
+    (notes / "notes" / name).parent.mkdir(exist_ok=True)
+    (notes / "notes" / name).write_text("x")
+    with pytest.raises(UserError) as caught:
+        plan.dataset_files(experiment_with({"datasets.notes.path": "notes/**/*.txt"}), "notes")
+    assert str(caught.value) == (
+        f"datasets.notes.path: notes/{name} contains braces, which Snakemake reads as wildcards; "
+        "rename the file"
+    )
+
+
+def test_a_dataset_that_is_not_read_from_files_has_none() -> None:
+    assert plan.dataset_files(experiment_with({}), "modules") == {}
+    url = {"source": "url", "url": {"train": "s3://b/*.csv", "test": "https://h/t.csv"}}
+    assert plan.dataset_files(experiment_with({"datasets.x": url}), "x") == {}
+
+
+def test_a_model_depends_on_the_files_of_its_folder(notes: Path) -> None:
+    folder = notes / "models/folder"
+    (folder / "nested").mkdir(parents=True)
+    for name in ("model.safetensors", "config.json"):
+        (folder / name).write_text(name)
+    files = plan.model_files(experiment_with({}), "folder")
+    assert files == ["models/folder/config.json", "models/folder/model.safetensors"]
+
+
+def test_a_model_depends_on_its_tokenizer_s_other_templates(notes: Path) -> None:
+    folder = notes / "models/folder"
+    names = ["additional_chat_templates/tool_use.jinja", "chat_template.jinja", "config.json"]
+    for name in [*names, "additional_chat_templates/notes.txt"]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    files = plan.model_files(experiment_with({}), "folder")
+    assert files == [f"models/folder/{name}" for name in names]
+
+
+@pytest.mark.parametrize("name", ["{a}.json", "additional_chat_templates/a}.jinja"])
+def test_braces_in_the_name_of_a_model_s_file_are_refused(notes: Path, name: str) -> None:
+    folder = notes / "models/folder"
+    (folder / name).parent.mkdir(parents=True)
+    for written in ("config.json", name):
+        (folder / written).write_text("{}")
+    with pytest.raises(UserError) as caught:
+        plan.model_files(experiment_with({}), "folder")
+    assert str(caught.value) == (
+        f"models.folder.path: models/folder/{name} contains braces, which Snakemake reads as "
+        "wildcards; rename the file"
+    )
+
+
+@pytest.mark.usefixtures("notes")
+def test_a_model_whose_folder_is_missing_is_reported_before_anything_starts() -> None:
+    with pytest.raises(UserError) as caught:
+        plan.model_files(experiment_with({}), "folder")
+    assert str(caught.value) == (
+        "models.folder.path: got models/folder, expected a folder with a config.json; "
+        "check the path; it is relative to the working directory"
+    )
