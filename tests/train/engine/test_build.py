@@ -57,7 +57,7 @@ HELD: dict[str, dict[str, Any]] = {
 
 LEARNING = {
     "max_steps": 50,
-    "learning_rate": 1e-2,
+    "learning_rate": 5e-3,
     "precision": "auto",
     "compile": False,
     "eval_steps": 10,
