@@ -32,7 +32,8 @@ def return self value for in if not None import class lambda yield with as from 
 _BLOCK_SIZE = 32
 
 _TESTS = Path(__file__).parent
-_SLOWEST_FIRST = ("workflow", "train", "workers", "faults", "stages")
+# The first runs a whole workflow, which others in its folder wait for.
+_SLOWEST_FIRST = ("workflow/test_kill.py", "train", "workflow", "workers", "faults", "stages")
 
 
 def _texts(count: int, seed: int) -> list[str]:
@@ -53,8 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-    rank = {folder: number for number, folder in enumerate(_SLOWEST_FIRST)}
-    items.sort(key=lambda item: rank.get(item.path.relative_to(_TESTS).parts[0], len(rank)))
+    items.sort(key=lambda item: _order(item.path.relative_to(_TESTS).as_posix()))
+
+
+def _order(path: str) -> int:
+    slow = (number for number, start in enumerate(_SLOWEST_FIRST) if path.startswith(start))
+    return next(slow, len(_SLOWEST_FIRST))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -57,7 +57,14 @@ def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
     return job
 
 
-@pytest.mark.parametrize("point", POINTS)
+# Each costs a training run in a process of its own.
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=[] if point in REACHED else pytest.mark.long, id=point)
+        for point in POINTS
+    ],
+)
 def test_a_save_that_is_killed_costs_no_checkpoint_and_no_bit(
     point: str, undisturbed: Job, make_job: Any
 ) -> None:

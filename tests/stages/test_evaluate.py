@@ -92,7 +92,9 @@ def test_a_missing_model_leaves_nothing_behind(
     assert not (tmp_path / "eval.json").exists()
 
 
-@pytest.mark.parametrize(("launcher", "workers"), [("torchrun", 2), ("ray", 2)])
+@pytest.mark.parametrize(
+    ("launcher", "workers"), [("torchrun", 2), pytest.param("ray", 2, marks=pytest.mark.long)]
+)
 def test_as_many_processes_score_as_the_config_says_and_scores_stay_the_same(
     tmp_path: Path,
     model_folder: Path,

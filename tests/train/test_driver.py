@@ -17,6 +17,7 @@ from moray.train.loop import train
 from moray.workers.worker import Worker
 
 
+@pytest.mark.long
 def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(
     make_job: Any, alone: Worker, small: Path, tmp_path: Path
 ) -> None:
@@ -47,6 +48,7 @@ def test_layers_that_the_model_does_not_have_are_reported_before_workers_start(
     assert not list(job.work.iterdir())
 
 
+@pytest.mark.long
 def test_a_fault_in_a_worker_reaches_the_user_and_spends_no_retry(
     make_job: Any, small: Path, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_workers_end_with_the_process_that_started_them(make_job: Any, tmp_path:
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
+@pytest.mark.long
 def test_a_signal_to_the_driver_saves_the_step_and_a_second_start_goes_on(
     make_job: Any, alone: Worker, small: Path, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_an_address_where_no_ray_is_costs_one_line_at_once(host: str) -> None:
             pytest.fail("nothing may run")
 
 
+@pytest.mark.long
 def test_the_dashboard_answers_at_the_address_that_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -182,7 +183,7 @@ def in_a_local_ray(home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("existing", [None, 0o644])
+@pytest.mark.parametrize("existing", [None, pytest.param(0o644, marks=pytest.mark.long)])
 def test_nobody_else_can_read_the_token_of_a_local_ray(
     tmp_path: Path, existing: int | None
 ) -> None:

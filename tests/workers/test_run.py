@@ -16,6 +16,8 @@ from moray.workers.run import run_on_workers
 from moray.workers.worker import Worker
 
 LAUNCHERS = ["ray", "torchrun"]
+# Starting Ray takes many seconds.
+RAY_IS_LONG = [pytest.param("ray", marks=pytest.mark.long), "torchrun"]
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def fail_on_one(attempts: Path, worker: Worker) -> None:
     dist.barrier()
 
 
-@pytest.mark.parametrize("launch", LAUNCHERS, indirect=True)
+@pytest.mark.parametrize("launch", RAY_IS_LONG, indirect=True)
 def test_a_fault_of_one_worker_ends_those_that_wait_for_it_and_spends_no_retry(
     launch: Launch,
 ) -> None:
@@ -77,6 +79,7 @@ def lose_one(attempts: Path, worker: Worker) -> int:
     return len(file.read_text())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launch", LAUNCHERS, indirect=True)
 def test_workers_that_are_lost_are_replaced_as_often_as_the_config_allows(
     launch: Launch, capfd: pytest.CaptureFixture[str]

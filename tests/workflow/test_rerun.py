@@ -177,7 +177,32 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+# Each takes a dry run, of some seconds; of changes that are alike, one is planned at once.
+SHORT = (
+    "temperature",
+    "learning rate of one run",
+    "weights of the base",
+    "block size",
+    "the user's data",
+    "launcher, workers, micro-batch, checkpoints, loader and places",
+    "code of the sample order",
+    "code of the sample order, from an older file",
+    "a comment",
+    "schema, unused template, unused dataset and the order of keys",
+    "nothing",
+    "every file touched",
+    "another run",
+    "a result less",
+)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(name, marks=[] if name in SHORT else pytest.mark.long, id=name)
+        for name in CHANGES
+    ],
+)
 def test_plans_what_a_change_affects(change: str, finished: Project, tmp_path: Path) -> None:
     apply, expected = CHANGES[change]
     project = finished.copy(tmp_path / "project")

@@ -37,6 +37,7 @@ def test_gradient_checkpointing_changes_no_bit(make_job: Any, alone: Worker) -> 
     assert losses(checkpointed) == losses(plain)
 
 
+@pytest.mark.long
 def test_compiled_blocks_change_nothing_but_rounding(make_job: Any, alone: Worker) -> None:
     plain, compiled = make_job("plain", compile=False), make_job("compiled", compile=True)
     assert not train(plain, alone)["compiled"]
