@@ -1,6 +1,7 @@
 """Base and tuned on the same held-out rows."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,18 @@ def test_as_many_processes_score_as_the_config_says_and_scores_stay_the_same(
     launcher: str,
     workers: int,
     capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    alone = run(model_folder, tuned_folder, store, tmp_path / "alone.json")
+    # The workflow passes relative paths, and a Ray worker's current directory is another one.
+    monkeypatch.chdir(tmp_path)
+    base, tuned, tokens = (
+        Path(os.path.relpath(folder)) for folder in (model_folder, tuned_folder, store)
+    )
+    alone = run(base, tuned, tokens, tmp_path / "alone.json")
     execution = EXECUTION | {"launcher": launcher}
     execution["evaluate"] = EXECUTION["evaluate"] | {"num_workers": workers}
-    output = tmp_path / "together.json"
-    evaluate("tuned", model_folder, tuned_folder, store, output, CFG, execution)
+    output = Path("together.json")
+    evaluate("tuned", base, tuned, tokens, output, CFG, execution)
     together = json.loads(output.read_text())
     for name in ("base", "tuned", "difference"):
         for figure, interval in alone[name].items():

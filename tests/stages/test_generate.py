@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -172,17 +173,27 @@ def test_prompts_without_room_leave_nothing_behind(
     assert not output.exists()
 
 
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("ray", marks=pytest.mark.long)])
 def test_the_number_of_workers_changes_no_continuation(
-    tmp_path: Path, model_folder: Path, tuned_folder: Path, dataset: Path
+    tmp_path: Path,
+    model_folder: Path,
+    tuned_folder: Path,
+    dataset: Path,
+    launcher: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Sampled, so that it would show if a prompt's random numbers depended on the others."""
+    # The workflow passes relative paths, and a Ray worker's current directory is another one.
+    monkeypatch.chdir(tmp_path)
+    base, tuned = (Path(os.path.relpath(folder)) for folder in (model_folder, tuned_folder))
     rows, cfg = dataset / "test.parquet", CFG | {"temperature": 1.0, "num_samples": 7}
     cfg["format"] = json.loads((dataset / "dataset.json").read_text())["format"]
     samples = []
     for workers in (1, 2):
-        execution = EXECUTION | {"generate": {"num_workers": workers, "batch_size": 2}}
-        output, settings = tmp_path / f"{workers}.jsonl", tmp_path / f"{workers}.json"
-        generate("tuned", model_folder, tuned_folder, rows, output, settings, cfg, execution)
+        section = {"num_workers": workers, "batch_size": 2}
+        execution = EXECUTION | {"generate": section, "launcher": launcher}
+        output, settings = Path(f"{workers}.jsonl"), Path(f"{workers}.json")
+        generate("tuned", base, tuned, rows, output, settings, cfg, execution)
         samples.append(output.read_text())
     assert samples[0] == samples[1]
     assert len(samples[0].splitlines()) == 7

@@ -27,10 +27,11 @@ def evaluate(
         execution: the other keys of that section, and the settings for starting workers.
     """
     selection = select_documents(StoredSplit(tokens, "test"), cfg["max_documents"])
-    models = {"base": base, "tuned": tuned}
+    # Absolute, because the current directory of a Ray worker is another one.
+    models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
         batches = num_batches(models, len(selection.rows), workers.execution.batch_size)
-        job = ScoreJob(models, tokens, cfg["max_documents"], workers.execution)
+        job = ScoreJob(models, tokens.absolute(), cfg["max_documents"], workers.execution)
         results = workers.run(score_on_worker, job, batches)
     scores = {name: total([result[name] for result in results]) for name in models}
     held_out = scores["base"]

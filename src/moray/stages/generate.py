@@ -57,7 +57,8 @@ def generate(
         stops=tuple(encoder.stops),
         padding=encoder.tokenizer.eos_token_id,
     )
-    models = {"base": base, "tuned": tuned}
+    # Absolute, because the current directory of a Ray worker is another one.
+    models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
         job = GenerateJob(models, [p.tokens for p in prompts], sampling, workers.execution)
         batches = num_batches(models, len(prompts), workers.execution.batch_size)
