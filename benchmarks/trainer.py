@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import TrainerCallback
 
-from moray.tokens.store import StoredSplit
+from moray.tasks.language.store import StoredSplit
 
 
 class Rows(Dataset[dict[str, Tensor]]):

@@ -22,7 +22,7 @@ from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import write_manifest
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
-from moray.tokens.tokenizer import load_tokenizer
+from moray.tasks.language.tokenizer import load_tokenizer
 from moray.workers.worker import Worker
 
 _WORDS = """

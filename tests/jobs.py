@@ -33,7 +33,7 @@ def job_maker(small: Path, folder: Path) -> Make:
         (folder / work).mkdir(exist_ok=True)
         return Job(
             start=small / "model",
-            tokens=small / "tokens",
+            store=small / "tokens",
             work=folder / work,
             settings=Train(**train),
             adapter=adapter,

@@ -8,15 +8,15 @@ import torch.nn.functional as F
 from packed import pieces_of
 from transformers import AutoModelForCausalLM
 
-from moray.tokens.order import Order
-from moray.tokens.store import StoredSplit
+from moray.rows.order import Order
+from moray.tasks.language.store import StoredSplit
 from moray.train.job import Job
 from moray.train.schedule import learning_rate
 
 
 def losses_one_by_one(job: Job) -> list[float]:
     """The loss of each step of a run, by plain transformers and AdamW, one document at a time."""
-    settings, split = job.settings, StoredSplit(job.tokens, "train")
+    settings, split = job.settings, StoredSplit(job.store, "train")
     model = AutoModelForCausalLM.from_pretrained(job.start, dtype=torch.float32)
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() == 1]

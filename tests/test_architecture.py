@@ -11,8 +11,9 @@ SOURCE = Path(__file__).parents[1] / "src"
 FLOORS = [
     {"stages"},
     {"evaluate", "train"},
+    {"tasks"},
     {"model"},
-    {"tokens"},
+    {"rows"},
     {"corpus"},
     {"workers"},
     {"config", "provenance", "errors", "console", "machine", "processes"},
@@ -33,8 +34,8 @@ TRAIN_FLOORS = [
 ]
 TRAIN_FLOOR_OF = {room: number for number, rooms in enumerate(TRAIN_FLOORS) for room in rooms}
 
-# Training sees a corpus as tokens alone.
-FORBIDDEN = {("train", "corpus")}
+# Training sees a corpus as rows alone.
+FORBIDDEN = {("train", "corpus"), ("rows", "corpus")}
 
 
 def name_of(path: Path) -> str:
@@ -85,6 +86,23 @@ def test_a_room_of_training_imports_only_from_floors_below(module: str) -> None:
     for other in rooms - {own}:
         lowest = TRAIN_FLOOR_OF[own] == TRAIN_FLOOR_OF[other] == len(TRAIN_FLOORS) - 1
         assert TRAIN_FLOOR_OF[own] < TRAIN_FLOOR_OF[other] or lowest, f"{module} imports {other}"
+
+
+def test_training_names_no_task() -> None:
+    """Only the two modules that all tasks share."""
+    shared = {"moray.tasks.interface", "moray.tasks.of_store"}
+    for module in MODULES:
+        if module.startswith(("moray.train.", "moray.rows.", "moray.workers.")):
+            tasks = {name for name in imported(module) if name.startswith("moray.tasks.")}
+            assert tasks <= shared, f"{module} imports {tasks - shared}"
+
+
+def test_tasks_do_not_know_each_other() -> None:
+    for module in MODULES:
+        if module.startswith("moray.tasks.") and module.count(".") > 2:
+            own = module.split(".")[2]
+            tasks = {name.split(".")[2] for name in imported(module) if "moray.tasks." in name}
+            assert tasks <= {own, "interface"}, f"{module} imports {tasks}"
 
 
 def test_no_modules_import_each_other_in_circles() -> None:

@@ -17,7 +17,7 @@ from moray.evaluate.selection import select_documents
 from moray.model.flops import flops_per_token
 from moray.model.load import load_model
 from moray.model.precision import resolve
-from moray.tokens.store import StoredSplit
+from moray.tasks.language.store import StoredSplit
 
 
 def trainer_evaluation(folder: Path, work: Path, device: torch.device) -> dict[str, float]:

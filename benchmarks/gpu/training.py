@@ -101,7 +101,7 @@ def _job(
     work.mkdir()
     return Job(
         start=folder / "model",
-        tokens=folder / "tokens",
+        store=folder / "tokens",
         work=work,
         settings=settings,
         adapter=adapter,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.train.setting import BLOCK_SIZE, job
+from benchmarks.train.setting import job
 from moray.config.schema import Adapter
 from moray.model.shapes import (
     num_adapter_parameters,
@@ -15,7 +15,8 @@ from moray.model.shapes import (
     num_parameters,
     shapes_in,
 )
-from moray.tokens.store import StoredSplit
+from moray.tasks.language.store import StoredSplit
+from moray.tasks.of_store import task_of
 from moray.train.engine.build import build
 from moray.train.engine.footprint import footprint, frozen_bytes
 from moray.train.engine.step import gradients
@@ -59,10 +60,11 @@ def held_by(
     run = replace(run, adapter=adapter)
     before = live_bytes()
     strategy = make_strategy(run.settings, worker)
-    build(run, worker, strategy, BLOCK_SIZE, 1, packing=True)
+    task = task_of(run.store)
+    build(run, worker, strategy, task, num_rows=1)
     mine = StoredSplit(folder / "tokens", "train").rows[:rows]
-    (feed,) = feeds(iter([mine]), rows)
-    gradients(strategy, feed.batches, feed.trained * worker.world_size, run.settings, worker)
+    (feed,) = feeds(task, iter([mine]), rows)
+    gradients(strategy, feed.batches, feed.weight * worker.world_size, run.settings, worker)
     # The buckets that gradients travel in are DeepSpeed's own, of a size that is a setting.
     after = live_bytes()
     buckets = {size * 5 * 10**8 for size in (2, 4)}

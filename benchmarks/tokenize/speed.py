@@ -21,7 +21,7 @@ from moray.corpus.document import Document
 from moray.corpus.sources.python_stdlib import modules
 from moray.provenance.manifest import read_manifest
 from moray.stages.tokenize import tokenize
-from moray.tokens.tokenizer import load_tokenizer
+from moray.tasks.language.tokenizer import load_tokenizer
 
 COPIES = 4
 

@@ -32,11 +32,11 @@ from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, STEPS, WARM_UP, job
 from benchmarks.trainer import Clock, Rows
 from moray.config.schema import Ray
 from moray.corpus.dataset import read_documents
-from moray.model import loss
 from moray.model.cross_entropy import SoftmaxLoss
 from moray.model.load import load_model
 from moray.provenance.manifest import read_manifest
-from moray.tokens.tokenizer import load_tokenizer
+from moray.tasks.language import loss
+from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train import loop
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history

@@ -67,7 +67,7 @@ def job(folder: Path, work: Path, threads: int, tokens: str = "tokens", **settin
     }
     return Job(
         start=folder / "model",
-        tokens=folder / tokens,
+        store=folder / tokens,
         work=work,
         settings=Train(**keys),
         adapter=None,

@@ -13,10 +13,10 @@ from moray.corpus.dataset import read_documents
 from moray.corpus.document import Document
 from moray.evaluate.likelihood import Scores, batches_of, score, total
 from moray.evaluate.selection import Selection, select_documents
-from moray.model.loss import TokenLoss
-from moray.tokens.batch import Batch
-from moray.tokens.rows import Segment
-from moray.tokens.store import StoredSplit
+from moray.tasks.language.batch import Batch
+from moray.tasks.language.loss import TokenLoss
+from moray.tasks.language.rows import Segment
+from moray.tasks.language.store import StoredSplit
 
 Sums = tuple[float, int, int, int]
 

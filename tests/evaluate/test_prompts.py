@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from moray.corpus.document import Document
 from moray.errors import UserError
 from moray.evaluate.prompts import Prompt, choose_prompts
-from moray.tokens.chat import ChatTemplate
-from moray.tokens.encode import Encoder
+from moray.tasks.language.chat import ChatTemplate
+from moray.tasks.language.encode import Encoder
 
 
 class Held(dict[str, str]):

@@ -7,8 +7,8 @@ import pytest
 from packed import pieces_of
 
 from moray.evaluate.selection import select_documents
-from moray.tokens.rows import Segment, is_trained
-from moray.tokens.store import StoredSplit
+from moray.tasks.language.rows import Segment, is_trained
+from moray.tasks.language.store import StoredSplit
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from transformers import (
 
 from moray.model import attention
 from moray.model.attention import FLEX, VARLEN, fault_of_kernel
-from moray.model.loss import TokenLoss
-from moray.tokens.batch import make_batch
-from moray.tokens.store import StoredSplit
+from moray.tasks.language.batch import make_batch
+from moray.tasks.language.loss import TokenLoss
+from moray.tasks.language.store import StoredSplit
 
 SMALL = {
     "vocab_size": 320,
@@ -107,7 +107,9 @@ def test_varlen_is_given_what_makes_the_loss_that_of_a_dense_mask(
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", by_pieces)
     monkeypatch.setattr(attention, "_takes_grouped_heads", lambda: grouped)
     model.set_attn_implementation(VARLEN)
-    found = TokenLoss(model, plain_head=True, passes_cu_seqlens=True)(batch)
+    module = TokenLoss(model, plain_head=True)
+    module.attention = "varlen"
+    found = module(batch)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
 
 
@@ -197,7 +199,8 @@ def test_on_a_gpu_kernels_give_the_gradients_of_a_dense_mask(
     for implementation in ("sdpa", kernel):
         model = build(name).to(device)
         model.set_attn_implementation(implementation)
-        module = TokenLoss(model, plain_head=True, passes_cu_seqlens=implementation == VARLEN)
+        module = TokenLoss(model, plain_head=True)
+        module.attention = "varlen" if implementation == VARLEN else None
         with torch.autocast("cuda", torch.bfloat16):
             loss = module(batch)
         torch.autograd.backward(loss)

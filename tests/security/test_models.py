@@ -18,8 +18,8 @@ from moray.errors import UserError
 from moray.model.load import empty_model
 from moray.provenance.manifest import damaged_files
 from moray.stages.base_model import base_model
-from moray.tokens.chat import ChatTemplate
-from moray.tokens.tokenizer import load_tokenizer
+from moray.tasks.language.chat import ChatTemplate
+from moray.tasks.language.tokenizer import load_tokenizer
 
 
 @pytest.fixture

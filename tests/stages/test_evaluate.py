@@ -10,13 +10,13 @@ import pytest
 
 from moray.corpus.dataset import read_documents
 from moray.errors import UserError
-from moray.evaluate.bootstrap import figures
+from moray.evaluate.comparison import figures
 from moray.evaluate.likelihood import batches_of, score
 from moray.evaluate.selection import select_documents
 from moray.model.load import load_model
 from moray.stages.evaluate import evaluate
-from moray.tokens.rows import Segment, is_trained
-from moray.tokens.store import StoredSplit
+from moray.tasks.language.rows import Segment, is_trained
+from moray.tasks.language.store import StoredSplit
 
 CFG = {"max_documents": None, "bootstrap_samples": 30, "confidence": 0.9, "precision": "auto"}
 EXECUTION: dict[str, Any] = {

@@ -19,13 +19,13 @@ from moray.config.schema import Adapter, Data, Train, result_keys
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.errors import UserError
 from moray.model.load import empty_model, load_model
-from moray.model.loss import TokenLoss, has_plain_head
 from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
 from moray.stages.export import export
 from moray.stages.tokenize import tokenize
-from moray.tokens.batch import make_batch
-from moray.tokens.store import StoredSplit
-from moray.tokens.tokenizer import stop_token_ids
+from moray.tasks.language.batch import make_batch
+from moray.tasks.language.loss import TokenLoss, has_plain_head
+from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.tokenizer import stop_token_ids
 from moray.train.checkpoints import checkpoint
 from moray.train.job import Job
 from moray.train.loop import train

@@ -21,10 +21,10 @@ from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
-from moray.tokens.rows import Segment, is_trained
-from moray.tokens.store import StoredSplit
-from moray.tokens.tokenizer import load_tokenizer
-from moray.tokens.windows import window_reader
+from moray.tasks.language.rows import Segment, is_trained
+from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.tokenizer import load_tokenizer
+from moray.tasks.language.windows import window_reader
 
 STOP = "<|endoftext|>"
 

@@ -15,9 +15,9 @@ from jobs import Make, job_maker
 from moray.config.schema import Adapter
 from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
-from moray.model.loss import TokenLoss, has_plain_head
-from moray.tokens.batch import make_batch
-from moray.tokens.store import StoredSplit
+from moray.tasks.language.batch import make_batch
+from moray.tasks.language.loss import TokenLoss, has_plain_head
+from moray.tasks.language.store import StoredSplit
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.trained_model import trained_model
 from moray.train.job import Job
@@ -160,9 +160,9 @@ def test_exports_have_the_same_held_out_loss(saved: Jobs, small: Path) -> None:
             if layout == kind:
                 last = checkpoint.path_of(checkpoint.folder_of(job.work), 30)
                 model = trained_model(small / "model", last, job.adapter)
-                found.append(held_out_loss(model.eval(), job.tokens))
+                found.append(held_out_loss(model.eval(), job.store))
         assert found == pytest.approx([found[0]] * len(found), rel=tolerance)
-        before = held_out_loss(load_model(small / "model"), job.tokens)
+        before = held_out_loss(load_model(small / "model"), job.store)
         assert found[0] < 0.99 * before
 
 
@@ -176,8 +176,8 @@ def test_merged_adapters_are_base_and_adapters_side_by_side(
             beside = trained_model(small / "model", last, ADAPTER).eval()
             save_adapter(beside, ADAPTER, tmp_path / engine, torch.float32)
             whole = merged(load_model(small / "model"), tmp_path / engine)
-            assert held_out_loss(whole, job.tokens) == pytest.approx(
-                held_out_loss(beside, job.tokens), rel=1e-5
+            assert held_out_loss(whole, job.store) == pytest.approx(
+                held_out_loss(beside, job.store), rel=1e-5
             )
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -10,16 +11,24 @@ import pytest
 import torch
 
 from moray.model.load import load_model
-from moray.model.loss import TokenLoss
-from moray.tokens.batch import make_batch, num_trained
-from moray.tokens.rows import TRAINED, Rows, row_type
-from moray.tokens.store import StoredSplit
+from moray.provenance.manifest import read_manifest
+from moray.rows.store import Rows
+from moray.tasks.language.batch import make_batch, num_trained
+from moray.tasks.language.loss import TokenLoss
+from moray.tasks.language.rows import TRAINED, row_type
+from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.task import LanguageTask
 from moray.train.feed import feeds, micro_batches
 
 
 @pytest.fixture
 def split(small: Path) -> StoredSplit:
     return StoredSplit(small / "tokens", "train")
+
+
+@pytest.fixture
+def task(small: Path) -> LanguageTask:
+    return LanguageTask(read_manifest(small / "tokens"))
 
 
 @pytest.mark.parametrize(
@@ -40,10 +49,15 @@ def split(small: Path) -> StoredSplit:
     ],
 )
 def test_batches_are_of_one_size_and_hold_every_row_once(
-    split: StoredSplit, rows: int, size: int, count: int | None, sizes: list[int]
+    split: StoredSplit,
+    task: LanguageTask,
+    rows: int,
+    size: int,
+    count: int | None,
+    sizes: list[int],
 ) -> None:
     mine = split.rows[:rows]
-    batches = micro_batches(mine, size, count)
+    batches: list[Any] = micro_batches(task, mine, size, count)
     assert [len(batch.input_ids) for batch in batches] == sizes
     tokens = torch.cat([batch.input_ids for batch in batches])
     assert tokens[:rows].tolist() == mine["tokens"].tolist()
@@ -54,12 +68,12 @@ def test_batches_are_of_one_size_and_hold_every_row_once(
 
 
 def test_rows_that_fill_up_change_neither_the_loss_nor_its_gradient(
-    small: Path, split: StoredSplit
+    small: Path, split: StoredSplit, task: LanguageTask
 ) -> None:
     module = TokenLoss(load_model(small / "model"), plain_head=True)
     gradients, losses = [], []
     for size, count in ((5, 1), (3, 1), (2, 4)):
-        batches = micro_batches(split.rows[:5], size, count)
+        batches = micro_batches(task, split.rows[:5], size, count)
         loss = torch.stack([module(batch) for batch in batches]).sum()
         torch.autograd.backward(loss)
         losses.append(loss)
@@ -70,37 +84,43 @@ def test_rows_that_fill_up_change_neither_the_loss_nor_its_gradient(
         torch.testing.assert_close(gradient, gradients[0], rtol=1e-4, atol=1e-3)
 
 
-def test_each_step_is_fed_its_rows_and_counts_what_they_train(split: StoredSplit) -> None:
+def test_each_step_is_fed_its_rows_and_counts_what_they_train(
+    split: StoredSplit, task: LanguageTask
+) -> None:
     steps = [split.rows[start : start + 3] for start in range(0, 12, 3)]
-    fed = list(feeds(iter(steps), micro_batch_size=2))
+    fed = list(feeds(task, iter(steps), micro_batch_size=2))
     assert len(fed) == len(steps)
     for feed, mine in zip(fed, steps, strict=True):
-        assert [len(batch.input_ids) for batch in feed.batches] == [2, 2]
-        tokens = torch.cat([batch.input_ids for batch in feed.batches])
+        batches: list[Any] = feed.batches
+        assert [len(batch.input_ids) for batch in batches] == [2, 2]
+        tokens = torch.cat([batch.input_ids for batch in batches])
         assert tokens[:3].tolist() == mine["tokens"].tolist()
-        assert feed.trained == num_trained(mine)
-        assert feed.trained == sum(len(batch.targets) for batch in feed.batches) > 0
+        assert feed.weight == num_trained(mine)
+        assert feed.weight == sum(len(batch.targets) for batch in batches) > 0
 
 
-def test_without_steps_nothing_is_fed() -> None:
-    assert list(feeds(iter([]), micro_batch_size=2)) == []
+def test_without_steps_nothing_is_fed(task: LanguageTask) -> None:
+    assert list(feeds(task, iter([]), micro_batch_size=2)) == []
 
 
-def test_what_the_rows_raise_is_raised_after_what_came_before(split: StoredSplit) -> None:
+def test_what_the_rows_raise_is_raised_after_what_came_before(
+    split: StoredSplit, task: LanguageTask
+) -> None:
     def rows() -> Iterator[Rows]:
         yield split.rows[:2]
         yield split.rows[2:4]
         raise RuntimeError("the stream broke")
 
-    coming = feeds(rows(), micro_batch_size=2)
+    coming = feeds(task, rows(), micro_batch_size=2)
     for start in (0, 2):
+        batch: Any
         (batch,) = next(coming).batches
         assert batch.input_ids.tolist() == split.rows[start : start + 2]["tokens"].tolist()
     with pytest.raises(RuntimeError, match="the stream broke"):
         next(coming)
 
 
-def test_the_next_step_is_made_while_one_is_used(split: StoredSplit) -> None:
+def test_the_next_step_is_made_while_one_is_used(split: StoredSplit, task: LanguageTask) -> None:
     second = threading.Event()
 
     def rows() -> Iterator[Rows]:
@@ -108,20 +128,22 @@ def test_the_next_step_is_made_while_one_is_used(split: StoredSplit) -> None:
         second.set()
         yield split.rows[2:4]
 
-    coming = feeds(rows(), micro_batch_size=2)
+    coming = feeds(task, rows(), micro_batch_size=2)
     next(coming)
     assert second.wait(30)
     assert len(list(coming)) == 1
 
 
-def test_rows_are_made_without_a_second_pool_of_threads_that_compute() -> None:
+def test_rows_are_made_without_a_second_pool_of_threads_that_compute(
+    task: LanguageTask,
+) -> None:
     """With more of these than cores, OpenMP puts all of them to sleep at each barrier."""
     rows = np.zeros(64, row_type(1024, np.dtype(np.uint16)))
     rows["flags"] = TRAINED
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        coming = feeds(iter([rows, rows]), micro_batch_size=64)
+        coming = feeds(task, iter([rows, rows]), micro_batch_size=64)
         others = _threads()
         next(coming)
         # Not their number: a thread of an earlier test may end meanwhile.
@@ -134,7 +156,7 @@ def _threads() -> set[int]:
     return {thread.id for thread in psutil.Process().threads()}
 
 
-def test_a_run_that_ends_early_leaves_the_rest(split: StoredSplit) -> None:
+def test_a_run_that_ends_early_leaves_the_rest(split: StoredSplit, task: LanguageTask) -> None:
     drawn: list[int] = []
 
     def rows() -> Iterator[Rows]:
@@ -142,7 +164,7 @@ def test_a_run_that_ends_early_leaves_the_rest(split: StoredSplit) -> None:
             drawn.append(number)
             yield split.rows[np.array([number % len(split)])]
 
-    coming = feeds(rows(), micro_batch_size=1)
+    coming = feeds(task, rows(), micro_batch_size=1)
     for _ in range(3):
         next(coming)
     del coming

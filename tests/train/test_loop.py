@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files
-from moray.tokens.sample import sample
-from moray.tokens.store import StoredSplit
+from moray.rows.sample import sample
+from moray.tasks.language.store import StoredSplit
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.saver import Saver
 from moray.train.history import HISTORY, read_history
@@ -218,7 +218,7 @@ def test_the_held_out_loss_is_a_mean_over_the_tokens_of_a_sample(
     train(job, alone)
     line = next(line for line in read_history(job.work / HISTORY) if "eval_loss" in line)
     model = AutoModelForCausalLM.from_pretrained(job.start, dtype=torch.float32)
-    split, total, count = StoredSplit(job.tokens, "validation"), 0.0, 0
+    split, total, count = StoredSplit(job.store, "validation"), 0.0, 0
     rows = sample(len(split), 3).tolist()
     assert rows != [0, 1, 2], "the first rows, which hold the longest pieces, are no sample"
     for row in rows:

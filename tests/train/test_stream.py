@@ -17,7 +17,7 @@ from small_model import MODEL
 from moray.config.schema import Data, Ray, Train, execution_keys, result_keys
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
-from moray.tokens.store import StoredSplit
+from moray.tasks.language.store import StoredSplit
 from moray.train.history import read_history, whole_lines
 
 pytestmark = pytest.mark.long

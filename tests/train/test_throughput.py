@@ -24,7 +24,7 @@ def wait(monkeypatch: pytest.MonkeyPatch) -> Pass:
 
 
 def test_speed_is_of_the_steps_and_not_of_what_lies_between(wait: Pass, alone: Worker) -> None:
-    stopwatch = Stopwatch(alone, step_tokens=600, flops_per_token=2e9, first_step=5)
+    stopwatch = Stopwatch(alone, "tokens", step_units=600, step_flops=1.2e12, first_step=5)
     wait(6)
     stopwatch.stop(8)
     wait(1000)
@@ -39,7 +39,7 @@ def test_speed_is_of_the_steps_and_not_of_what_lies_between(wait: Pass, alone: W
 
 
 def test_each_answer_is_of_the_steps_since_the_last_one(wait: Pass, alone: Worker) -> None:
-    stopwatch = Stopwatch(alone, step_tokens=100, flops_per_token=1.0, first_step=0)
+    stopwatch = Stopwatch(alone, "tokens", step_units=100, step_flops=100.0, first_step=0)
     wait(10)
     stopwatch.stop(10)
     assert stopwatch.speed()["step_seconds"] == pytest.approx(1.0)
@@ -80,7 +80,7 @@ def test_the_share_of_the_peak_is_of_all_devices(
 ) -> None:
     monkeypatch.setattr("moray.train.throughput.peak_flops", lambda device: 50e12)
     worker = Worker(0, workers, torch.device("cpu"))
-    stopwatch = Stopwatch(worker, step_tokens=1000, flops_per_token=1e10, first_step=0)
+    stopwatch = Stopwatch(worker, "tokens", step_units=1000, step_flops=1e13, first_step=0)
     wait(2)
     stopwatch.stop(2)
     assert stopwatch.speed()["mfu"] == pytest.approx(1000 * 1e10 / (workers * 50e12))

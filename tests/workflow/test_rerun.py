@@ -43,7 +43,7 @@ def code(module: str, line: str = "CHANGED = True") -> Change:
 
 def older_code(project: Project) -> None:
     """Put an older version of a module in its place, as copying with its time does."""
-    code("tokens/order.py")(project)
+    code("rows/order.py")(project)
     os.utime(project.folder / "src/moray/tokens/order.py", (0, 0))
 
 
@@ -134,14 +134,14 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         NOTHING,
     ),
     # Code, down to the modules that a stage imports.
-    "code of the sample order": (code("tokens/order.py"), RUNS),
+    "code of the sample order": (code("rows/order.py"), RUNS),
     "code of the sample order, from an older file": (older_code, RUNS),
     "code of a source": (code("corpus/readers.py"), ALL),
     "code of the intervals": (code("evaluate/bootstrap.py"), {"evaluate base", "evaluate tuned"}),
     "code of sampling": (code("evaluate/generation.py"), {"generate base", "generate tuned"}),
     "code of the formats": (code("config/formats.py"), ALL),
     "code of the schema": (code("config/schema/sections.py"), NOTHING),
-    "a comment": (code("tokens/order.py", "# a comment"), NOTHING),
+    "a comment": (code("rows/order.py", "# a comment"), NOTHING),
     # What isn't a change.
     "schema, unused template, unused dataset and the order of keys": (
         all_of(

@@ -57,7 +57,7 @@ def start_dependencies(wildcards):
     return [f"{folder}/manifest.json" for folder in folders]
 
 
-def tokens_manifest(wildcards):
+def store_manifest(wildcards):
     return f"results/tokens/{plan.store_name(EXPERIMENT, wildcards.run)}/manifest.json"
 
 

@@ -1,62 +1,44 @@
-"""Metrics on a test split, with bootstrap intervals."""
+"""Bootstrap intervals of a model's figures, and of their difference from another model's."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moray.evaluate.likelihood import Scores
+Sums = NDArray[Any]
+"""What a model's figures are computed from, for each unit that is resampled, shape (units, sums)."""
 
-# With fewer documents, their variance can't be estimated: with one, intervals would have no width.
-_MIN_DOCUMENTS = 20
-
-
-def figures(scores: Scores) -> dict[str, float]:
-    """Compute metrics over all pieces.
-
-    Returns:
-        `loss`: nats per token; `perplexity`: its exponential; `bits_per_byte`: bits per byte of
-        text, including those of the stop tokens; `accuracy`: share of the tokens that the model
-        found likeliest.
-    """
-    return _figures(*(float(column.sum()) for column in _columns(scores)))
+Figures = Callable[[NDArray[Any]], dict[str, float]]
+"""Computes figures from sums over units, shape (sums,)."""
 
 
-def compare(base: Scores, tuned: Scores, samples: int, confidence: float) -> dict[str, Any]:
-    """Compute the metrics of two models and their difference, with intervals.
+def compare(
+    base: Sums, tuned: Sums, figures: Figures, samples: int, confidence: float
+) -> dict[str, Any]:
+    """Compute the figures of two models and their difference, with intervals.
 
     Percentile bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993,
-    chapter 13) over documents, because the tokens of a document aren't independent; over pieces
-    of documents if there are too few documents. Both models use the same resamples, so the
-    difference is paired.
+    chapter 13). Both models use the same resamples, so the difference is paired.
 
     Args:
-        base: scores of the base model.
-        tuned: scores of the tuned model, for the same pieces in the same order.
+        base: sums of the base model.
+        tuned: sums of the tuned model, for the same units in the same order.
+        figures: computes the figures.
         samples: number of resamples.
         confidence: coverage of the intervals.
 
     Returns:
-        `resampled`: `documents` or `pieces`; and for each of `base`, `tuned` and `difference`
-        (tuned minus base), the `value`, `low` and `high` of each metric.
+        For each of `base`, `tuned` and `difference` (tuned minus base), the `value`, `low` and
+        `high` of each figure.
     """
-    unit = "documents" if len(np.unique(base.document)) >= _MIN_DOCUMENTS else "pieces"
-    if unit == "documents":
-        base, tuned = base.by_document(), tuned.by_document()
-    points = _with_difference(figures(base), figures(tuned))
+    points = _with_difference(figures(base.sum(axis=0)), figures(tuned.sum(axis=0)))
     resampled = [
-        _with_difference(
-            *(
-                _figures(*(float(weights @ column) for column in _columns(scores)))
-                for scores in (base, tuned)
-            )
-        )
-        for weights in _weights(len(base.nll), samples)
+        _with_difference(figures(weights @ base), figures(weights @ tuned))
+        for weights in _weights(len(base), samples)
     ]
     tail = (1 - confidence) / 2
-    return {"resampled": unit} | {
+    return {
         name: {
             figure: {
                 "value": value,
@@ -81,18 +63,3 @@ def _with_difference(
 ) -> dict[str, dict[str, float]]:
     difference = {name: tuned[name] - value for name, value in base.items()}
     return {"base": base, "tuned": tuned, "difference": difference}
-
-
-def _columns(scores: Scores) -> tuple[NDArray[Any], ...]:
-    return scores.nll, scores.tokens, scores.bytes, scores.correct
-
-
-def _figures(nll: float, tokens: float, size: float, correct: float) -> dict[str, float]:
-    loss = nll / tokens
-    return {
-        "loss": loss,
-        "perplexity": float(np.exp(loss)),
-        # A resample of few pieces can consist of stop tokens only.
-        "bits_per_byte": nll / math.log(2) / size if size else math.inf,
-        "accuracy": correct / tokens,
-    }

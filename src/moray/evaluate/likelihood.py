@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.evaluate.selection import Selection
-from moray.model.loss import TokenLoss, has_plain_head
-from moray.tokens.batch import Batch, make_batch
-from moray.tokens.rows import Segment
-from moray.tokens.store import StoredSplit
+from moray.tasks.language.batch import Batch, make_batch
+from moray.tasks.language.loss import TokenLoss, has_plain_head
+from moray.tasks.language.rows import Segment
+from moray.tasks.language.store import StoredSplit
 from moray.workers.memory import in_parts_that_fit
 
 # For each trained token: its piece, its loss in nats, and whether the model found it likeliest.

@@ -7,7 +7,7 @@ import numpy as np
 
 from moray.corpus.document import Document, RowError
 from moray.errors import UserError
-from moray.tokens.encode import Encoder
+from moray.tasks.language.encode import Encoder
 
 # More than one, because some documents leave no room for a continuation.
 _DOCUMENTS_A_SAMPLE = 16

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from moray.evaluate.execution import Execution, of_each_model, own_batches
 from moray.evaluate.likelihood import Scores, batches_of, score
 from moray.evaluate.selection import select_documents
-from moray.tokens.store import StoredSplit
+from moray.tasks.language.store import StoredSplit
 from moray.workers.worker import Worker
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from moray.tokens.rows import TRAINED, Rows, Segment
-from moray.tokens.sample import sample
-from moray.tokens.store import StoredSplit
+from moray.rows.sample import sample
+from moray.rows.store import Rows
+from moray.tasks.language.rows import TRAINED, Segment
+from moray.tasks.language.store import StoredSplit
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from moray.model.obtain import copy_folder, download_snapshot
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import whole_or_nothing, write_manifest
 from moray.stages.boundary import Folder, Json, command_line
-from moray.tokens.tokenizer import load_tokenizer
+from moray.tasks.language.tokenizer import load_tokenizer
 
 # 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.
 _GROUPS_TO_LEARN_FROM = 64

@@ -1,7 +1,7 @@
 """Score a run's model and its base on the same held-out documents."""
 
 from moray.console import say
-from moray.evaluate.bootstrap import compare
+from moray.evaluate.comparison import compare_scores
 from moray.evaluate.execution import num_batches
 from moray.evaluate.likelihood import total
 from moray.evaluate.scoring import ScoreJob, score_on_worker
@@ -9,7 +9,7 @@ from moray.evaluate.selection import select_documents
 from moray.provenance.manifest import write_json
 from moray.stages.boundary import File, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
-from moray.tokens.store import StoredSplit
+from moray.tasks.language.store import StoredSplit
 
 
 def evaluate(
@@ -41,7 +41,9 @@ def evaluate(
         "tokens": int(held_out.tokens.sum()),
         "bytes": int(held_out.bytes.sum()),
         "confidence": cfg["confidence"],
-        **compare(scores["base"], scores["tuned"], cfg["bootstrap_samples"], cfg["confidence"]),
+        **compare_scores(
+            scores["base"], scores["tuned"], cfg["bootstrap_samples"], cfg["confidence"]
+        ),
     }
     write_json(output, result)
     for figure in ("bits_per_byte", "accuracy"):

@@ -13,7 +13,7 @@ from moray.model.folder import base_reference, stored_dtype, whole_model_and_ada
 from moray.model.load import load_model
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 from moray.stages.boundary import File, Folder, Json, command_line
-from moray.tokens.tokenizer import load_tokenizer
+from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train.checkpoints.trained_model import trained_model
 from moray.train.history import read_history
 

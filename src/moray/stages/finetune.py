@@ -8,7 +8,7 @@ from moray.train.driver import run_training
 def finetune(
     run: str,
     start: Folder,
-    tokens: Folder,
+    store: Folder,
     output: Folder,
     cfg: Json,
     execution: Json,
@@ -19,7 +19,7 @@ def finetune(
     Args:
         run: the run's name.
         start: Hugging Face folder to start from.
-        tokens: token store.
+        store: store of its rows.
         output: the run's folder.
         cfg: the `adapter` section, and the keys of the `train` section that the result depends on.
         execution: `ray` section, and the other keys of the `train` and `data` sections.
@@ -28,7 +28,7 @@ def finetune(
     run_training(
         run=run,
         start=start,
-        tokens=tokens,
+        store=store,
         output=output,
         settings=Train(**cfg["train"], **execution["train"]),
         adapter=Adapter(**cfg["adapter"]) if cfg["adapter"] else None,

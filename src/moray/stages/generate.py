@@ -16,7 +16,7 @@ from moray.model.load import load_config, longest_sequence
 from moray.provenance.manifest import write_json
 from moray.stages.boundary import File, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
-from moray.tokens.recipe import make_encoder
+from moray.tasks.language.recipe import make_encoder
 
 
 def generate(

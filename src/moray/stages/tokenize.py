@@ -10,12 +10,14 @@ from moray.corpus.dataset import SPLITS, num_groups, share_of_group
 from moray.errors import UserError
 from moray.provenance.manifest import MANIFEST, read_manifest, whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
+from moray.rows.store import describe
 from moray.stages.boundary import Folder, Json, command_line
-from moray.tokens.encode import Encoder
-from moray.tokens.preview import preview
-from moray.tokens.recipe import make_encoder
-from moray.tokens.store import ROWS_FROM, TOKENIZER, SplitWriter
-from moray.tokens.windows import encode_windows
+from moray.tasks.language.encode import Encoder
+from moray.tasks.language.preview import preview
+from moray.tasks.language.recipe import make_encoder
+from moray.tasks.language.rows import row_type
+from moray.tasks.language.store import ROWS_FROM, TOKENIZER, SplitWriter
+from moray.tasks.language.windows import encode_windows
 
 _SHOWN = 3
 
@@ -39,10 +41,12 @@ def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
         facts = {split: _write(dataset, split, output, encoder, cfg) for split in SPLITS}
         if cfg["tokenize"] == "on-the-fly":
             _keep_source(dataset, model, output)
+        record = row_type(encoder.block_size, encoder.dtype)
         write_manifest(
             output,
+            task="language",
+            record=describe(record),
             block_size=encoder.block_size,
-            dtype=encoder.dtype.str,
             recipe=cfg,
             splits=facts,
         )

@@ -9,7 +9,7 @@ from moray.config.schema import Adapter, Train
 from moray.console import say
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest, write_json
-from moray.tokens.order import Order
+from moray.rows.order import Order
 from moray.train.checkpoints import checkpoint
 from moray.train.early_stopping import Evaluations
 from moray.train.history import HISTORY, evaluations
@@ -25,7 +25,7 @@ def prepare_work(
     settings: Train,
     adapter: Adapter | None,
     start: Path,
-    tokens: Path,
+    store: Path,
 ) -> None:
     """Record a run's identity, and import the checkpoint that it continues from.
 
@@ -39,7 +39,7 @@ def prepare_work(
         settings: its `train` section.
         adapter: its `adapter` section.
         start: Hugging Face folder to start from.
-        tokens: token store.
+        store: store of its rows.
 
     Raises:
         UserError: if the run can't continue from `train.resume_from_checkpoint`.
@@ -55,8 +55,8 @@ def prepare_work(
         if continued_from(work) is None:
             say(f"run {run}: resuming from its own checkpoint at step {own}, not from {given}")
         return
-    _check_position(key, given, settings, tokens)
-    _check_tensors(key, given, start, adapter)
+    _check_position(key, given, settings, store)
+    _check_tensors(key, given, start, store, adapter)
     _bring_in(key, given, work, identity, settings)
 
 
@@ -81,8 +81,8 @@ def _tell_of_others(run: str, work: Path, identity: Identity) -> None:
     )
 
 
-def _check_position(key: str, given: Path, settings: Train, tokens: Path) -> None:
-    windows = read_manifest(tokens)["splits"]["train"]["windows"]
+def _check_position(key: str, given: Path, settings: Train, store: Path) -> None:
+    windows = read_manifest(store)["splits"]["train"]["windows"]
     order = Order(windows, settings.global_batch_size, settings.seed)
     num_steps = settings.max_steps or order.num_steps(settings.num_epochs)
     if checkpoint.step_of(given) > num_steps:
@@ -93,16 +93,19 @@ def _check_position(key: str, given: Path, settings: Train, tokens: Path) -> Non
         )
 
 
-def _check_tensors(key: str, given: Path, start: Path, adapter: Adapter | None) -> None:
+def _check_tensors(
+    key: str, given: Path, start: Path, store: Path, adapter: Adapter | None
+) -> None:
     """Refuse a checkpoint whose tensors aren't those that the run trains."""
     # PyTorch and transformers take seconds to import.
+    import torch
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-    from moray.model.load import empty_model
+    from moray.tasks.of_store import task_of
     from moray.train.checkpoints.metadata import MetadataReader
     from moray.train.engine.strategies.state import trained_parameters
 
-    model = empty_model(start)
+    model = task_of(store).empty(start, torch.float32)
     if adapter is not None:
         from moray.model.adapter import add_adapter
 

@@ -14,7 +14,7 @@ from moray.model.folder import whole_model_and_adapters
 from moray.model.shapes import positions_in, shapes_in
 from moray.provenance.manifest import read_manifest, write_json
 from moray.provenance.versions import software
-from moray.tokens.remote import copy_to
+from moray.rows.remote import copy_to
 from moray.train.checkpoints import checkpoint
 from moray.train.continuation import continued_from, prepare_work
 from moray.train.entry import run_job
@@ -32,7 +32,7 @@ from moray.workers.launch import WorkersFailedError
 def run_training(
     run: str,
     start: Path,
-    tokens: Path,
+    store: Path,
     output: Path,
     settings: Train,
     adapter: Adapter | None,
@@ -43,35 +43,36 @@ def run_training(
     """Train a run, from its newest checkpoint if there is one, and record the result.
 
     Writes `history.jsonl` and `train.json` to `output`. The folder of the checkpoints is named
-    after a fingerprint of settings, tokens, start, code and libraries, so that a changed run
+    after a fingerprint of settings, data, start, code and libraries, so that a changed run
     resumes from an old checkpoint only if `train.resume_from_checkpoint` names it.
 
     Raises:
         ConfigError: if the run can't be trained here; nothing has been started.
         UserError: if the run failed, or stopped on request.
     """
-    identity = identity_of(settings, adapter, start, tokens, code)
+    identity = identity_of(settings, adapter, start, store, code)
     work = Path(ray_settings.storage_path, run, identity.fingerprint)
     whole, _ = whole_model_and_adapters(start)
     shapes, positions = shapes_in(whole), positions_in(whole / "config.json")
-    block_size = read_manifest(tokens)["block_size"]
+    # Other rows than packed tokens have none.
+    block_size = read_manifest(store).get("block_size")
     found = unmet_requirements(run, settings, adapter, ray_settings, shapes, output, work)
     if found := [*misfits(run, block_size, positions, adapter, shapes), *found]:
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
     with sole_driver(work):
-        prepare_work(run, work, identity, settings, adapter, start, tokens)
+        prepare_work(run, work, identity, settings, adapter, start, store)
     threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))
     job = Job(
         start=start.absolute(),
-        tokens=tokens.absolute(),
+        store=store.absolute(),
         work=work.absolute(),
         settings=settings,
         adapter=adapter,
         threads=threads,
         # Can't clash with a run, whose name can't begin with a dot.
         cache=Path(ray_settings.storage_path, ".compiled").absolute(),
-        rows_url=_rows_url(tokens.absolute(), data_settings),
+        rows_url=_rows_url(store.absolute(), data_settings),
     )
     began = time.perf_counter()
     facts = _launched(job, ray_settings, run)
@@ -92,7 +93,7 @@ def run_training(
         **facts,
         "seconds": round(seconds, 1),
         **identity.settings,
-        "inputs": {"start": str(start), "tokens": str(tokens)},
+        "inputs": {"start": str(start), "store": str(store)},
         "software": software(),
     }
     write_json(output / "train.json", record)
@@ -116,7 +117,7 @@ def _launched(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
                 raise meaning_of(error, job, run, ray_settings.max_failures) from error
 
 
-def _rows_url(tokens: Path, settings: Data) -> str | None:
+def _rows_url(store: Path, settings: Data) -> str | None:
     if settings.loader == "memory":
         return None
-    return str(tokens) if settings.stream_from is None else copy_to(tokens, settings.stream_from)
+    return str(store) if settings.stream_from is None else copy_to(store, settings.stream_from)

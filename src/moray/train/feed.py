@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from moray.tokens.batch import Batch, make_batch, num_trained
-from moray.tokens.rows import Rows
+from moray.rows.store import Rows
+from moray.tasks.interface import Batch, Task
 
 Item = TypeVar("Item")
 
@@ -19,23 +19,24 @@ class Feed:
 
     Attributes:
         batches: its micro-batches, all of the same size.
-        trained: number of trained tokens in them.
+        weight: what the loss of their rows is averaged over, see `Task.weight`.
     """
 
     batches: list[Batch]
-    trained: int
+    weight: int
 
 
-def feeds(rows: Iterator[Rows], micro_batch_size: int) -> Iterator[Feed]:
+def feeds(task: Task, rows: Iterator[Rows], micro_batch_size: int) -> Iterator[Feed]:
     """A worker's part of each step; the next one is prepared while the current one is used."""
-    parts = (Feed(micro_batches(mine, micro_batch_size), num_trained(mine)) for mine in rows)
+    parts = (Feed(micro_batches(task, mine, micro_batch_size), task.weight(mine)) for mine in rows)
     return _ahead(parts)
 
 
-def micro_batches(rows: Rows, size: int, count: int | None = None) -> list[Batch]:
+def micro_batches(task: Task, rows: Rows, size: int, count: int | None = None) -> list[Batch]:
     """Rows in batches of the same size, so that code compiled for that size works for all.
 
     Args:
+        task: makes the batches.
         rows: shape (rows,).
         size: maximum rows in a batch.
         count: minimum number of batches; workers that shard a model need the same number.
@@ -43,9 +44,8 @@ def micro_batches(rows: Rows, size: int, count: int | None = None) -> list[Batch
     count = max(count or 1, -(-len(rows) // size))
     # A worker may have none.
     size = max(1, -(-len(rows) // count))
-    # Rows of zeros contain no documents and no trained tokens.
     padded = np.concatenate([rows, np.zeros(count * size - len(rows), rows.dtype)])
-    return [make_batch(padded[start : start + size]) for start in range(0, len(padded), size)]
+    return [task.batch(padded[start : start + size]) for start in range(0, len(padded), size)]
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:

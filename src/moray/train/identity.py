@@ -40,13 +40,13 @@ class Identity:
 
 
 def identity_of(
-    settings: Train, adapter: Adapter | None, start: Path, tokens: Path, code: str
+    settings: Train, adapter: Adapter | None, start: Path, store: Path, code: str
 ) -> Identity:
     """The identity of a run with these settings, on these folders."""
     versions = software()
     return Identity(
         settings={"adapter": adapter and result_keys(adapter), "train": result_keys(settings)},
-        data=sha256_file(tokens / MANIFEST),
+        data=sha256_file(store / MANIFEST),
         start=sha256_file(start / MANIFEST),
         code=code,
         libraries={name: versions[name] for name in _LIBRARIES},

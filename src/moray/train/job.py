@@ -12,7 +12,7 @@ class Job:
 
     Attributes:
         start: Hugging Face folder to start from, absolute.
-        tokens: token store, absolute.
+        store: store of the rows, absolute.
         work: folder of the run's checkpoints and history, absolute, on all nodes.
         settings: the `train` section of the config.
         adapter: the `adapter` section; None to train the whole model.
@@ -22,7 +22,7 @@ class Job:
     """
 
     start: Path
-    tokens: Path
+    store: Path
     work: Path
     settings: Train
     adapter: Adapter | None

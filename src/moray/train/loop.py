@@ -13,10 +13,11 @@ from moray.config.schema import Train
 from moray.errors import UserError
 from moray.model.precision import agreed
 from moray.provenance.manifest import read_manifest
-from moray.tokens.loader import Shard, from_memory, from_stream
-from moray.tokens.order import Order
-from moray.tokens.rows import Rows
-from moray.tokens.store import StoredSplit
+from moray.rows.loader import Shard, from_memory, from_stream
+from moray.rows.order import Order
+from moray.rows.store import Rows, StoredRows
+from moray.tasks.interface import Task
+from moray.tasks.of_store import task_of
 from moray.train.checkpoints.checkpoint import folder_of, newest_step
 from moray.train.checkpoints.resume import resume
 from moray.train.checkpoints.saver import Saver
@@ -66,33 +67,36 @@ def _train(
     precision = agreed(_precision(job), worker.device)
     settings = job.settings.model_copy(update={"precision": precision})
     job = replace(job, settings=settings)
-    manifest, held_out = read_manifest(job.tokens), StoredSplit(job.tokens, "validation")
-    order = Order(manifest["splits"]["train"]["windows"], settings.global_batch_size, settings.seed)
+    task, held_out = task_of(job.store), StoredRows(job.store, "validation")
+    windows = read_manifest(job.store)["splits"]["train"]["windows"]
+    order = Order(windows, settings.global_batch_size, settings.seed)
     num_steps = settings.max_steps or order.num_steps(settings.num_epochs)
-    step_tokens = settings.global_batch_size * held_out.block_size
 
     strategy = make_strategy(settings, worker)
-    packing: bool = manifest["recipe"]["packing"]
-    built = build(job, worker, strategy, held_out.block_size, num_steps * step_tokens, packing)
+    size = settings.global_batch_size
+    built = build(job, worker, strategy, task, num_steps * size)
     first_step, history, judged = resume(job, worker, strategy, num_steps)
     if history and first_step == 0:
         history.append(step=0, num_steps=num_steps, note=built.note)
     requests = Requests(job.work.parent)
     saver = Saver(folder_of(job.work), settings.save_total_limit, collective_timeout(settings))
-    stopwatch, done = Stopwatch(worker, step_tokens, built.flops_per_token, first_step), first_step
-    rows = _rows(job, order, Shard(first_step, num_steps, worker.rank, worker.world_size))
+    stopwatch = Stopwatch(
+        worker, task.unit, size * task.units_per_row, size * built.flops_per_row, first_step
+    )
+    rows = _rows(job, task, order, Shard(first_step, num_steps, worker.rank, worker.world_size))
 
-    largest_norm, looked_at = torch.zeros((), device=worker.device), done
-    for feed in feeds(rows, settings.micro_batch_size):
+    done = looked_at = first_step
+    largest_norm = torch.zeros((), device=worker.device)
+    for feed in feeds(task, rows, settings.micro_batch_size):
         if judged.stop:
             break
         alive()
         _seed_dropout(settings.seed, done, worker.rank)
-        # One collective for both: the tokens to average over, and the request, which only the first
-        # worker reads.
-        shared = (feed.trained, requests.pending() if worker.rank == 0 else Request.NONE)
-        tokens, request = sum_over_workers(torch.tensor(shared)).tolist()
-        loss = gradients(strategy, feed.batches, tokens, settings, worker)
+        # One collective for both: what the loss is averaged over, and the request, which only the
+        # first worker reads.
+        shared = (feed.weight, requests.pending() if worker.rank == 0 else Request.NONE)
+        weight, request = sum_over_workers(torch.tensor(shared)).tolist()
+        loss = gradients(strategy, feed.batches, weight, settings, worker)
         rate = learning_rate(settings, done, num_steps)
         norm = strategy.step(rate)
         # Keeps NaN and infinity.
@@ -120,14 +124,14 @@ def _train(
                 history.append(
                     step=done,
                     num_steps=num_steps,
-                    epoch=done * settings.global_batch_size / order.num_rows,
+                    epoch=done * size / order.num_rows,
                     loss=mean,
                     learning_rate=rate,
                     grad_norm=norm.item(),
                     **stopwatch.speed(),
                 )
         if "evaluate" in due and len(held_out):
-            judged.losses[done] = held_out_loss(strategy, held_out, settings, worker)
+            judged.losses[done] = held_out_loss(strategy, task, held_out, settings, worker)
             if history:
                 history.append(step=done, num_steps=num_steps, eval_loss=judged.losses[done])
         best = judged.best if settings.load_best_model_at_end else None
@@ -175,10 +179,11 @@ def _due(settings: Train, done: int, num_steps: int) -> set[str]:
     return due | {"log"} if "evaluate" in due else due
 
 
-def _rows(job: Job, order: Order, shard: Shard) -> Iterator[Rows]:
+def _rows(job: Job, task: Task, order: Order, shard: Shard) -> Iterator[Rows]:
     if job.rows_url is None:
-        return from_memory(StoredSplit(job.tokens, "train"), order, shard)
-    return from_stream(job.tokens, job.rows_url, order, shard)
+        return from_memory(StoredRows(job.store, "train"), order, shard)
+    windows = task.window_reader(job.store, job.rows_url)
+    return from_stream(windows, task.record, order, shard)
 
 
 def _seed_dropout(seed: int, step: int, rank: int) -> None:

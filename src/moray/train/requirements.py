@@ -84,7 +84,7 @@ def unmet_requirements(
 
 def misfits(
     run: str,
-    block_size: int,
+    block_size: int | None,
     positions: int | None,
     adapter: Adapter | None,
     shapes: Shapes | None,
@@ -93,12 +93,12 @@ def misfits(
 
     Args:
         run: name of the run.
-        block_size: tokens in a row.
+        block_size: tokens in a row; None if rows aren't sequences of tokens.
         positions: maximum row length of the model; None if it isn't known.
         adapter: the run's `adapter` section.
         shapes: shapes of the model's weights; None if they aren't known yet.
     """
-    if positions is not None and block_size > positions:
+    if positions is not None and block_size is not None and block_size > positions:
         yield UserError(
             f"runs.{run}.data.block_size",
             f"got {block_size}, expected at most the {positions} positions of the model",

@@ -31,19 +31,21 @@ class Stopwatch:
     """Times steps, excluding the evaluations and checkpoints between them."""
 
     def __init__(
-        self, worker: Worker, step_tokens: int, flops_per_token: float, first_step: int
+        self, worker: Worker, unit: str, step_units: int, step_flops: float, first_step: int
     ) -> None:
         """Start the clock.
 
         Args:
             worker: this worker.
-            step_tokens: tokens per step, over all workers.
-            flops_per_token: FLOPs of a forward and a backward pass.
+            unit: what speed is counted in, plural.
+            step_units: number of them in a step, over all workers.
+            step_flops: FLOPs of a step, over all workers.
             first_step: number of steps already done.
         """
         self._worker = worker
-        self._step_tokens = step_tokens
-        self._flops = flops_per_token
+        self._unit = unit
+        self._step_units = step_units
+        self._flops = step_flops
         self._peak = peak_flops(worker.device)
         self._seconds, self._steps = 0.0, 0
         self.start(first_step)
@@ -67,13 +69,13 @@ class Stopwatch:
         """
         step_seconds = self._seconds / self._steps
         self._seconds, self._steps = 0.0, 0
-        tokens_per_second = self._step_tokens / step_seconds
+        flops_per_second = self._flops / step_seconds
         figures = {
-            "tokens_per_second": tokens_per_second,
+            f"{self._unit}_per_second": self._step_units / step_seconds,
             "step_seconds": step_seconds,
-            "tflops": tokens_per_second * self._flops / 1e12,
+            "tflops": flops_per_second / 1e12,
         }
         if self._peak:
             whole = self._peak * self._worker.world_size
-            figures["mfu"] = tokens_per_second * self._flops / whole
+            figures["mfu"] = flops_per_second / whole
         return figures

@@ -12,8 +12,9 @@ from jobs import job_maker
 
 from moray.config.schema import Adapter
 from moray.errors import UserError
-from moray.model.loss import TokenLoss
 from moray.model.size import num_quantized
+from moray.tasks.language.loss import TokenLoss
+from moray.tasks.of_store import task_of
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.trained_model import trained_model
 from moray.train.engine.build import build
@@ -109,7 +110,7 @@ def test_what_is_trained_is_fp32_and_the_formula_says_what_is_held(
 ) -> None:
     job = make_job(adapter=Adapter(rank=2, **HELD[held]), precision="auto")
     strategy = make_strategy(job.settings, alone)
-    note = build(job, alone, strategy, block_size=64, tokens=64, packing=True).note
+    note = build(job, alone, strategy, task_of(job.store), num_rows=1).note
     model = strategy.module
     assert isinstance(model, TokenLoss)
     trained = {p.dtype for p in model.parameters() if p.requires_grad}

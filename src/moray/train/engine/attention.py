@@ -21,7 +21,7 @@ def choose_attention(
     model: PreTrainedModel,
     settings: Train,
     device: torch.device,
-    block_size: int,
+    row_length: int | None,
     compiled: bool,
 ) -> str | None:
     """`eager`, `sdpa`, `varlen` or `flex`; None for the default of transformers.
@@ -30,7 +30,7 @@ def choose_attention(
         model: before it is moved to its device.
         settings: the `train` section, whose `precision` isn't `auto`.
         device: device of the run.
-        block_size: tokens per row.
+        row_length: tokens per row; None if rows aren't sequences.
         compiled: whether blocks are compiled.
 
     Raises:
@@ -42,7 +42,8 @@ def choose_attention(
     if device.type == "cpu":
         if wanted != "auto":
             raise needs_gpu("train.attention", wanted)
-        return "eager" if compiled and block_size <= _PLAIN_ATTENTION_TOKENS else None
+        short = row_length is not None and row_length <= _PLAIN_ATTENTION_TOKENS
+        return "eager" if compiled and short else None
     if wanted == "auto":
         # Until `varlen` and `flex` have been measured on a GPU.
         return None

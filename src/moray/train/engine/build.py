@@ -5,11 +5,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from moray.model.flops import flops_per_token
-from moray.model.isolation import check_isolation
-from moray.model.load import check_length, empty_model, load_model
-from moray.model.loss import TokenLoss, has_plain_head
 from moray.model.size import num_quantized, num_weights
+from moray.tasks.interface import Task
 from moray.train.engine.attention import choose_attention, use_attention
 from moray.train.engine.compilation import (
     compile_blocks,
@@ -30,50 +27,47 @@ class Built:
     """Facts about a module that was built.
 
     Attributes:
-        flops_per_token: FLOPs of a forward and a backward pass.
+        flops_per_row: FLOPs of a forward and a backward pass.
         compiled: whether its blocks are compiled.
         note: description for the user.
     """
 
-    flops_per_token: float
+    flops_per_row: float
     compiled: bool
     note: str
 
 
-def build(
-    job: Job, worker: Worker, strategy: Strategy, block_size: int, tokens: int, packing: bool
-) -> Built:
+def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: int) -> Built:
     """Build the module of a job and pass it to a strategy.
 
     Args:
         job: the run.
         worker: this worker.
         strategy: wraps the module.
-        block_size: tokens per row.
-        tokens: number of tokens in the whole run.
-        packing: whether documents share rows.
+        task: what the rows mean.
+        num_rows: number of rows in the whole run.
 
     Raises:
         UserError: if the model doesn't fit the rows or the settings.
     """
     settings = job.settings
-    model = together(lambda: _model(job, strategy.loads_weights))
-    flops = flops_per_token(model, block_size)
+    model = together(lambda: _model(job, task, strategy.loads_weights))
+    flops = task.flops_per_row(model)
     held = _held(model, job, worker)
     processors = worker.world_size * (job.threads if worker.device.type == "cpu" else 1)
     use_cache(job.cache)
     # Machines may differ, and all can check at the same time.
     reason = from_any_worker(
-        lambda: reason_not_to_compile(settings, model, flops * tokens, worker.device, processors)
+        lambda: reason_not_to_compile(settings, model, flops * num_rows, worker.device, processors)
     )
-    plain_head = from_first_worker(lambda: _checked(model, block_size, packing))
+    module = task.loss_module(model)
     attention = from_first_worker(
         lambda: choose_attention(
-            model, settings, worker.device, block_size, compiled=reason is None
+            model, settings, worker.device, task.row_length, compiled=reason is None
         )
     )
     together(lambda: use_attention(model, attention))
-    module = TokenLoss(model, plain_head, passes_cu_seqlens=attention == "varlen")
+    module.attention = attention
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if reason is None:
@@ -86,15 +80,11 @@ def build(
     return Built(flops, reason is None, f"{held}; blocks are {note}")
 
 
-def _model(job: Job, with_weights: bool) -> PreTrainedModel:
+def _model(job: Job, task: Task, with_weights: bool) -> PreTrainedModel:
     adapter = job.adapter
     dtype = _DTYPE[adapter.base_dtype] if adapter else torch.float32
     in_4bit = adapter is not None and adapter.quantize_base == "4bit"
-    model = (
-        load_model(job.start, dtype, in_4bit=in_4bit)
-        if with_weights
-        else empty_model(job.start, dtype)
-    )
+    model = task.load(job.start, dtype, in_4bit) if with_weights else task.empty(job.start, dtype)
     if adapter is not None:
         # PEFT takes a while to import.
         from moray.model.adapter import add_adapter
@@ -115,11 +105,3 @@ def _held(model: PreTrainedModel, job: Job, worker: Worker) -> str:
         f"({worker.device.type}) needs {megabytes:,.0f} MB for weights, gradients and optimizer "
         "state"
     )
-
-
-def _checked(model: PreTrainedModel, block_size: int, packing: bool) -> bool:
-    """Check that the model fits the rows; returns whether its head is plain."""
-    if packing:
-        check_isolation(model)
-    check_length(model, block_size)
-    return has_plain_head(model)

@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 from moray.config.schema import Train
 from moray.errors import UserError, first_line
 from moray.model.blocks import blocks_of
-from moray.model.cross_entropy import softmax_loss
-from moray.model.loss import TokenLoss
+from moray.tasks.interface import LossModule
 
 # Rough FLOP/s of an uncompiled run: on a core with bf16, on a data-centre GPU.
 _FLOPS_PER_CORE, _FLOPS_PER_GPU = 0.15e12, 100e12
@@ -49,7 +48,7 @@ def reason_not_to_compile(
     seconds = flops / (each * processors)
     if settings.compile == "auto" and seconds < _SECONDS_THAT_EARN_IT:
         return f"the run takes only about {seconds:.0f} s, too short for compiling to pay off"
-    if settings.compile == "auto" and not _has_attention(model):
+    if settings.compile == "auto" and _is_recurrent(model):
         # Measured on a tiny Mamba: two minutes for rows of 32 tokens.
         return f"the compiler would unroll a {model.config.model_type} model token by token"
     fault = _no_blocks(model) or compiler_fault(device)
@@ -58,8 +57,10 @@ def reason_not_to_compile(
     return fault
 
 
-def _has_attention(model: PreTrainedModel) -> bool:
-    return getattr(model.config.get_text_config(), "num_attention_heads", 0) > 0
+def _is_recurrent(model: PreTrainedModel) -> bool:
+    """Whether it is a language model without attention."""
+    text = model.config.get_text_config()
+    return hasattr(text, "vocab_size") and not getattr(text, "num_attention_heads", 0)
 
 
 def _no_blocks(model: PreTrainedModel) -> str | None:
@@ -86,15 +87,15 @@ def use_cache(folder: Path) -> None:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
-def compile_blocks(module: TokenLoss) -> None:
-    """Compile blocks and softmax on their first call.
+def compile_blocks(module: LossModule) -> None:
+    """Compile the model's blocks and the loss on their first call.
 
     Compiled block by block: all share the same code, and compiling it takes a fifth of the time
     that the whole model takes.
     """
     for block in blocks_of(module.model):
         block.compile(dynamic=False)
-    module.softmax = torch.compile(softmax_loss)
+    module.compile_loss()
 
 
 def uncompiled() -> AbstractContextManager[object]:

@@ -1,14 +1,16 @@
 """The computations of the loop: gradients of a step, and held-out loss."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from moray.config.schema import Train
 from moray.model.precision import autocast
-from moray.tokens.batch import Batch, num_trained
-from moray.tokens.sample import sample
-from moray.tokens.store import StoredSplit
+from moray.rows.sample import sample
+from moray.rows.store import StoredRows
+from moray.tasks.interface import Batch, Task
 from moray.train.engine.compilation import uncompiled
 from moray.train.engine.strategies import Strategy
 from moray.train.feed import micro_batches
@@ -17,36 +19,38 @@ from moray.workers.worker import Worker
 
 
 def gradients(
-    strategy: Strategy, batches: list[Batch], tokens: int, settings: Train, worker: Worker
+    strategy: Strategy, batches: Sequence[Batch], weight: float, settings: Train, worker: Worker
 ) -> Tensor:
-    """Accumulate the gradient of the step's mean loss over all of its tokens, on all workers.
+    """Accumulate the gradient of the step's mean loss over all workers and micro-batches.
 
     Args:
         strategy: has the module and its gradients.
         batches: this worker's micro-batches.
-        tokens: number of trained tokens in the step, on all workers.
+        weight: what the loss is averaged over: the sum of `Task.weight` over all workers.
         settings: the `train` section.
         worker: this worker.
 
     Returns:
         This worker's share of that loss, shape ().
     """
-    # Workers with more trained tokens have more weight: the sum is divided by the tokens of the
+    # Workers whose rows have more weight count for more: the sum is divided by the weight of the
     # whole step, and the strategy's mean over workers is turned back into a sum.
     total = torch.zeros((), device=worker.device)
     for number, batch in enumerate(batches, 1):
         with strategy.micro_batch(last=number == len(batches)):
             with autocast(settings.precision, worker.device):
-                loss = strategy.module(batch.to(worker.device)) / tokens
+                loss = strategy.module(batch.to(worker.device)) / weight
             strategy.backward(loss * worker.world_size)
         total += loss.detach()
     return total
 
 
 @torch.no_grad()
-def held_out_loss(strategy: Strategy, split: StoredSplit, settings: Train, worker: Worker) -> float:
-    """Mean loss over the trained tokens of a sample of `eval_rows` rows, in nats."""
-    # Not the first rows: packing puts the longest pieces first.
+def held_out_loss(
+    strategy: Strategy, task: Task, split: StoredRows, settings: Train, worker: Worker
+) -> float:
+    """Mean loss over a sample of `eval_rows` rows."""
+    # Not the first rows: they can differ from the others, as packed ones do.
     rows = split.rows[sample(len(split), settings.eval_rows)]
     mine = np.array_split(rows, worker.world_size)[worker.rank]
     most = -(-len(rows) // worker.world_size)
@@ -55,9 +59,9 @@ def held_out_loss(strategy: Strategy, split: StoredSplit, settings: Train, worke
     # Evaluation is rare: compiling for it would take longer than it saves.
     with uncompiled():
         for batch in micro_batches(
-            mine, settings.micro_batch_size, count=-(-most // settings.micro_batch_size)
+            task, mine, settings.micro_batch_size, count=-(-most // settings.micro_batch_size)
         ):
             with autocast(settings.precision, worker.device):
                 total += strategy.module(batch.to(worker.device))
     strategy.module.train()
-    return sum_over_workers(total).item() / num_trained(rows)
+    return sum_over_workers(total).item() / task.weight(rows)

@@ -94,10 +94,16 @@ def _facts(line: dict[str, Any]) -> dict[str, str]:
     return {
         "loss": f"{line['loss']:.4f}",
         "lr": f"{line['learning_rate']:.2e}",
-        "tokens/s": f"{line['tokens_per_second']:,.0f}",
+        **_speed(line),
         **mfu,
         "left": f"{int(left) // 60}:{int(left) % 60:02d}",
     }
+
+
+def _speed(line: dict[str, Any]) -> dict[str, str]:
+    suffix = "_per_second"
+    name = next(key for key in line if key.endswith(suffix))
+    return {f"{name.removesuffix(suffix)}/s": f"{line[name]:,.0f}"}
 
 
 def _follow(history: Path, seen: list[str], display: _Bar | _Lines, ended: threading.Event) -> None:

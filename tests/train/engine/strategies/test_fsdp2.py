@@ -7,7 +7,7 @@ import pytest
 from moray.config.schema import Train
 from moray.errors import UserError
 from moray.model.load import load_model
-from moray.model.loss import TokenLoss
+from moray.tasks.language.loss import TokenLoss
 from moray.train.engine.strategies.fsdp2 import FullyShardedStrategy
 from moray.workers.worker import Worker
 

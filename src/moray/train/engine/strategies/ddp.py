@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from moray.config.schema import Train
-from moray.model.loss import TokenLoss
+from moray.tasks.interface import LossModule
 from moray.train.engine.optimizer import make_optimizer, take_step
 from moray.train.engine.strategies.interface import Read
 from moray.train.engine.strategies.state import make_state, trained_parameters, training_state
@@ -23,7 +23,7 @@ class DistributedDataParallelStrategy:
         self._settings = settings
         self._worker = worker
 
-    def wrap(self, module: TokenLoss) -> None:
+    def wrap(self, module: LossModule) -> None:
         """See `Strategy.wrap`."""
         self._model = module.model
         self.module = module.to(self._worker.device)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from moray.config.schema import Train
 from moray.errors import UserError
-from moray.model.loss import TokenLoss
 from moray.model.precision import resolve
+from moray.tasks.interface import LossModule
 from moray.train.engine.optimizer import make_optimizer, set_learning_rate
 from moray.train.engine.strategies.interface import Read
 from moray.train.engine.strategies.state import MOMENTS, STEP, make_state, trained_parameters
@@ -36,19 +36,19 @@ class DeepSpeedStrategy:
         self._worker = worker
         self._stage = settings.deepspeed.zero_stage
 
-    def wrap(self, module: TokenLoss) -> None:
+    def wrap(self, module: LossModule) -> None:
         """See `Strategy.wrap`."""
         deepspeed = together(lambda: _library(self._worker.device))
         optimizer = make_optimizer(module.model, self._settings)
-        head = module.model.get_output_embeddings()
+        external = module.external_parameters()
         self._engine, self._zero, *_ = deepspeed.initialize(
             model=module, optimizer=optimizer, config=self._config(), dist_init_required=False
         )
         self.module = self._engine
         self._model = module.model
         if self._stage == 3:
-            # The loss uses this weight outside of the module that it belongs to.
-            deepspeed.zero.register_external_parameter(module, head.weight)
+            for parameter in external:
+                deepspeed.zero.register_external_parameter(module, parameter)
             make_state(self._zero.optimizer, self._zero.fp32_partitioned_groups_flat)
         else:
             make_state(self._zero.optimizer, self._zero.single_partition_of_fp32_groups)

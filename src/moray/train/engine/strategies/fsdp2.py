@@ -21,8 +21,8 @@ from transformers import PreTrainedModel
 from moray.config.schema import Train
 from moray.errors import UserError
 from moray.model.blocks import blocks_of
-from moray.model.loss import TokenLoss
 from moray.model.precision import resolve
+from moray.tasks.interface import LossModule
 from moray.train.engine.optimizer import make_optimizer, take_step
 from moray.train.engine.strategies.interface import Read
 from moray.train.engine.strategies.state import make_state, trained_parameters, training_state
@@ -43,7 +43,7 @@ class FullyShardedStrategy:
         self._worker = worker
         self.loads_weights = worker.rank == 0
 
-    def wrap(self, module: TokenLoss) -> None:
+    def wrap(self, module: LossModule) -> None:
         """See `Strategy.wrap`.
 
         Raises:

@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from moray.config.schema import Train
-from moray.model.loss import TokenLoss
+from moray.tasks.interface import LossModule
 from moray.workers.worker import Worker
 
 # Fills tensors in place, by their names, from a checkpoint.
@@ -30,7 +30,7 @@ class Strategy(Protocol):
 
     def __init__(self, settings: Train, worker: Worker) -> None: ...
 
-    def wrap(self, module: TokenLoss) -> None:
+    def wrap(self, module: LossModule) -> None:
         """Distribute a module over the workers and make its optimizer."""
 
     def micro_batch(self, last: bool) -> AbstractContextManager[object]:

@@ -1,0 +1,102 @@
+"""The rows of a split on disk: records of any NumPy type, mapped into memory.
+
+The file `{split}.rows` holds records without padding, little-endian. Rows are grouped into windows:
+a window contains what was made from one row group of the dataset. The store's manifest names its
+task and its record's fields, and lists the number of rows in each window.
+"""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moray.provenance.manifest import read_manifest
+
+Record = np.dtype[np.void]
+"""The type of a row."""
+
+Rows = NDArray[np.void]
+"""Records, shape (rows,)."""
+
+
+def describe(record: Record) -> list[list[Any]]:
+    """The fields of a record for a manifest: name, type and shape of each."""
+    assert record.names
+    fields = ((name, record[name]) for name in record.names)
+    return [[name, kind.base.str, list(kind.shape)] for name, kind in fields]
+
+
+def record_of(manifest: dict[str, Any]) -> Record:
+    """The type of the rows of a store, from its manifest."""
+    return np.dtype([(name, kind, tuple(shape)) for name, kind, shape in manifest["record"]])
+
+
+class StoredRows:
+    """The rows of a split, read-only and memory-mapped: opening them takes no memory.
+
+    Attributes:
+        rows: shape (rows,).
+        windows: number of rows in each window.
+    """
+
+    def __init__(self, folder: Path, split: str) -> None:
+        manifest = read_manifest(folder)
+        facts = manifest["splits"][split]
+        self.windows: list[int] = facts["windows"]
+        shape = (facts["rows"],)
+        self.rows: Rows = map_file(folder / f"{split}.rows", record_of(manifest), shape)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class RowsWriter:
+    """Appends windows of rows to a split and counts them."""
+
+    def __init__(self, folder: Path, split: str, keep: bool = True) -> None:
+        """Open the split's file.
+
+        Args:
+            folder: the store's folder.
+            split: the split's name.
+            keep: whether to write rows; if False, they are only counted.
+        """
+        self._file: BinaryIO | None = (folder / f"{split}.rows").open("wb") if keep else None
+        self._windows: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._file:
+            self._file.close()
+
+    def add(self, rows: Rows) -> None:
+        """Append a window."""
+        if self._file:
+            # Written from the buffer: `tobytes` would copy the window, which can be large.
+            self._file.write(rows.view("u1").data)
+        self._windows.append(len(rows))
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows so far."""
+        return sum(self._windows)
+
+    def facts(self) -> dict[str, Any]:
+        """Counts of what was written."""
+        return {"rows": self.num_rows, "windows": self._windows}
+
+
+def map_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Map a file of numbers into memory, read-only."""
+    if shape[0] == 0:
+        return np.zeros(shape, dtype)  # an empty file can't be mapped
+    return np.memmap(path, dtype, "r", shape=shape)

@@ -1,0 +1,1 @@
+"""What a row of a store means, for each task."""

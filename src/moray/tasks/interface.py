@@ -1,0 +1,98 @@
+"""The interface between a task and everything that trains."""
+
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from moray.rows.store import Record, Rows
+from moray.rows.windows import WindowReader
+
+
+class Batch(Protocol):
+    """Rows as tensors."""
+
+    def to(self, device: torch.device) -> Self:
+        """A copy of the batch on a device."""
+
+
+class LossModule(nn.Module):
+    """A model and its loss: called with a batch, it returns the sum of the loss, fp32, shape ().
+
+    Attributes:
+        model: the model that is trained.
+        attention: the attention implementation that the engine has chosen, as named in the config;
+            None for the default of transformers.
+    """
+
+    model: PreTrainedModel
+    attention: str | None = None
+
+    def compile_loss(self) -> None:
+        """Compile what is computed outside of the model's blocks, where that saves time."""
+
+    def external_parameters(self) -> list[nn.Parameter]:
+        """The parameters that are used outside of the module that they belong to."""
+        return []
+
+
+class Task(Protocol):
+    """What the rows of a store mean. All workers make an equal one from the store's manifest."""
+
+    def __init__(self, manifest: dict[str, Any]) -> None: ...
+
+    @property
+    def unit(self) -> str:
+        """What speed is counted in, plural."""
+
+    @property
+    def units_per_row(self) -> int:
+        """Number of these in a row."""
+
+    @property
+    def row_length(self) -> int | None:
+        """Number of tokens in a row; None if rows aren't sequences."""
+
+    @property
+    def record(self) -> Record:
+        """The type of a row."""
+
+    def load(self, start: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
+        """Load the model to train, in evaluation mode.
+
+        Raises:
+            UserError: if the folder doesn't contain a model for this task.
+        """
+
+    def empty(self, start: Path, dtype: torch.dtype) -> PreTrainedModel:
+        """The model that `load` returns, without its weights, on PyTorch's `meta` device."""
+
+    def loss_module(self, model: PreTrainedModel) -> LossModule:
+        """Wrap a model; all workers call this together, and the first one has the weights.
+
+        Raises:
+            UserError: if the model doesn't fit the rows.
+        """
+
+    def flops_per_row(self, model: PreTrainedModel) -> float:
+        """FLOPs of a forward and a backward pass for a row."""
+
+    def batch(self, rows: Rows) -> Batch:
+        """Make a batch of rows; records of zeros are padding, which adds nothing to the loss.
+
+        Called in a thread beside the training, so it should use NumPy rather than PyTorch, whose
+        threads would compete with those of the training.
+        """
+
+    def weight(self, rows: Rows) -> int:
+        """What the loss of rows is averaged over: the number of trained tokens, for example."""
+
+    def window_reader(self, store: Path, rows_url: str) -> WindowReader:
+        """A function that returns the rows of a window of the train split, in any process.
+
+        Args:
+            store: the store.
+            rows_url: folder or URL of the store's files, or of a copy of them.
+        """

@@ -1,0 +1,165 @@
+"""Rendering conversations with a chat template, and finding the assistant's turns in the text."""
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from moray.corpus.document import Document, RowError, messages_of, tools_of
+from moray.errors import UserError, first_line
+from moray.tasks.language.turns import Messages, Render, said_at, turn_start
+
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+# A fixed date for templates that ask for today's, so that tokens don't depend on the day; it is the
+# default of Llama's templates. A macro, because transformers only passes its own functions.
+_TODAY = (
+    "{% macro strftime_now(form) %}"
+    "{{ '2024-07-26' if form == '%Y-%m-%d' else '26 Jul 2024' }}"
+    "{% endmacro %}"
+)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A conversation as text.
+
+    Attributes:
+        text: the rendered text.
+        spans: start and end, in characters, of each trained assistant turn, including its stop
+            token.
+    """
+
+    text: str
+    spans: list[tuple[int, int]]
+
+
+class ChatTemplate:
+    """A tokenizer's chat template, or one that replaces it."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, template: str | None, stop_tokens: list[str]
+    ) -> None:
+        """Load a template.
+
+        Args:
+            tokenizer: the model's tokenizer.
+            template: a Jinja template; None to use the tokenizer's own.
+            stop_tokens: tokens that end an assistant turn.
+
+        Raises:
+            UserError: if there is no template.
+        """
+        try:
+            # A tokenizer can have several templates, one of them for tools.
+            self._plain = tokenizer.get_chat_template(template)
+            self._with_tools = tokenizer.get_chat_template(template, tools=[{}])
+        except ValueError as error:
+            raise UserError(
+                "data.chat_template",
+                "is not set, and the tokenizer has no chat template",
+                "set it, or start from a model that has one",
+            ) from error
+        self._special_tokens = tokenizer.special_tokens_map
+        self._stops = stop_tokens
+        self._specials = [
+            token.content for token in tokenizer.added_tokens_decoder.values() if token.special
+        ]
+
+    def render(self, document: Document) -> Rendered:
+        """Render a whole conversation.
+
+        Raises:
+            RowError: if the template fails, or leaves out an assistant message.
+            UserError: if no stop token is trained after an assistant message.
+        """
+        messages, tools = messages_of(document), tools_of(document)
+        render = partial(self._text, tools=tools)
+        turns = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+        if _GENERATION.search(self._with_tools if tools else self._plain):
+            text, spans = self._marked(messages, tools)
+            for number in turns:
+                said_at(render, messages, number, text)  # raises if the message is left out
+            if len(spans) != len(turns):
+                raise RowError(
+                    f"the chat template marks {len(spans)} assistant turns, expected {len(turns)}",
+                    "fix data.chat_template or remove the row",
+                )
+        else:
+            text = render(messages)
+            spans = [self._turn(render, messages, number, text) for number in turns]
+        if not text[slice(*spans[-1])].rstrip().endswith(tuple(self._stops)):
+            raise self._without_stop()
+        weights = [messages[number].get("weight", 1) for number in turns]
+        return Rendered(text, [span for span, weight in zip(spans, weights, strict=True) if weight])
+
+    def prompt(self, document: Document) -> tuple[str, str]:
+        """The conversation before the last trained turn, and the assistant's text in that turn.
+
+        The text excludes the stop token, as generated continuations do.
+        """
+        messages = messages_of(document)
+        trained = (
+            message["role"] == "assistant" and message.get("weight", 1) for message in messages
+        )
+        last = max(number for number, weight in enumerate(trained) if weight)
+        text = self._text(messages[:last], tools_of(document), add_generation_prompt=True)
+        rendered = self.render(document)
+        start, end = rendered.spans[-1]
+        stop = rf"({'|'.join(map(re.escape, self._stops))})\s*$"
+        return text, re.sub(stop, "", rendered.text[start:end])
+
+    def _text(self, messages: Messages, tools: Any, **options: Any) -> str:
+        return self._rendered(messages, tools, **options)[0]
+
+    def _marked(self, messages: Messages, tools: Any) -> tuple[str, list[tuple[int, int]]]:
+        """The text, and the spans between `{% generation %}` and `{% endgeneration %}`."""
+        return self._rendered(messages, tools, return_assistant_tokens_mask=True)
+
+    def _rendered(
+        self, messages: Messages, tools: Any, **options: Any
+    ) -> tuple[str, list[tuple[int, int]]]:
+        try:
+            # Runs in transformers' sandbox: a template has no access to anything outside it.
+            (text,), spans = render_jinja_template(
+                conversations=[messages],
+                tools=tools,
+                chat_template=_TODAY + (self._with_tools if tools else self._plain),
+                **{**self._special_tokens, **options},
+            )
+        # A template's code can raise anything.
+        except Exception as error:
+            raise RowError(
+                f"the chat template fails ({type(error).__name__}: {first_line(error)})",
+                "fix data.chat_template or remove the row",
+            ) from error
+        return text, spans[0] if spans else []
+
+    def _turn(self, render: Render, messages: Messages, number: int, text: str) -> tuple[int, int]:
+        """Start and end of an assistant turn in the text, in characters."""
+        said_from, said_to = said_at(render, messages, number, text)
+        start = turn_start(render, messages, number, text, said_from)
+        following = messages[number + 1 :]
+        bound = said_at(render, messages, number + 1, text)[0] if following else len(text)
+        # A tool call may have closing text between its arguments and the stop token.
+        between = r"(?s:.*?)" if messages[number].get("tool_calls") else r"\s*"
+        # Earlier turns may end with a different token from the last.
+        for ends in (self._stops, self._specials):
+            end = re.compile(f"{between}(?:{'|'.join(map(re.escape, ends))})")
+            if found := end.match(text, said_to, bound):
+                return start, found.end()
+        if following and following[0]["role"] == "assistant":
+            return start, said_to
+        raise self._without_stop()
+
+    def _without_stop(self) -> UserError:
+        return UserError(
+            "data.chat_template",
+            "with this template, assistant messages are trained without a stop token "
+            f"({' or '.join(self._stops)}) after them",
+            "add {{ eos_token }} after each assistant message, and before {% endgeneration %} if "
+            "the template has it",
+        )

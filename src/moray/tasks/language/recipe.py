@@ -1,0 +1,28 @@
+"""Build the encoder of a token store from a tokenizer and keys of the config."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from moray.config.formats import CHAT_FORMATS
+from moray.tasks.language.chat import ChatTemplate
+from moray.tasks.language.encode import Encoder
+from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
+
+
+def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
+    """Make the encoder for a run's documents.
+
+    Args:
+        folder: Hugging Face folder with the tokenizer.
+        cfg: the dataset's format, and the keys of the `data` section that affect the tokens.
+    """
+    tokenizer = load_tokenizer(folder)
+    stops = stop_token_ids(tokenizer, folder)
+    chat = None
+    if cfg["format"] in CHAT_FORMATS:
+        words = tokenizer.convert_ids_to_tokens(stops)
+        chat = ChatTemplate(tokenizer, cfg["chat_template"], words)
+    return Encoder(
+        tokenizer, cfg["block_size"], cfg["long_documents"] == "drop", chat, stop_token_ids=stops
+    )

@@ -1,0 +1,64 @@
+"""Language modelling as a task; see `Task` for what its methods do."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from moray.model.flops import flops_per_token
+from moray.model.isolation import check_isolation
+from moray.model.load import check_length, empty_model, load_model
+from moray.rows.store import Rows, record_of
+from moray.rows.windows import WindowReader
+from moray.tasks.language.batch import Batch, make_batch, num_trained
+from moray.tasks.language.loss import TokenLoss, has_plain_head
+from moray.tasks.language.windows import window_reader
+from moray.workers.collectives import from_first_worker
+
+
+class LanguageTask:
+    """Rows are packed documents; the loss is that of their trained tokens."""
+
+    unit = "tokens"
+
+    def __init__(self, manifest: dict[str, Any]) -> None:
+        self.record = record_of(manifest)
+        self.row_length: int = manifest["block_size"]
+        self.units_per_row = self.row_length
+        self._packing: bool = manifest["recipe"]["packing"]
+
+    def load(self, start: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
+        """See `Task.load`."""
+        return load_model(start, dtype, in_4bit=in_4bit)
+
+    def empty(self, start: Path, dtype: torch.dtype) -> PreTrainedModel:
+        """See `Task.empty`."""
+        return empty_model(start, dtype)
+
+    def loss_module(self, model: PreTrainedModel) -> TokenLoss:
+        """See `Task.loss_module`."""
+        return TokenLoss(model, plain_head=from_first_worker(lambda: self._checked(model)))
+
+    def _checked(self, model: PreTrainedModel) -> bool:
+        """Check that the model fits the rows; returns whether its head is plain."""
+        if self._packing:
+            check_isolation(model)
+        check_length(model, self.row_length)
+        return has_plain_head(model)
+
+    def flops_per_row(self, model: PreTrainedModel) -> float:
+        """See `Task.flops_per_row`."""
+        return self.row_length * flops_per_token(model, self.row_length)
+
+    def batch(self, rows: Rows) -> Batch:
+        """See `Task.batch`."""
+        return make_batch(rows)
+
+    def weight(self, rows: Rows) -> int:
+        """The number of trained tokens."""
+        return num_trained(rows)
+
+    def window_reader(self, store: Path, rows_url: str) -> WindowReader:
+        """See `Task.window_reader`; tokenises the window if the store doesn't have its rows."""
+        return window_reader(store, rows_url)

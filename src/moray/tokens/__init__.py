@@ -1,1 +1,0 @@
-"""From documents to training steps: tokenise, pack, store, order, batch."""

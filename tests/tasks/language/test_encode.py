@@ -1,0 +1,335 @@
+"""From documents to pieces."""
+
+import numpy as np
+import pytest
+from conversations import CHATML, SAID, TALKS, chat_tokenizer, conversation
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from moray.corpus.document import Document
+from moray.errors import UserError
+from moray.tasks.language.chat import ChatTemplate
+from moray.tasks.language.encode import Encoder, Piece
+
+STOP = "<|endoftext|>"
+
+
+def kind_of_tokenizer(
+    kind: str, tokenizer: PreTrainedTokenizerFast, texts: list[str]
+) -> PreTrainedTokenizerFast:
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    if kind == "without an opening token":
+        return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=STOP)
+    if kind == "with trimmed offsets":
+        backend.post_processor = processors.ByteLevel(trim_offsets=True)
+    if kind == "with a normalizer":
+        backend = Tokenizer(models.BPE(unk_token="<unk>"))
+        backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+        backend.pre_tokenizer = pre_tokenizers.Metaspace()
+        special = [STOP, "<unk>"]
+        trainer = trainers.BpeTrainer(
+            vocab_size=400, special_tokens=special, limit_alphabet=60, show_progress=False
+        )
+        backend.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=STOP, eos_token=STOP)
+
+
+@pytest.fixture(
+    params=["plain", "without an opening token", "with trimmed offsets", "with a normalizer"]
+)
+def any_tokenizer(
+    request: pytest.FixtureRequest, tokenizer: PreTrainedTokenizerFast, texts: list[str]
+) -> PreTrainedTokenizerFast:
+    return kind_of_tokenizer(request.param, tokenizer, texts)
+
+
+@pytest.fixture(params=["text", "prompt-completion"])
+def rows(request: pytest.FixtureRequest, documents: dict[str, list[Document]]) -> list[Document]:
+    more = {
+        "text": [Document(text=text) for text in ("", "a", "🐍", "a 🐍🐍🐍", " \n\t ", "a \n ")],
+        "prompt-completion": [
+            Document(prompt=prompt, completion=completion)
+            for prompt in ("", "long prompt 🐍 " * 20)
+            for completion in ("", "a", "a 👩‍👩‍👧", "a  \n")
+        ],
+    }
+    format = request.param
+    return documents[format] + more[format]
+
+
+def whole(tokenizer: PreTrainedTokenizerFast, row: Document) -> tuple[list[int], int]:
+    """All tokens of a document, and how many of them come before what is trained."""
+    opening = [] if tokenizer.bos_token is None else [tokenizer.bos_token_id]
+    plain = {"add_special_tokens": False}
+    context = opening + tokenizer(row.get("prompt", ""), **plain)["input_ids"]
+    text = tokenizer(row.get("text", row.get("completion", "")), **plain)["input_ids"]
+    return [*context, *text, tokenizer.eos_token_id], len(context)
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerFast, rows: list[Document], block_size: int, first: int = 0
+) -> list[Piece]:
+    pieces, dropped = Encoder(tokenizer, block_size).encode(rows, first, count_bytes=True)
+    assert dropped == 0
+    return pieces
+
+
+def pieces_of(
+    tokenizer: PreTrainedTokenizerFast, rows: list[Document], block_size: int
+) -> dict[int, list[Piece]]:
+    pieces: dict[int, list[Piece]] = {number: [] for number in range(len(rows))}
+    for piece in encode(tokenizer, rows, block_size):
+        pieces[piece.document].append(piece)
+    return pieces
+
+
+@pytest.mark.parametrize("block_size", [8, 9, 64, 4096])
+def test_every_token_behind_the_prompt_is_trained_in_one_piece_after_all_before_it(
+    any_tokenizer: PreTrainedTokenizerFast, rows: list[Document], block_size: int
+) -> None:
+    for number, pieces in pieces_of(any_tokenizer, rows, block_size).items():
+        tokens, context = whole(any_tokenizer, rows[number])
+        first = max(context, 1)
+        trained = [token for piece in pieces for token in piece.tokens[piece.mask]]
+        assert trained == tokens[first:]
+        # Pieces lie side by side from the back to the front, one token in two of them.
+        end = len(tokens)
+        for piece in reversed(pieces):
+            start = (max(end - 2, 0) // (block_size - 1)) * (block_size - 1)
+            assert piece.tokens.tolist() == tokens[start:end]
+            assert piece.mask.tolist() == [start < place >= first for place in range(start, end)]
+            assert len(piece.tokens) <= block_size
+            end = start + 1
+        assert end <= first
+
+
+@pytest.mark.parametrize("block_size", [8, 9, 64, 4096])
+def test_bytes_of_the_pieces_come_to_those_of_the_text(
+    any_tokenizer: PreTrainedTokenizerFast, rows: list[Document], block_size: int
+) -> None:
+    for number, pieces in pieces_of(any_tokenizer, rows, block_size).items():
+        text = rows[number].get("text", rows[number].get("completion", ""))
+        tokens, context = whole(any_tokenizer, rows[number])
+        unpredicted = 0
+        if context == 0 and text:
+            # The first token is not predicted, nor counted; a character that it begins counts
+            # as its own.
+            unpredicted = len(text[: len(any_tokenizer.decode(tokens[:1]))].encode())
+        assert all(piece.bytes >= 0 for piece in pieces)
+        assert sum(piece.bytes for piece in pieces) == len(text.encode()) - unpredicted
+
+
+def test_bytes_that_the_tokenizer_leaves_out_at_the_end_are_those_of_the_last_token(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.normalizer = normalizers.Strip(left=False, right=True)
+    stripping = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=STOP, eos_token=STOP)
+    (piece,) = encode(stripping, [Document(text="value \n\n ")], 64)
+    assert tokenizer.decode(piece.tokens[1:-1]) == "value"
+    assert piece.bytes == 9
+
+
+def test_bytes_of_a_piece_are_those_of_its_own_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
+    text = "value not in naïve 東京\n" * 10
+    for piece in encode(tokenizer, [Document(text=text)], 8):
+        tokens = piece.tokens[piece.mask]
+        own = sum(
+            len(tokenizer.convert_ids_to_tokens(int(token)))  # a byte-level letter is a byte
+            for token in tokens
+            if token != tokenizer.eos_token_id
+        )
+        assert piece.bytes == pytest.approx(own, abs=3)  # a character counts where it begins
+
+
+def test_trained_tokens_decode_to_the_completion_and_end_with_the_stop_token(
+    tokenizer: PreTrainedTokenizerFast, rows: list[Document]
+) -> None:
+    for number, pieces in pieces_of(tokenizer, rows, 16).items():
+        trained = [token for piece in pieces for token in piece.tokens[piece.mask]]
+        assert trained[-1] == tokenizer.eos_token_id
+        row = rows[number]
+        assert tokenizer.decode(trained[:-1]) == row.get("text", row.get("completion"))
+
+
+def test_training_sees_a_prompt_as_generation_does(
+    any_tokenizer: PreTrainedTokenizerFast, documents: dict[str, list[Document]]
+) -> None:
+    rows = documents["prompt-completion"]
+    for number, pieces in pieces_of(any_tokenizer, rows, 4096).items():
+        (piece,) = pieces
+        prompt = Encoder(any_tokenizer, 8).prompt_tokens(rows[number]["prompt"])
+        assert piece.tokens[~piece.mask].tolist() == prompt or not prompt
+
+
+def test_pieces_with_nothing_to_train_are_left_out(tokenizer: PreTrainedTokenizerFast) -> None:
+    row = Document(prompt="value " * 100, completion="x")
+    prompt = len(Encoder(tokenizer, 8).prompt_tokens(row["prompt"]))
+    pieces = encode(tokenizer, [row], 8)
+    assert prompt > 50
+    assert len(pieces) <= 2
+    assert sum(piece.mask.sum() for piece in pieces) == 2
+
+
+def test_an_empty_text_is_a_stop_token_where_something_comes_before_it(
+    tokenizer: PreTrainedTokenizerFast, texts: list[str]
+) -> None:
+    (piece,) = encode(tokenizer, [Document(text="")], 8)
+    assert piece.tokens.tolist() == [tokenizer.bos_token_id, tokenizer.eos_token_id]
+    assert piece.mask.tolist() == [False, True]
+    assert piece.bytes == 0
+    bare = kind_of_tokenizer("without an opening token", tokenizer, texts)
+    assert encode(bare, [Document(text="")], 8) == []
+
+
+def test_documents_are_numbered_on(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = [Document(text="value " * 20), Document(text="x")]
+    numbers = [piece.document for piece in encode(tokenizer, rows, 8, 70)]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == {70, 71}
+
+
+def test_how_documents_are_batched_changes_nothing(
+    tokenizer: PreTrainedTokenizerFast, rows: list[Document]
+) -> None:
+    at_once = encode(tokenizer, rows, 16)
+    one_by_one = [
+        piece for number, row in enumerate(rows) for piece in encode(tokenizer, [row], 16, number)
+    ]
+    assert len(at_once) == len(one_by_one)
+    for piece, same in zip(at_once, one_by_one, strict=True):
+        assert np.array_equal(piece.tokens, same.tokens)
+        assert np.array_equal(piece.mask, same.mask)
+        assert (piece.document, piece.bytes) == (same.document, same.bytes)
+
+
+def test_without_bytes_the_tokens_are_the_same(
+    any_tokenizer: PreTrainedTokenizerFast, rows: list[Document]
+) -> None:
+    encoder = Encoder(any_tokenizer, 16)
+    counted, _ = encoder.encode(rows, 0, count_bytes=True)
+    uncounted, _ = encoder.encode(rows, 0, count_bytes=False)
+    assert_equal_but_for_bytes(counted, uncounted)
+
+
+def assert_equal_but_for_bytes(counted: list[Piece], uncounted: list[Piece]) -> None:
+    assert any(piece.bytes for piece in counted)
+    for piece, same in zip(counted, uncounted, strict=True):
+        assert np.array_equal(piece.tokens, same.tokens)
+        assert np.array_equal(piece.mask, same.mask)
+        assert (piece.document, 0) == (same.document, same.bytes)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "width"), [(2**16, 2), (2**16 + 1, 4)], ids=["fits two bytes", "does not"]
+)
+def test_tokens_take_two_bytes_where_the_vocabulary_lets_them(vocabulary: int, width: int) -> None:
+    backend = Tokenizer(models.WordLevel({str(n): n for n in range(vocabulary)}, unk_token="0"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="0")
+    last = vocabulary - 1
+    (piece,), _ = Encoder(tokenizer, 8).encode([Document(text=f"1 {last}")], 0, False)
+    assert piece.tokens.tolist() == [1, last, 0]
+    assert piece.tokens.itemsize == Encoder(tokenizer, 8).dtype.itemsize == width
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 64])
+def test_documents_that_are_longer_than_a_row_can_be_dropped(
+    tokenizer: PreTrainedTokenizerFast, rows: list[Document], block_size: int
+) -> None:
+    encoder = Encoder(tokenizer, block_size, drop_long=True)
+    pieces, dropped = encoder.encode(rows, 0, count_bytes=True)
+    lengths = [len(whole(tokenizer, row)[0]) for row in rows]
+    assert dropped == sum(length > block_size for length in lengths) > 0
+    fitting = [number for number, length in enumerate(lengths) if length <= block_size]
+    assert [piece.document for piece in pieces] == fitting
+    assert [len(piece.tokens) for piece in pieces] == [lengths[number] for number in fitting]
+
+
+@pytest.fixture
+def chatty(texts: list[str]) -> PreTrainedTokenizerFast:
+    return chat_tokenizer(texts)
+
+
+def chat_encoder(
+    tokenizer: PreTrainedTokenizerFast, block_size: int, template: str = CHATML, **more: bool
+) -> Encoder:
+    chat = ChatTemplate(tokenizer, template, ["<|im_end|>"])
+    stops = [tokenizer.eos_token_id]
+    return Encoder(tokenizer, block_size, chat=chat, stop_token_ids=stops, **more)
+
+
+@pytest.mark.parametrize("block_size", [8, 9, 64, 4096])
+def test_of_a_conversation_what_the_assistant_says_is_trained_and_nothing_else(
+    chatty: PreTrainedTokenizerFast, block_size: int
+) -> None:
+    pieces, _ = chat_encoder(chatty, block_size).encode(TALKS, 0, count_bytes=True)
+    for number, expected in enumerate(SAID):
+        mine = [piece for piece in pieces if piece.document == number]
+        trained = np.concatenate([piece.tokens[piece.mask] for piece in mine])
+        assert chatty.decode(trained) == "".join(expected)
+        size = len("".join(expected).encode()) - len(expected) * len("<|im_end|>")
+        assert sum(piece.bytes for piece in mine) == size
+        assert not any(piece.mask[0] for piece in mine)
+
+
+def test_a_conversation_is_tokenised_as_one_text(chatty: PreTrainedTokenizerFast) -> None:
+    """The template brings first and stop tokens along; none are added."""
+    pieces, _ = chat_encoder(chatty, 4096).encode(TALKS, 0, count_bytes=False)
+    for piece, talk in zip(pieces, TALKS, strict=True):
+        text = ChatTemplate(chatty, CHATML, ["<|im_end|>"]).render(talk).text
+        assert piece.tokens.tolist() == chatty(text, add_special_tokens=False)["input_ids"]
+
+
+def test_bytes_of_a_conversation_s_piece_are_those_of_its_own_tokens(
+    chatty: PreTrainedTokenizerFast,
+) -> None:
+    for piece in chat_encoder(chatty, 12).encode(TALKS, 0, count_bytes=True)[0]:
+        trained = [token for token in piece.tokens[piece.mask] if token != chatty.eos_token_id]
+        own = sum(len(chatty.convert_ids_to_tokens(int(token))) for token in trained)
+        assert piece.bytes == pytest.approx(own, abs=3)  # a character counts where it begins
+
+
+def test_without_bytes_the_tokens_of_a_conversation_are_the_same(
+    chatty: PreTrainedTokenizerFast,
+) -> None:
+    encoder = chat_encoder(chatty, 16)
+    counted, _ = encoder.encode(TALKS, 0, count_bytes=True)
+    uncounted, _ = encoder.encode(TALKS, 0, count_bytes=False)
+    assert_equal_but_for_bytes(counted, uncounted)
+
+
+def test_offsets_that_leave_spaces_out_change_nothing(chatty: PreTrainedTokenizerFast) -> None:
+    talk = conversation(("user", "?"), ("assistant", " \n\n a  \n "), ("assistant", "\n"))
+    pieces = {}
+    for trim in (False, True):
+        chatty.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=trim)
+        (pieces[trim],) = chat_encoder(chatty, 64).encode([talk], 0, count_bytes=True)[0]
+    assert pieces[True].mask.tolist() == pieces[False].mask.tolist()
+    assert pieces[True].bytes == pieces[False].bytes == 10
+    trained = pieces[True].tokens[pieces[True].mask]
+    assert chatty.decode(trained) == " \n\n a  \n <|im_end|>\n<|im_end|>"
+
+
+def test_long_conversations_can_be_dropped(chatty: PreTrainedTokenizerFast) -> None:
+    whole_pieces, _ = chat_encoder(chatty, 4096).encode(TALKS, 0, count_bytes=False)
+    lengths = [len(piece.tokens) for piece in whole_pieces]
+    encoder = chat_encoder(chatty, sorted(lengths)[1], drop_long=True)
+    pieces, dropped = encoder.encode(TALKS, 5, count_bytes=False)
+    assert dropped == 1
+    kept = [5 + number for number in range(3) if number != np.argmax(lengths)]
+    assert [piece.document for piece in pieces] == kept
+
+
+def test_a_conversation_that_the_template_cannot_take_is_named_by_its_row(
+    chatty: PreTrainedTokenizerFast,
+) -> None:
+    template = "{{ messages[1].content.missing.deeper if messages[0].content == 'x' }}" + CHATML
+    with pytest.raises(UserError, match=r"^row 72: the chat template fails \(Undefined"):
+        chat_encoder(chatty, 64, template).encode(TALKS, 70, count_bytes=True)
+
+
+def test_a_template_without_stop_tokens_is_no_row_s_fault(chatty: PreTrainedTokenizerFast) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    with pytest.raises(UserError, match=r"^data\.chat_template: "):
+        chat_encoder(chatty, 64, template).encode(TALKS, 70, count_bytes=True)

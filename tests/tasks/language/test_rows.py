@@ -1,0 +1,80 @@
+"""Pieces packed side by side."""
+
+import numpy as np
+import pytest
+from packed import pieces_of
+
+from moray.tasks.language.encode import Piece
+from moray.tasks.language.packing import pack
+from moray.tasks.language.rows import FIRST, TRAINED, Segment, is_trained, pack_rows, row_type
+
+SHORT, LONG = np.dtype("<u2"), np.dtype("<u4")
+
+
+def draw_pieces(count: int, block_size: int, vocabulary: int) -> list[Piece]:
+    random = np.random.default_rng(0)
+    pieces = []
+    for number in range(count):
+        length = int(random.integers(2, block_size + 1))
+        mask = random.random(length) < 0.5
+        mask[0] = False
+        tokens = random.integers(vocabulary, size=length)
+        pieces.append(Piece(tokens, mask, number // 3, int(random.integers(500))))
+    return pieces
+
+
+def as_text(piece: Piece) -> str:
+    return repr((piece.document, piece.bytes, piece.tokens.tolist(), piece.mask.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("count", "block_size", "vocabulary"),
+    [(0, 8, 300), (1, 8, 300), (50, 16, 2**16), (50, 16, 2**32), (3_000, 8, 300)],
+)
+def test_pieces_come_out_as_they_went_in(count: int, block_size: int, vocabulary: int) -> None:
+    pieces = draw_pieces(count, block_size, vocabulary)
+    packed = pack_rows(pieces, block_size, LONG if vocabulary > 2**16 else SHORT)
+    found = [piece for row in range(len(packed.rows)) for piece in pieces_of(packed, row)]
+    assert sorted(map(as_text, found)) == sorted(map(as_text, pieces))
+    assert len(packed.segments) == count
+    assert len(packed.rows) == len(pack([len(piece.tokens) for piece in pieces], block_size))
+
+
+def test_rows_spelt_out() -> None:
+    masks = [[False, True, True], [False, False], [False, *[True] * 7]]
+    tokens = [[10, 11, 12], [20, 21], [*range(30, 38)]]
+    pieces = [
+        Piece(np.array(t), np.array(m), number, 5)
+        for number, (t, m) in enumerate(zip(tokens, masks, strict=True), 40)
+    ]
+    packed = pack_rows(pieces, 8, SHORT)
+    assert packed.rows["tokens"].tolist() == [[*range(30, 38)], [10, 11, 12, 20, 21, 0, 0, 0]]
+    assert packed.rows["flags"].tolist() == [
+        [FIRST, *[TRAINED] * 7],
+        [FIRST, TRAINED, TRAINED, FIRST, 0, FIRST, 0, 0],
+    ]
+    assert packed.segments.tolist() == [[0, 8, 42, 5], [8, 3, 40, 5], [11, 2, 41, 5]]
+    assert packed.segments[:, Segment.DOCUMENT].tolist() == [42, 40, 41]
+
+
+def test_the_first_token_of_each_piece_and_of_padding_is_known() -> None:
+    packed = pack_rows(draw_pieces(200, 16, 300), 16, SHORT)
+    for row, flags in enumerate(packed.rows["flags"]):
+        lengths = [len(piece.tokens) for piece in pieces_of(packed, row)]
+        starts = np.cumsum([0, *lengths])
+        assert np.flatnonzero(flags & FIRST).tolist() == [s for s in starts.tolist() if s < 16]
+        assert not (flags[sum(lengths) :] & TRAINED).any(), "padding is not trained"
+
+
+def test_as_many_tokens_are_trained_as_in_the_pieces() -> None:
+    pieces = draw_pieces(200, 16, 300)
+    trained = is_trained(pack_rows(pieces, 16, SHORT).rows)
+    assert trained.dtype == np.bool_
+    assert trained.sum() == sum(piece.mask.sum() for piece in pieces)
+
+
+@pytest.mark.parametrize(("token_type", "size"), [(SHORT, 3), (LONG, 5)])
+def test_a_row_takes_the_bytes_of_its_tokens_and_one_more_for_each(
+    token_type: np.dtype[np.uint16], size: int
+) -> None:
+    assert row_type(16, token_type).itemsize == 16 * size

@@ -1,0 +1,95 @@
+"""The tokenizer of a folder, as training takes it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from moray.corpus.document import Document
+from moray.errors import UserError
+from moray.tasks.language.encode import Encoder
+from moray.tasks.language.tokenizer import load_tokenizer, opening, stop_token_ids
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model_folder: Path) -> Path:
+    return Path(shutil.copytree(model_folder, tmp_path / "model"))
+
+
+def change(path: Path, **keys: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+
+
+def test_a_tokenizer_that_truncates_and_pads_does_neither_here(folder: Path) -> None:
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.enable_truncation(4)
+    backend.enable_padding()
+    backend.save(str(folder / "tokenizer.json"))
+    rows = [Document(text="value " * 20), Document(text="x")]
+    (long, short), _ = Encoder(load_tokenizer(folder), 4096).encode(rows, 0, count_bytes=True)
+    assert load_tokenizer(folder).decode(long.tokens[1:-1]) == rows[0]["text"]
+    assert len(short.tokens) == 3
+
+
+def test_a_tokenizer_without_a_stop_token_is_refused(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", eos_token=None)
+    with pytest.raises(UserError, match="the tokenizer has no eos_token"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}"])
+def test_a_tokenizer_that_cannot_be_read_costs_one_line(folder: Path, content: str | None) -> None:
+    (folder / "tokenizer.json").unlink()
+    if content is not None:
+        (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(UserError) as caught:
+        load_tokenizer(folder)
+    assert str(caught.value).startswith(f"{folder}: can't load the tokenizer")
+
+
+def test_code_that_comes_with_a_tokenizer_is_never_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    (folder / "custom.py").write_text(
+        f"import pathlib\npathlib.Path({str(folder / 'ran')!r}).touch()\n"
+        "from transformers import PreTrainedTokenizerFast as Custom\n"
+    )
+    change(
+        folder / "tokenizer_config.json",
+        auto_map={"AutoTokenizer": [None, "custom.Custom"]},
+        tokenizer_class="Custom",
+    )
+    change(folder / "config.json", model_type="custom", auto_map={"AutoConfig": "custom.Custom"})
+    with pytest.raises(UserError):
+        load_tokenizer(folder)
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"),
+    [(5, [0, 5]), ([7, 0, 5], [0, 5, 7]), (0, [0]), ([], [0]), (None, [0])],
+)
+def test_generation_stops_where_tokenizer_and_model_say(
+    folder: Path, configured: object, expected: list[int]
+) -> None:
+    change(folder / "generation_config.json", eos_token_id=configured)
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.eos_token_id == 0
+    assert stop_token_ids(tokenizer, folder) == expected
+
+
+def test_without_a_generation_config_the_tokenizer_alone_says_where(folder: Path) -> None:
+    (folder / "generation_config.json").unlink()
+    assert stop_token_ids(load_tokenizer(folder), folder) == [0]
+
+
+def test_documents_begin_with_the_first_token_if_there_is_one(
+    folder: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    assert opening(tokenizer) == [0]
+    change(folder / "tokenizer_config.json", bos_token=None)
+    assert opening(load_tokenizer(folder)) == []
