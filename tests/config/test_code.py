@@ -35,6 +35,16 @@ PACKAGE = {
     "moray/train/loop.py": "import os\ndef train():\n    from moray.tokens.order import Order",
     "moray/train/circle.py": "from moray.train.loop import train\nimport moray.train.spiral",
     "moray/train/spiral.py": "import moray.train.circle",
+    "moray/tasks/__init__.py": "",
+    "moray/tasks/language/__init__.py": "",
+    "moray/tasks/language/task.py": "import moray.tokens.pack",
+    "moray/tasks/images/__init__.py": "",
+    "moray/tasks/images/task.py": "import moray.tokens.order",
+    "moray/tasks/of_store.py": """
+from moray.train import spiral
+from moray.tasks.images.task import ImageTask
+from moray.tasks.language.task import LanguageTask
+""",
     "moray/ground.py": "import numpy as np\nfrom moray.errors import UserError",
 }
 
@@ -91,6 +101,22 @@ def test_a_stage_depends_on_the_modules_that_it_imports_directly_or_not(
 ) -> None:
     found = code_of(write(tmp_path, script), tmp_path)
     assert found == sorted(tmp_path / name for name in [*modules, "script.py"])
+
+
+@pytest.mark.parametrize(
+    ("task", "folders"),
+    [("language", {"language"}), ("images", {"images"}), (None, {"language", "images"})],
+)
+def test_the_code_of_other_tasks_does_not_count(
+    task: str | None, folders: set[str], tmp_path: Path
+) -> None:
+    found = code_of(write(tmp_path, "import moray.tasks.of_store"), tmp_path, task)
+    tasks = tmp_path / "moray/tasks"
+    inside = [path.relative_to(tasks).parts for path in found if tasks in path.parents]
+    assert {parts[0] for parts in inside if len(parts) > 1} == folders
+    # What is imported from outside the tasks counts for each.
+    assert tmp_path / "moray/train/spiral.py" in found
+    assert tasks / "of_store.py" in found
 
 
 def test_moving_the_project_changes_no_digest(tmp_path: Path) -> None:

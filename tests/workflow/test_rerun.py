@@ -44,7 +44,7 @@ def code(module: str, line: str = "CHANGED = True") -> Change:
 def older_code(project: Project) -> None:
     """Put an older version of a module in its place, as copying with its time does."""
     code("rows/order.py")(project)
-    os.utime(project.folder / "src/moray/tokens/order.py", (0, 0))
+    os.utime(project.folder / "src/moray/rows/order.py", (0, 0))
 
 
 def deleted(path: str) -> Change:

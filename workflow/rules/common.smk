@@ -41,10 +41,16 @@ def load():
     return experiment, files, models
 
 
-def code(stage):
-    """The digest of a stage's script and of the modules that it imports."""
+def code(stage, task=None):
+    """The digest of a stage's script and of the modules that it imports, for runs of a task."""
     script = ROOT / "workflow/scripts" / f"{stage}.py"
-    return f"code {code_digest(script, ROOT / 'src')}"
+    return f"code {code_digest(script, ROOT / 'src', task)}"
+
+
+def runs_of(task):
+    """A regular expression for the names of the runs of a task."""
+    runs = [run for run in EXPERIMENT.runs if plan.task(EXPERIMENT, run) == task]
+    return "|".join(runs) or "(?!)"
 
 
 def start_manifest(wildcards):
@@ -58,7 +64,7 @@ def start_dependencies(wildcards):
 
 
 def store_manifest(wildcards):
-    return f"results/tokens/{plan.store_name(EXPERIMENT, wildcards.run)}/manifest.json"
+    return f"{plan.store_folder(EXPERIMENT, wildcards.run)}/manifest.json"
 
 
 def tokenize_input(wildcards):

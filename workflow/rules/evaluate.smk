@@ -11,6 +11,8 @@ rule evaluate:
         "logs/evaluate/{run}.log",
     benchmark:
         "results/benchmarks/evaluate/{run}.tsv"
+    wildcard_constraints:
+        run=runs_of("language"),
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "evaluate")

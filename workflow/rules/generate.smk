@@ -15,6 +15,8 @@ rule generate_run:
         "logs/generate/{run}.log",
     benchmark:
         "results/benchmarks/generate/{run}.tsv"
+    wildcard_constraints:
+        run=runs_of("language"),
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "generate")

@@ -14,23 +14,33 @@ _NO_EFFECT = ("moray.config.schema", "moray.errors", "moray.console")
 _HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def code_digest(script: Path, source: Path) -> str:
+# Imports the module of every task, and uses that of one.
+_ALL_TASKS = "moray/tasks/of_store.py"
+
+
+def code_digest(script: Path, source: Path, task: str | None = None) -> str:
     """Digest of the code that a stage's result depends on, hexadecimal, 16 digits.
 
     Comments, docstrings, formatting, and the files' locations and times don't change it.
+
+    Args:
+        script: the file that a rule runs.
+        source: the folder that holds the package `moray`.
+        task: the task of the run; None for a stage that has only one.
     """
     digest = hashlib.sha256()
-    for path in code_of(script, source):
+    for path in code_of(script, source, task):
         digest.update(_meaning(path.read_bytes()).encode())
     return digest.hexdigest()[:16]
 
 
-def code_of(script: Path, source: Path) -> list[Path]:
+def code_of(script: Path, source: Path, task: str | None = None) -> list[Path]:
     """The script and all modules of the package that it imports, directly or not.
 
     Args:
         script: the file that a rule runs.
         source: the folder that holds the package `moray`.
+        task: the task whose modules are imported where all tasks are; None for all of them.
 
     Returns:
         The files, sorted.
@@ -40,8 +50,17 @@ def code_of(script: Path, source: Path) -> list[Path]:
         path = waiting.pop()
         if path not in found:
             found.add(path)
-            waiting += _imported(path.read_bytes(), source)
+            imported = _imported(path.read_bytes(), source)
+            if task is not None and path == source / _ALL_TASKS:
+                imported = [file for file in imported if not _of_another(task, file, source)]
+            waiting += imported
     return sorted(found)
+
+
+def _of_another(task: str, file: Path, source: Path) -> bool:
+    """Whether a file is in the folder of another task."""
+    tasks = source / "moray/tasks"
+    return tasks in file.parents and file.parent not in (tasks, tasks / task)
 
 
 @cache

@@ -8,3 +8,6 @@ FORMATS: dict[str, dict[str, bool]] = {
     "messages": {"messages": True, "tools": False, "system": False},
 }
 CHAT_FORMATS = ("instruction", "messages")
+
+# The task of each format.
+TASKS = dict.fromkeys(FORMATS, "language")

@@ -13,7 +13,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any, Literal
 
-from moray.config.formats import CHAT_FORMATS
+from moray.config.formats import CHAT_FORMATS, TASKS
 from moray.config.layout import Layout, for_stage, lay_out_here
 from moray.config.schema import (
     Dataset,
@@ -112,6 +112,11 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
     return []
 
 
+def task(experiment: Experiment, run: str) -> str:
+    """The task of a run, which follows from the format of its dataset."""
+    return TASKS[experiment.datasets[experiment.runs[run].dataset].format]
+
+
 def store_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's tokens depend on, besides its dataset's rows and its tokenizer."""
     section = experiment.runs[run]
@@ -144,6 +149,11 @@ def store_name(experiment: Experiment, run: str) -> str:
     identity = [dataset, model, store_config(experiment, run)]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     return f"{dataset}-{model}-{digest[:8]}"
+
+
+def store_folder(experiment: Experiment, run: str) -> str:
+    """The store of the rows that a run trains on."""
+    return f"results/tokens/{store_name(experiment, run)}"
 
 
 def start_folder(experiment: Experiment, run: str) -> str:

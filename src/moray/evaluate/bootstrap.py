@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Sums = NDArray[Any]
-"""What a model's figures are computed from, for each unit that is resampled, shape (units, sums)."""
+"""What figures are computed from, for each unit that is resampled, shape (units, sums)."""
 
 Figures = Callable[[NDArray[Any]], dict[str, float]]
 """Computes figures from sums over units, shape (sums,)."""
