@@ -247,19 +247,22 @@ SCRIPTS = {
     "base_model": (["model/scratch.py"], ["train", "evaluate"]),
     "download": (
         ["corpus/split.py", "corpus/readers.py", "corpus/sources/url.py"],
-        ["tokens", "model", "train", "evaluate"],
+        ["rows", "tasks", "model", "train", "evaluate"],
     ),
-    "evaluate": (["evaluate/likelihood.py", "tokens/batch.py", "model/loss.py"], ["train"]),
+    "evaluate": (["evaluate/likelihood.py", "tasks/language/loss.py"], ["train", "rows/order.py"]),
     "export": (
         ["train/checkpoints/trained_model.py", "train/engine/strategies/ddp.py"],
         ["evaluate"],
     ),
     "finetune": (
-        ["train/loop.py", "train/driver.py", "tokens/order.py", "model/loss.py"],
+        ["train/loop.py", "train/driver.py", "rows/order.py", "tasks/language/loss.py"],
         ["evaluate"],
     ),
-    "generate": (["evaluate/generation.py", "tokens/encode.py"], ["train"]),
-    "tokenize": (["tokens/packing.py", "corpus/dataset.py"], ["model", "train", "evaluate"]),
+    "generate": (["evaluate/generation.py", "tasks/language/encode.py"], ["train"]),
+    "tokenize": (
+        ["tasks/language/packing.py", "corpus/dataset.py"],
+        ["model", "train", "evaluate"],
+    ),
 }
 
 
