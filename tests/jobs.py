@@ -6,7 +6,7 @@ from typing import Any
 
 from moray.config.schema import Adapter, Data, Ray, Train
 from moray.train.driver import run_training
-from moray.train.job import Job
+from moray.train.job import Job, Part
 
 Make = Callable[..., Job]
 
@@ -33,7 +33,7 @@ def job_maker(small: Path, folder: Path) -> Make:
         (folder / work).mkdir(exist_ok=True)
         return Job(
             start=small / "model",
-            store=small / "tokens",
+            parts=(Part("data", small / "tokens"),),
             work=folder / work,
             settings=Train(**train),
             adapter=adapter,
@@ -61,11 +61,12 @@ def train_run(
     run_training(
         "name",
         small / "model",
-        small / "tokens",
+        {"data": small / "tokens"},
         output,
         settings,
         adapter=job.adapter,
         data_settings=Data(block_size=64),
         ray_settings=Ray(storage_path=str(job.work), **ray),
         code=code,
+        shares={"data": 1.0},
     )

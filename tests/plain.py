@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from packed import pieces_of
 from transformers import AutoModelForCausalLM
 
-from moray.rows.order import Order
 from moray.tasks.language.store import StoredSplit
+from moray.train.data import mixture_of
 from moray.train.job import Job
 from moray.train.schedule import learning_rate
 
@@ -28,10 +28,12 @@ def losses_one_by_one(job: Job) -> list[float]:
         groups,
         betas=(settings.adam_beta1, settings.adam_beta2),
     )
-    order, means = Order(split.windows, settings.global_batch_size, settings.seed), []
+    mixture, means = mixture_of(job.parts, settings), []
     assert settings.max_steps is not None
     for step in range(settings.max_steps):
-        documents = [piece for row in order.rows(step) for piece in documents_of(split, int(row))]
+        documents = [
+            piece for row in mixture.rows(step)[1] for piece in documents_of(split, int(row))
+        ]
         count = sum(int(mask.sum()) for _, mask in documents)
         total = 0.0
         for tokens, mask in documents:

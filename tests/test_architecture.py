@@ -30,7 +30,7 @@ TRAIN_FLOORS = [
     {"supervision"},
     {"checkpoints"},
     {"engine"},
-    {"early_stopping", "feed", "history", "identity", "job", "schedule", "throughput"},
+    {"data", "early_stopping", "feed", "history", "identity", "job", "schedule", "throughput"},
 ]
 TRAIN_FLOOR_OF = {room: number for number, rooms in enumerate(TRAIN_FLOORS) for room in rooms}
 

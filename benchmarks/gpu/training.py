@@ -15,7 +15,7 @@ from moray.model.flops import flops_per_token
 from moray.model.precision import resolve
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job
+from moray.train.job import Job, Part
 from moray.train.loop import train
 from moray.workers.worker import Worker
 
@@ -101,7 +101,7 @@ def _job(
     work.mkdir()
     return Job(
         start=folder / "model",
-        store=folder / "tokens",
+        parts=(Part("data", folder / "tokens"),),
         work=work,
         settings=settings,
         adapter=adapter,

@@ -9,7 +9,7 @@ from moray.corpus.document import Document
 from moray.corpus.sources.python_stdlib import functions, modules
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
-from moray.train.job import Job
+from moray.train.job import Job, Part
 
 BLOCK_SIZE = 256
 BATCH_SIZE = 16
@@ -67,7 +67,7 @@ def job(folder: Path, work: Path, threads: int, tokens: str = "tokens", **settin
     }
     return Job(
         start=folder / "model",
-        store=folder / tokens,
+        parts=(Part("data", folder / tokens),),
         work=work,
         settings=Train(**keys),
         adapter=None,

@@ -20,12 +20,23 @@ from moray.config.schema import (
     result_keys,
 )
 
+
+def store_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """That of a run's only dataset."""
+    return plan.store_config(experiment, run, *experiment.runs[run].datasets)
+
+
+def store_name(experiment: Experiment, run: str) -> str:
+    """That of a run's only dataset."""
+    return plan.store_name(experiment, run, *experiment.runs[run].datasets)
+
+
 CONFIGS: list[tuple[Callable[[Experiment, str], dict[str, Any]], str]] = [
     (plan.dataset_config, "modules"),
     (plan.dataset_config, "notes"),
     (plan.model_config, "tiny"),
     (plan.model_config, "folder"),
-    (plan.store_config, "tuned"),
+    (store_config, "tuned"),
     (plan.train_config, "tuned"),
     (plan.export_config, "tuned"),
     (plan.evaluate_config, "tuned"),
@@ -111,7 +122,7 @@ def test_changing_how_a_run_is_executed_changes_nothing_that_a_stage_depends_on(
     before, after = experiment_with({}), experiment_with(otherwise)
     assert before != after
     assert config_of(before, name) == config_of(after, name)
-    assert plan.store_name(before, "tuned") == plan.store_name(after, "tuned")
+    assert store_name(before, "tuned") == store_name(after, "tuned")
 
 
 def test_another_value_stands_for_each_of_them() -> None:
@@ -176,16 +187,16 @@ def test_training_depends_on_its_optimisation_and_the_adapter_if_there_is_one() 
         ("datasets.notes.path", {"train": "a", "test": "b"}, plan.dataset_config, "notes"),
         ("models.tiny.tokenizer.vocab_size", 300, plan.model_config, "tiny"),
         ("models.tiny.seed", 1, plan.model_config, "tiny"),
-        ("defaults.data.block_size", 32, plan.store_config, "tuned"),
-        ("defaults.data.long_documents", "drop", plan.store_config, "tuned"),
-        ("defaults.data.packing", False, plan.store_config, "tuned"),
+        ("defaults.data.block_size", 32, store_config, "tuned"),
+        ("defaults.data.long_documents", "drop", store_config, "tuned"),
+        ("defaults.data.packing", False, store_config, "tuned"),
         (
             "defaults.data",
             {"tokenize": "on-the-fly", "loader": "stream"},
-            plan.store_config,
+            store_config,
             "tuned",
         ),
-        ("datasets.functions.format", "text", plan.store_config, "tuned"),
+        ("datasets.functions.format", "text", store_config, "tuned"),
         ("runs.tuned.train.learning_rate", 1, plan.train_config, "tuned"),
         ("defaults.train.global_batch_size", 8, plan.train_config, "tuned"),
         ("runs.tuned.train.precision", "fp32", plan.train_config, "tuned"),
@@ -235,7 +246,7 @@ def test_runs_share_a_token_store_if_their_tokens_are_the_same(
 ) -> None:
     again = {"model": "tiny", "dataset": "modules"}
     experiment = experiment_with({"runs.again": again} | values)
-    names = {plan.store_name(experiment, run) for run in ("base", "again")}
+    names = {store_name(experiment, run) for run in ("base", "again")}
     assert (len(names) == 1) is shared
 
 
@@ -276,21 +287,19 @@ def test_a_run_has_the_template_of_its_conversations_or_of_where_it_starts_from(
     keys = [plan.export_config(experiment, run)["chat_template"] for run in runs]
     assert keys == expected
     # Texts don't go through a template, so that their tokens don't depend on one.
-    stores = [plan.store_config(experiment, run)["chat_template"] for run in runs]
+    stores = [store_config(experiment, run)["chat_template"] for run in runs]
     assert stores == [None, expected[1], None, expected[3]]
 
 
 def test_another_template_makes_another_store_of_conversations_and_none_of_texts() -> None:
     plain = experiment_with(deepcopy(CHAIN))
     templated = experiment_with(deepcopy(CHAIN) | {"defaults.data.chat_template": "T"})
-    same = {
-        run: plan.store_name(plain, run) == plan.store_name(templated, run) for run in plain.runs
-    }
+    same = {run: store_name(plain, run) == store_name(templated, run) for run in plain.runs}
     assert same == {"texts": True, "talks": False, "more": True, "last": False}
 
 
 def test_a_store_is_named_after_its_dataset_and_its_model() -> None:
-    assert plan.store_name(experiment_with({}), "tuned").startswith("functions-tiny-")
+    assert store_name(experiment_with({}), "tuned").startswith("functions-tiny-")
 
 
 def test_a_run_starts_from_a_base_or_from_what_another_run_made() -> None:

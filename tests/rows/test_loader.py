@@ -12,7 +12,7 @@ from object_store import object_store
 from moray.config.schema import Data, result_keys
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, from_memory, from_stream
-from moray.rows.order import Order
+from moray.rows.mixture import Mixture
 from moray.rows.remote import copy_to
 from moray.rows.store import Rows, record_of
 from moray.stages.tokenize import tokenize
@@ -50,13 +50,15 @@ def _ray(bucket: str) -> Iterator[None]:
     ray.shutdown()
 
 
-def order_of(store: Path) -> Order:
-    return Order(StoredSplit(store, "train").windows, GLOBAL_BATCH_SIZE, seed=3)
+def mixture_of(*stores: Path) -> Mixture:
+    windows = [StoredSplit(store, "train").windows for store in stores]
+    return Mixture(windows, [0.7, 0.3][: len(stores)], GLOBAL_BATCH_SIZE, seed=3)
 
 
-def stream(store: Path, rows_url: str, order: Order, shard: Shard) -> Iterator[Rows]:
-    record = record_of(read_manifest(store))
-    return from_stream(window_reader(store, rows_url), record, order, shard)
+def stream(stores: list[Path], urls: list[str], mixture: Mixture, shard: Shard) -> Iterator[Rows]:
+    record = record_of(read_manifest(stores[0]))
+    readers = [window_reader(store, url) for store, url in zip(stores, urls, strict=True)]
+    return from_stream(readers, record, mixture, shard)
 
 
 def same(ours: Iterator[Rows], theirs: Iterator[Rows]) -> int:
@@ -72,11 +74,11 @@ def same(ours: Iterator[Rows], theirs: Iterator[Rows]) -> int:
 def test_workers_share_the_rows_of_a_step_in_the_order_of_their_ranks(
     stores: dict[str, Path],
 ) -> None:
-    split, order = StoredSplit(stores["ahead"], "train"), order_of(stores["ahead"])
-    parts = [list(from_memory(split, order, Shard(4, 9, rank, 3))) for rank in range(3)]
+    split, mixture = StoredSplit(stores["ahead"], "train"), mixture_of(stores["ahead"])
+    parts = [list(from_memory([split], mixture, Shard(4, 9, rank, 3))) for rank in range(3)]
     for number, step in enumerate(range(4, 9)):
         whole = np.concatenate([part[number] for part in parts])
-        np.testing.assert_array_equal(whole, split.rows[order.rows(step)])
+        np.testing.assert_array_equal(whole, split.rows[mixture.rows(step)[1]])
 
 
 @pytest.mark.usefixtures("_ray")
@@ -86,12 +88,12 @@ def test_a_stream_has_the_rows_that_memory_has_over_several_epochs(
     when: str, rank: int, first_step: int, stores: dict[str, Path]
 ) -> None:
     ahead = stores["ahead"]
-    order = order_of(ahead)
+    mixture = mixture_of(ahead)
     assert len(StoredSplit(ahead, "train").windows) > 10
-    shard = Shard(first_step, order.num_steps(2.5), rank, world_size=2)
-    streamed = stream(stores[when], str(stores[when]), order, shard)
-    steps = same(streamed, from_memory(StoredSplit(ahead, "train"), order, shard))
-    assert steps == order.num_steps(2.5) - first_step
+    shard = Shard(first_step, mixture.num_steps(2.5), rank, world_size=2)
+    streamed = stream([stores[when]], [str(stores[when])], mixture, shard)
+    steps = same(streamed, from_memory([StoredSplit(ahead, "train")], mixture, shard))
+    assert steps == mixture.num_steps(2.5) - first_step
 
 
 @pytest.mark.usefixtures("_ray")
@@ -99,7 +101,20 @@ def test_a_stream_from_an_object_store_has_the_rows_that_memory_has(
     stores: dict[str, Path], bucket: str
 ) -> None:
     ahead = stores["ahead"]
-    order = order_of(ahead)
-    shard = Shard(0, order.num_steps(1), 0, 1)
-    streamed = stream(ahead, copy_to(ahead, bucket), order, shard)
-    assert same(streamed, from_memory(StoredSplit(ahead, "train"), order, shard)) > 10
+    mixture = mixture_of(ahead)
+    shard = Shard(0, mixture.num_steps(1), 0, 1)
+    streamed = stream([ahead], [copy_to(ahead, bucket)], mixture, shard)
+    assert same(streamed, from_memory([StoredSplit(ahead, "train")], mixture, shard)) > 10
+
+
+@pytest.mark.usefixtures("_ray")
+@pytest.mark.parametrize(("rank", "first_step"), [(0, 0), (1, 5)])
+def test_a_stream_of_two_stores_has_the_rows_that_memory_has(
+    rank: int, first_step: int, stores: dict[str, Path]
+) -> None:
+    both = [stores["ahead"], stores["on-the-fly"]]
+    mixture = mixture_of(stores["ahead"], stores["ahead"])
+    shard = Shard(first_step, 25, rank, world_size=2)
+    splits = [StoredSplit(stores["ahead"], "train")] * 2
+    streamed = stream(both, [str(store) for store in both], mixture, shard)
+    assert same(streamed, from_memory(splits, mixture, shard)) == 25 - first_step

@@ -1,4 +1,4 @@
-"""Which rows make up a step."""
+"""The order of a store's rows."""
 
 from itertools import pairwise
 
@@ -7,26 +7,22 @@ import pytest
 
 from moray.rows.order import Group, Order
 
-# Rows of windows, and rows of a step.
+# Rows of windows.
 CASES = [
-    ([10], 5),
-    ([10], 4),
-    ([3], 7),
-    ([1], 4),
-    ([64], 16),
-    ([4, 6], 4),
-    ([3, 0, 4, 0], 5),
-    ([0, 7, 0, 0, 1] * 5, 6),
-    ([5] * 20, 7),
-    ([0, 3, 1] * 10, 6),
-    ([2, 9, 1] * 9, 100),
+    [10],
+    [10],
+    [3],
+    [1],
+    [64],
+    [4, 6],
+    [3, 0, 4, 0],
+    [0, 7, 0, 0, 1] * 5,
+    [5] * 20,
+    [0, 3, 1] * 10,
+    [2, 9, 1] * 9,
 ]
 # Of more than 16 windows, so that there are at least three groups.
-MANY = [windows for windows, _ in CASES if np.count_nonzero(windows) > 16]
-
-
-def sequence(order: Order, steps: int) -> list[int]:
-    return [row for step in range(steps) for row in order.rows(step).tolist()]
+MANY = [windows for windows in CASES if np.count_nonzero(windows) > 16]
 
 
 def rows_of(windows: list[int], group: Group) -> list[int]:
@@ -37,40 +33,22 @@ def rows_of(windows: list[int], group: Group) -> list[int]:
     return [row for span in spans for row in span]
 
 
-@pytest.mark.parametrize(("windows", "batch"), CASES)
-def test_each_epoch_sees_each_row_once(windows: list[int], batch: int) -> None:
-    order, num_rows = Order(windows, batch, seed=1), sum(windows)
-    rows = sequence(order, order.num_steps(4))
+@pytest.mark.parametrize("windows", CASES)
+def test_each_epoch_sees_each_row_once(windows: list[int]) -> None:
+    order, num_rows = Order(windows, seed=1), sum(windows)
+    rows = order.rows(0, 4 * num_rows).tolist()
     for epoch in range(4):
         assert sorted(rows[epoch * num_rows : (epoch + 1) * num_rows]) == list(range(num_rows))
 
 
-@pytest.mark.parametrize(("windows", "batch"), CASES)
-def test_every_step_is_full(windows: list[int], batch: int) -> None:
-    order = Order(windows, batch, seed=1)
-    assert all(len(order.rows(step)) == batch for step in range(10))
-
-
-@pytest.mark.parametrize(("windows", "batch"), CASES)
-def test_a_step_does_not_depend_on_what_was_asked_before(windows: list[int], batch: int) -> None:
-    """So a resumed run goes on with the rows that it would have had."""
-    expected = [Order(windows, batch, seed=1).rows(step).tolist() for step in range(12)]
-    order = Order(windows, batch, seed=1)
-    for step in (11, 0, 5, 5, 10, 1, 11):
-        Order([*windows, 1], batch, seed=2).rows(step)
-        assert order.rows(step).tolist() == expected[step]
-
-
-@pytest.mark.parametrize(("windows", "batch"), CASES)
-def test_groups_hold_the_rows_of_the_steps_wherever_the_sequence_is_cut(
-    windows: list[int], batch: int
-) -> None:
-    order, num_rows = Order(windows, batch, seed=3), sum(windows)
-    whole = sequence(order, order.num_steps(4))
+@pytest.mark.parametrize("windows", CASES)
+def test_groups_hold_the_rows_of_the_steps_wherever_the_sequence_is_cut(windows: list[int]) -> None:
+    order, num_rows = Order(windows, seed=3), sum(windows)
+    whole = order.rows(0, 4 * num_rows).tolist()
     draw = np.random.default_rng(0)
     for _ in range(30):
         first, end = sorted(draw.integers(4 * num_rows + 1, size=2).tolist())
-        groups = list(Order(windows, batch, seed=3).groups(first, end))
+        groups = list(Order(windows, seed=3).groups(first, end))
         picked, place = [], first
         for group in groups:
             assert group.first_position == place
@@ -79,11 +57,13 @@ def test_groups_hold_the_rows_of_the_steps_wherever_the_sequence_is_cut(
             picked += mine.tolist()
             place += len(mine)
         assert picked == whole[first:end]
+        # Whatever was asked before.
+        assert order.rows(first, end).tolist() == picked
 
 
 @pytest.mark.parametrize("windows", MANY)
 def test_what_is_shuffled_together_does_not_grow_with_the_corpus(windows: list[int]) -> None:
-    order = Order(windows, 4, seed=1)
+    order = Order(windows, seed=1)
     groups = list(order.groups(0, order.num_rows))
     assert [len(group.windows) for group in groups[:-1]] == [8] * (len(groups) - 1)
     assert sorted(w for group in groups for w in group.windows) == np.flatnonzero(windows).tolist()
@@ -95,7 +75,7 @@ def test_what_is_shuffled_together_does_not_grow_with_the_corpus(windows: list[i
 
 @pytest.mark.parametrize("windows", MANY)
 def test_other_windows_meet_in_each_epoch(windows: list[int]) -> None:
-    order = Order(windows, 4, seed=1)
+    order = Order(windows, seed=1)
     companies = []
     for epoch in range(3):
         groups = order.groups(epoch * order.num_rows, (epoch + 1) * order.num_rows)
@@ -106,27 +86,10 @@ def test_other_windows_meet_in_each_epoch(windows: list[int]) -> None:
     assert companies[0].isdisjoint(neighbours)
 
 
-def test_a_step_takes_the_end_of_one_epoch_and_the_start_of_the_next() -> None:
-    rows = sequence(Order([10], 4, seed=1), 5)
-    straddling = Order([10], 4, seed=1).rows(2).tolist()
-    assert straddling == rows[8:12]
-    assert set(straddling[:2]) == set(range(10)) - set(rows[:8])
-
-
-@pytest.mark.parametrize("windows", [[9], [1] * 9, [0, 2] * 12])
-@pytest.mark.parametrize(("one", "other"), [(1, 2), (2, 5), (3, 12)])
-def test_the_size_of_a_step_does_not_change_the_sequence(
-    windows: list[int], one: int, other: int
-) -> None:
-    first, second = (sequence(Order(windows, batch, seed=1), 60 // batch) for batch in (one, other))
-    shared = min(len(first), len(second))
-    assert first[:shared] == second[:shared]
-
-
 @pytest.mark.parametrize("windows", [[50], [5] * 10])
 def test_epochs_and_seeds_are_shuffled_differently(windows: list[int]) -> None:
     epochs = [
-        tuple(Order(windows, 50, seed=seed).rows(epoch).tolist())
+        tuple(Order(windows, seed=seed).rows(50 * epoch, 50 * (epoch + 1)).tolist())
         for seed in range(3)
         for epoch in (0, 1)
     ]
@@ -134,17 +97,7 @@ def test_epochs_and_seeds_are_shuffled_differently(windows: list[int]) -> None:
 
 
 def test_rows_are_not_to_be_changed_by_who_gets_them() -> None:
-    order = Order([10], 5, seed=1)
-    expected = order.rows(0).tolist()
-    order.rows(0)[:] = 99
-    assert order.rows(0).tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("num_rows", "batch", "num_epochs", "steps"),
-    [(10, 5, 1, 2), (10, 4, 1, 3), (10, 4, 2, 5), (10, 4, 0.5, 2), (10, 4, 0.01, 1), (3, 16, 1, 1)],
-)
-def test_the_last_step_is_filled_up(
-    num_rows: int, batch: int, num_epochs: float, steps: int
-) -> None:
-    assert Order([num_rows - 2, 2], batch, seed=0).num_steps(num_epochs) == steps
+    order = Order([10], seed=1)
+    expected = order.rows(0, 5).tolist()
+    order.rows(0, 5)[:] = 99
+    assert order.rows(0, 5).tolist() == expected

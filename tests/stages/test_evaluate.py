@@ -28,7 +28,7 @@ EXECUTION: dict[str, Any] = {
 
 
 def run(base: Path, tuned: Path, store: Path, output: Path, **cfg: Any) -> dict[str, Any]:
-    evaluate("tuned", base, tuned, store, output, CFG | cfg, EXECUTION)
+    evaluate("tuned", base, tuned, [store], output, CFG | cfg, EXECUTION)
     result: dict[str, Any] = json.loads(output.read_text())
     return result
 
@@ -115,7 +115,7 @@ def test_as_many_processes_score_as_the_config_says_and_scores_stay_the_same(
     execution = EXECUTION | {"launcher": launcher}
     execution["evaluate"] = EXECUTION["evaluate"] | {"num_workers": workers}
     output = Path("together.json")
-    evaluate("tuned", base, tuned, tokens, output, CFG, execution)
+    evaluate("tuned", base, tuned, [tokens], output, CFG, execution)
     together = json.loads(output.read_text())
     for name in ("base", "tuned", "difference"):
         for figure, interval in alone[name].items():
@@ -134,7 +134,7 @@ def test_a_fault_of_a_worker_costs_one_line(
     execution = EXECUTION | {"evaluate": {"num_workers": 2, "batch_size": 4}}
     missing, output = tmp_path / "missing", tmp_path / "eval.json"
     with pytest.raises(UserError, match="can't load a causal language model"):
-        evaluate("tuned", model_folder, missing, store, output, CFG, execution)
+        evaluate("tuned", model_folder, missing, [store], output, CFG, execution)
 
 
 def test_intervals_follow_confidence_and_resamplings(

@@ -27,14 +27,14 @@ from moray.tasks.language.loss import TokenLoss, has_plain_head
 from moray.tasks.language.store import StoredSplit
 from moray.tasks.language.tokenizer import stop_token_ids
 from moray.train.checkpoints import checkpoint
-from moray.train.job import Job
+from moray.train.job import Job, Part
 from moray.train.loop import train
 from moray.workers.worker import Worker
 
 CFG: dict[str, Any] = {
     "run": "tuned",
     "start": "models/chat",
-    "dataset": "talks",
+    "datasets": {"talks": 1.0},
     "chat_template": CHATML,
 }
 CFG |= {"dtype": "auto", "merge_adapter": True}
@@ -63,7 +63,7 @@ def train_run(folder: Path, name: str, adapter: Adapter | None, start: str = "st
     settings = Train(max_steps=2, global_batch_size=2, learning_rate=1e-2, precision="fp32")
     job = Job(
         folder / start,
-        folder / "tokens",
+        (Part("data", folder / "tokens"),),
         folder / name,
         settings,
         adapter=adapter,

@@ -38,12 +38,19 @@ EXECUTION = {
     "ray": {},
     "stall_timeout": 600.0,
 }
+OF_DATASET = {"format", "is_python", *result_keys(Data())}
 PAIRS = [Document(prompt="x = 1 #", completion=" note\n"), Document(prompt="(", completion="x)")]
+
+
+def of_dataset(cfg: dict[str, Any]) -> dict[str, Any]:
+    """The `cfg` of a run on one dataset, from keys of the dataset and of the stage."""
+    own = {key: cfg[key] for key in cfg if key in OF_DATASET}
+    return {key: cfg[key] for key in cfg if key not in OF_DATASET} | {"datasets": {"data": own}}
 
 
 def run(base: Path, tuned: Path, rows: Path, output: Path, **cfg: Any) -> list[dict[str, Any]]:
     settings = output.with_suffix(".json")
-    generate("tuned", base, tuned, rows, output, settings, CFG | cfg, EXECUTION)
+    generate("tuned", base, tuned, [rows], output, settings, of_dataset(CFG | cfg), EXECUTION)
     return [json.loads(line) for line in output.read_text().splitlines()]
 
 
@@ -193,7 +200,7 @@ def test_the_number_of_workers_changes_no_continuation(
         section = {"num_workers": workers, "batch_size": 2}
         execution = EXECUTION | {"generate": section, "launcher": launcher}
         output, settings = Path(f"{workers}.jsonl"), Path(f"{workers}.json")
-        generate("tuned", base, tuned, rows, output, settings, cfg, execution)
+        generate("tuned", base, tuned, [rows], output, settings, of_dataset(cfg), execution)
         samples.append(output.read_text())
     assert samples[0] == samples[1]
     assert len(samples[0].splitlines()) == 7

@@ -54,7 +54,7 @@ def test_each_split_holds_its_documents(
         plain = {"add_special_tokens": False}
         count = sum(len(tokenizer(text, **plain)["input_ids"]) + 1 for text in trained)
         counts = manifest["splits"][name]
-        assert counts["trained_tokens"] == count == is_trained(split.rows).sum()
+        assert counts["weight"] == count == is_trained(split.rows).sum()
         assert counts["tokens"] == split.segments[:, Segment.LENGTH].sum()
         assert (counts["rows"], counts["segments"]) == (len(split), len(split.segments))
         # Bytes are what scores are a ratio to; train isn't scored.

@@ -25,6 +25,7 @@ from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tasks.language.store import StoredSplit
 from moray.tasks.language.tokenizer import load_tokenizer
+from moray.train.job import Part
 from moray.train.loop import train
 from moray.workers.worker import Worker
 
@@ -49,7 +50,7 @@ def test_it_trains_as_on_each_document_alone(
     split = StoredSplit(tmp_path / "tokens", "train")
     assert (len(split) < len(split.segments)) is packing
     job = make_job(max_steps=3, learning_rate=1e-3)
-    job = replace(job, start=tmp_path / "model", store=tmp_path / "tokens")
+    job = replace(job, start=tmp_path / "model", parts=(Part("data", tmp_path / "tokens"),))
     train(job, alone)
     assert losses(job) == pytest.approx(losses_one_by_one(job), rel=1e-4)
 
@@ -61,7 +62,7 @@ def test_rows_of_one_document_each_train_where_they_could_be_packed(
     split = StoredSplit(tmp_path / "tokens", "train")
     assert len(split) == len(split.segments)
     job = make_job(max_steps=2, learning_rate=1e-3)
-    job = replace(job, start=tmp_path / "model", store=tmp_path / "tokens")
+    job = replace(job, start=tmp_path / "model", parts=(Part("data", tmp_path / "tokens"),))
     train(job, alone)
     assert losses(job) == pytest.approx(losses_one_by_one(job), rel=1e-4)
 

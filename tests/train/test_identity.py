@@ -14,6 +14,7 @@ from moray.train.identity import (
     read_identity,
     write_identity,
 )
+from moray.train.job import Part
 
 IDENTITY = Identity(
     settings={"adapter": None, "train": {"learning_rate": 0.1, "max_steps": 8}},
@@ -69,7 +70,7 @@ def test_an_identity_is_recorded_and_read_back(tmp_path: Path) -> None:
 
 
 def of(start: Path, tokens: Path, train: Train, adapter: Adapter | None = None) -> Identity:
-    return identity_of(train, adapter, start, tokens, code="c")
+    return identity_of(train, adapter, start, [Part("data", tokens)], code="c")
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,19 @@ def start_dependencies(wildcards):
     return [f"{folder}/manifest.json" for folder in folders]
 
 
-def store_manifest(wildcards):
-    return f"{plan.store_folder(EXPERIMENT, wildcards.run)}/manifest.json"
+def store_manifests(wildcards):
+    folders = plan.store_folders(EXPERIMENT, wildcards.run)
+    return [f"{folder}/manifest.json" for folder in folders]
+
+
+def in_datasets(wildcards, file):
+    """A file of each dataset of a run."""
+    datasets = EXPERIMENT.runs[wildcards.run].datasets
+    return [f"results/datasets/{dataset}/{file}" for dataset in datasets]
 
 
 def tokenize_input(wildcards):
-    run = STORES[wildcards.store]
-    dataset = EXPERIMENT.runs[run].dataset
+    run, dataset = STORES[wildcards.store]
     return {
         "dataset": f"results/datasets/{dataset}/dataset.json",
         "model": f"results/models/{EXPERIMENT.base_model(run)}/manifest.json",
@@ -141,7 +147,11 @@ def drop_stale_locks():
 
 check_package()
 EXPERIMENT, DATASET_FILES, MODEL_FILES = load()
-STORES = {plan.store_name(EXPERIMENT, run): run for run in EXPERIMENT.runs}
+STORES = {
+    plan.store_name(EXPERIMENT, run, dataset): (run, dataset)
+    for run, section in EXPERIMENT.runs.items()
+    for dataset in section.datasets
+}
 ALIVE = drop_stale_locks()
 limit_gpus()
 

@@ -3,7 +3,7 @@ rule finetune_run:
     input:
         start=start_manifest,
         start_dependencies=start_dependencies,
-        store=store_manifest,
+        stores=store_manifests,
     output:
         history="results/runs/{run}/history.jsonl",
         train="results/runs/{run}/train.json",

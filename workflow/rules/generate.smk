@@ -4,10 +4,8 @@ rule generate_run:
         base=start_manifest,
         base_dependencies=start_dependencies,
         tuned="results/runs/{run}/model/manifest.json",
-        index=lambda wildcards: f"results/datasets/{EXPERIMENT.runs[wildcards.run].dataset}/dataset.json",
-        rows=lambda wildcards: ancient(
-            f"results/datasets/{EXPERIMENT.runs[wildcards.run].dataset}/test.parquet"
-        ),
+        index=lambda wildcards: in_datasets(wildcards, "dataset.json"),
+        rows=lambda wildcards: ancient(in_datasets(wildcards, "test.parquet")),
     output:
         samples="results/runs/{run}/samples.jsonl",
         settings="results/runs/{run}/generation.json",

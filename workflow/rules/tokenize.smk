@@ -13,7 +13,7 @@ rule tokenize:
     threads: 8
     params:
         code=code("tokenize"),
-        cfg=lambda wildcards: plan.store_config(EXPERIMENT, STORES[wildcards.store]),
+        cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
     message:
         "tokenize {wildcards.store}"
     script:

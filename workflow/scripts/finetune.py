@@ -10,7 +10,7 @@ with stage(snakemake.log[0]):
     finetune(
         run=snakemake.wildcards.run,
         start=Path(snakemake.input.start).parent,
-        store=Path(snakemake.input.store).parent,
+        stores=[Path(manifest).parent for manifest in snakemake.input.stores],
         output=Path(snakemake.output.train).parent,
         cfg=snakemake.params.cfg,
         execution=snakemake.params.execution,

@@ -11,7 +11,7 @@ with stage(snakemake.log[0]):
         run=snakemake.wildcards.run,
         base=Path(snakemake.input.base).parent,
         tuned=Path(snakemake.input.tuned).parent,
-        rows=Path(snakemake.input.rows),
+        rows=[Path(file) for file in snakemake.input.rows],
         output=Path(snakemake.output.samples),
         settings=Path(snakemake.output.settings),
         cfg=snakemake.params.cfg,

@@ -113,14 +113,17 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
 
 
 def task(experiment: Experiment, run: str) -> str:
-    """The task of a run, which follows from the format of its dataset."""
-    return TASKS[experiment.datasets[experiment.runs[run].dataset].format]
+    """The task of a run, which follows from the format of its datasets."""
+    return TASKS[_datasets(experiment, run)[0].format]
 
 
-def store_config(experiment: Experiment, run: str) -> dict[str, Any]:
-    """What a run's tokens depend on, besides its dataset's rows and its tokenizer."""
-    section = experiment.runs[run]
-    dataset = experiment.datasets[section.dataset]
+def _datasets(experiment: Experiment, run: str) -> list[Dataset]:
+    return [experiment.datasets[name] for name in experiment.runs[run].datasets]
+
+
+def store_config(experiment: Experiment, run: str, name: str) -> dict[str, Any]:
+    """What a run's tokens of a dataset depend on, besides the dataset's rows and the tokenizer."""
+    section, dataset = experiment.runs[run], experiment.datasets[name]
     config = {"format": dataset.format, **result_keys(section.data)}
     config["chat_template"] = chat_template(experiment, run) if _is_chat(dataset) else None
     return dict(sorted(config.items()))
@@ -133,7 +136,7 @@ def chat_template(experiment: Experiment, run: str) -> str | None:
     template, use that of the run they start from.
     """
     section = experiment.runs[run]
-    own = section.data.chat_template if _is_chat(experiment.datasets[section.dataset]) else None
+    own = section.data.chat_template if any(map(_is_chat, _datasets(experiment, run))) else None
     if own is None and isinstance(section.model, RunRef):
         return chat_template(experiment, section.model.run)
     return own
@@ -143,17 +146,18 @@ def _is_chat(dataset: Dataset) -> bool:
     return dataset.format in CHAT_FORMATS
 
 
-def store_name(experiment: Experiment, run: str) -> str:
-    """Name of a run's token store; runs with equal data settings share one."""
-    dataset, model = experiment.runs[run].dataset, experiment.base_model(run)
-    identity = [dataset, model, store_config(experiment, run)]
+def store_name(experiment: Experiment, run: str, dataset: str) -> str:
+    """Name of a run's token store of a dataset; runs with equal data settings share one."""
+    model = experiment.base_model(run)
+    identity = [dataset, model, store_config(experiment, run, dataset)]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     return f"{dataset}-{model}-{digest[:8]}"
 
 
-def store_folder(experiment: Experiment, run: str) -> str:
-    """The store of the rows that a run trains on."""
-    return f"results/tokens/{store_name(experiment, run)}"
+def store_folders(experiment: Experiment, run: str) -> list[str]:
+    """The stores of the rows that a run trains on, in the order of its datasets."""
+    names = (store_name(experiment, run, name) for name in experiment.runs[run].datasets)
+    return [f"results/tokens/{name}" for name in names]
 
 
 def start_folder(experiment: Experiment, run: str) -> str:
@@ -187,7 +191,11 @@ def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's weights depend on, besides tokens and start."""
     section = experiment.runs[run]
     adapter = section.adapter and result_keys(section.adapter)
-    return {"adapter": adapter, "train": result_keys(section.train)}
+    return {
+        "adapter": adapter,
+        "datasets": section.datasets,
+        "train": result_keys(section.train),
+    }
 
 
 def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
@@ -202,7 +210,7 @@ def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
     section = experiment.runs[run]
     return {
         "chat_template": chat_template(experiment, run),
-        "dataset": section.dataset,
+        "datasets": section.datasets,
         **result_keys(section.export),
         "run": run,
         "start": start_folder(experiment, run),
@@ -211,16 +219,27 @@ def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
 
 def evaluate_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's scores depend on, besides models and tokens."""
-    return result_keys(experiment.runs[run].evaluate)
+    section = experiment.runs[run]
+    return dict(
+        sorted({"datasets": list(section.datasets), **result_keys(section.evaluate)}.items())
+    )
 
 
 def generate_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's samples depend on, besides models and prompts."""
     section = experiment.runs[run]
-    dataset = experiment.datasets[section.dataset]
-    code = isinstance(dataset, PythonStdlib)
-    config = {"is_python": code, **store_config(experiment, run), **result_keys(section.generate)}
-    return dict(sorted(config.items()))
+    datasets = {
+        name: dict(
+            sorted(
+                {
+                    "is_python": isinstance(experiment.datasets[name], PythonStdlib),
+                    **store_config(experiment, run, name),
+                }.items()
+            )
+        )
+        for name in section.datasets
+    }
+    return dict(sorted({"datasets": datasets, **result_keys(section.generate)}.items()))
 
 
 def train_threads(experiment: Experiment, run: str) -> int:

@@ -176,7 +176,8 @@ def _value(field: Mapping[str, Any]) -> str:
     if field["type"] == "array":
         return f"list of {_value(field['items'])}"
     if field["type"] == "object":
-        return f"mapping of names to: {_value(field['additionalProperties'])}"
+        values = field.get("additionalProperties") or field["patternProperties"][_NAME["pattern"]]
+        return f"mapping of names to: {_value(values)}"
     if field.get("pattern") == _NAME["pattern"]:
         return "name"
     words = [_WORDS.get(field["type"], field["type"])]

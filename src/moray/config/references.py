@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Collection, Iterator
 
+from moray.config.formats import TASKS
 from moray.config.plan import exports_adapter
 from moray.config.schema import Adapter, Experiment, Run, RunRef, ScratchModel
 from moray.errors import UserError
@@ -39,7 +40,7 @@ def _tokenizers(experiment: Experiment) -> Iterator[UserError]:
 
 
 def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
-    yield from _known(f"runs.{name}.dataset", run.dataset, experiment.datasets, "datasets")
+    yield from _mixture(experiment, name, run)
     if isinstance(run.model, RunRef):
         yield from _known(f"runs.{name}.model.run", run.model.run, experiment.runs, "runs")
     else:
@@ -53,19 +54,40 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
             "change one of them",
         )
     yield from _engine(experiment, name, run)
-    dataset = experiment.datasets.get(run.dataset)
+    for dataset in run.datasets:
+        yield from _splits(experiment, name, run, dataset)
+
+
+def _mixture(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
+    path = f"runs.{name}.dataset"
+    for dataset in run.datasets:
+        yield from _known(path, dataset, experiment.datasets, "datasets")
+    known = [dataset for dataset in run.datasets if dataset in experiment.datasets]
+    tasks = {TASKS[experiment.datasets[dataset].format]: dataset for dataset in known}
+    if len(tasks) > 1:
+        yield UserError(
+            path,
+            "datasets of different tasks can't be mixed: "
+            + ", ".join(f"{dataset} is for {task}" for task, dataset in tasks.items()),
+            "train on them in separate runs",
+        )
+
+
+def _splits(experiment: Experiment, name: str, run: Run, used: str) -> Iterator[UserError]:
+    """Splits that a run needs and a dataset doesn't have."""
+    dataset = experiment.datasets.get(used)
     chooses = run.train.early_stopping_patience or run.train.load_best_model_at_end
     none = dataset and "validation" not in dataset.given_splits and dataset.validation_share == 0
     if chooses and none:
         yield UserError(
-            f"datasets.{run.dataset}.validation_share",
+            f"datasets.{used}.validation_share",
             f"got 0, but run {name} needs validation rows to find its best step",
             "set it to 0.05, for example, or remove early_stopping_patience and "
             "load_best_model_at_end",
         )
     if dataset and "test" not in dataset.given_splits and dataset.test_share == 0:
         yield UserError(
-            f"datasets.{run.dataset}.test_share",
+            f"datasets.{used}.test_share",
             f"got 0, but run {name} needs test rows for its evaluation",
             "set it to 0.05, for example",
         )

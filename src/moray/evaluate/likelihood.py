@@ -61,6 +61,22 @@ def total(parts: Sequence[Scores]) -> Scores:
     )
 
 
+def joined(parts: Sequence[Scores]) -> Scores:
+    """The scores of several datasets as those of one, in which their documents stay apart."""
+    if len(parts) == 1:
+        return parts[0]
+    sizes = [int(part.document.max(initial=-1)) + 1 for part in parts]
+    firsts = np.cumsum([0, *sizes[:-1]])
+    documents = [first + part.document for first, part in zip(firsts, parts, strict=True)]
+    return Scores(
+        np.concatenate(documents),
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("nll", "tokens", "bytes", "correct")
+        ),
+    )
+
+
 def batches_of(selection: Selection, batch_size: int) -> list[NDArray[np.int64]]:
     """Split the selected rows into batches; independent of the number of workers."""
     cuts = range(batch_size, len(selection.rows), batch_size)

@@ -18,24 +18,28 @@ class ScoreJob:
 
     Attributes:
         models: the models' folders, by name.
-        tokens: token store.
-        max_documents: number of documents of the test split to score; None for all.
+        tokens: token stores.
+        max_documents: number of documents of each test split to score; None for all.
         execution: how to run the job.
     """
 
     models: dict[str, Path]
-    tokens: Path
+    tokens: list[Path]
     max_documents: int | None
     execution: Execution
 
 
-def score_on_worker(job: ScoreJob, worker: Worker) -> dict[str, Scores]:
-    """Score this worker's batches with each model."""
-    split = StoredSplit(job.tokens, "test")
-    selection = select_documents(split, job.max_documents)
-    batches = batches_of(selection, job.execution.batch_size)
+def score_on_worker(job: ScoreJob, worker: Worker) -> dict[str, list[Scores]]:
+    """Score this worker's batches of each store with each model."""
+    splits = [StoredSplit(store, "test") for store in job.tokens]
+    selections = [select_documents(split, job.max_documents) for split in splits]
 
-    def scores(model: PreTrainedModel) -> Scores:
-        return score(model, split, selection, own_batches(batches, job.execution, worker))
+    def scores(model: PreTrainedModel) -> list[Scores]:
+        found = []
+        for split, selection in zip(splits, selections, strict=True):
+            batches = batches_of(selection, job.execution.batch_size)
+            own = own_batches(batches, job.execution, worker)
+            found.append(score(model, split, selection, own))
+        return found
 
     return of_each_model(scores, job.models, job.execution, worker)

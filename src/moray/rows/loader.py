@@ -1,13 +1,15 @@
 """Load a worker's rows of each step from memory, or stream the same rows with Ray Data."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moray.rows.order import Group, Order
+from moray.rows.mixture import Mixture
+from moray.rows.order import Group
 from moray.rows.store import Record, Rows, StoredRows
 from moray.rows.windows import WindowReader
 
@@ -29,25 +31,64 @@ class Shard:
     world_size: int
 
 
-def from_memory(split: StoredRows, order: Order, shard: Shard) -> Iterator[Rows]:
+def from_memory(splits: Sequence[StoredRows], mixture: Mixture, shard: Shard) -> Iterator[Rows]:
     """Yield a worker's rows of each step, shape (global_batch_size / world_size,)."""
     for step in range(shard.first_step, shard.num_steps):
-        yield split.rows[np.split(order.rows(step), shard.world_size)[shard.rank]]
+        stores, numbers = (
+            np.split(whole, shard.world_size)[shard.rank] for whole in mixture.rows(step)
+        )
+        rows = np.empty(len(numbers), splits[0].rows.dtype)
+        for store, split in enumerate(splits):
+            mine = stores == store
+            rows[mine] = split.rows[numbers[mine]]
+        yield rows
 
 
 def from_stream(
-    windows: WindowReader, record: Record, order: Order, shard: Shard
+    readers: Sequence[WindowReader], record: Record, mixture: Mixture, shard: Shard
 ) -> Iterator[Rows]:
     """Yield the same rows as `from_memory`, read or made by Ray tasks ahead of their steps.
 
+    Args:
+        readers: for each store, reads or makes the rows of a window, in any process.
+        record: type of a row.
+        mixture: which rows make up a step.
+        shard: this worker's shard.
+    """
+    streams = [
+        _Stream(_batches(store, reader, record, mixture, shard), record)
+        for store, reader in enumerate(readers)
+    ]
+    for step in range(shard.first_step, shard.num_steps):
+        stores = np.split(mixture.stores(step), shard.world_size)[shard.rank]
+        rows = np.empty(len(stores), record)
+        for store, stream in enumerate(streams):
+            mine = stores == store
+            rows[mine] = stream.take(int(mine.sum()))
+        yield rows
+
+
+class _Stream:
+    """Rows that come in batches of any size and are taken in others."""
+
+    def __init__(self, batches: Iterator[Rows], record: Record) -> None:
+        self._batches = batches
+        self._waiting: Rows = np.empty(0, record)
+
+    def take(self, count: int) -> Rows:
+        while len(self._waiting) < count:
+            self._waiting = np.concatenate([self._waiting, next(self._batches)])
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return taken
+
+
+def _batches(
+    store: int, reader: WindowReader, record: Record, mixture: Mixture, shard: Shard
+) -> Iterator[Rows]:
+    """Yield this worker's rows of a store in their order.
+
     A task reads a group of windows and returns those of its rows that belong to this worker. A
     resumed stream starts in the middle of a group and reads nothing before it.
-
-    Args:
-        windows: reads or makes the rows of a window, in any process.
-        record: type of a row.
-        order: order of the rows.
-        shard: this worker's shard.
     """
     import ray.data
 
@@ -55,10 +96,14 @@ def from_stream(
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
 
-    size = order.global_batch_size
-    groups = list(order.groups(shard.first_step * size, shard.num_steps * size))
+    low, high = mixture.counts(shard.first_step)[store], mixture.counts(shard.num_steps)[store]
+    groups = list(mixture.orders[store].groups(low, high))
+    if not groups:
+        return
     assert record.names
-    read = _reader(groups, windows, record.names, size, shard)
+    size = mixture.global_batch_size
+    positions = partial(mixture.interleaving.positions, store)
+    read = _group_reader(groups, reader, record.names, positions, size, shard)
     mine = ray.data.range(len(groups), override_num_blocks=len(groups)).map_batches(
         read, batch_size=1, num_cpus=1, concurrency=_TASKS
     )
@@ -76,10 +121,11 @@ _TASKS = 2
 _BATCHES_AHEAD = 4
 
 
-def _reader(
+def _group_reader(
     groups: list[Group],
-    windows: WindowReader,
+    reader: WindowReader,
     fields: tuple[str, ...],
+    positions_of: Callable[[int, int], NDArray[np.int64]],
     global_batch_size: int,
     shard: Shard,
 ) -> Callable[[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
@@ -88,9 +134,10 @@ def _reader(
     def read(batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         group = groups[int(batch["id"][0])]
         picked = group.picked()
-        positions = group.first_position + np.arange(len(picked))
+        first = group.first_position
+        positions = positions_of(first, first + len(picked))
         mine = picked[positions % global_batch_size // per_worker == shard.rank]
-        rows = np.concatenate([windows(window) for window in group.windows])[mine]
+        rows = np.concatenate([reader(window) for window in group.windows])[mine]
         # Fields of a record aren't contiguous.
         return {name: np.ascontiguousarray(rows[name]) for name in fields}
 

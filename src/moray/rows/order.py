@@ -1,6 +1,5 @@
-"""Which rows make up a step: a pure function of the seed and the step."""
+"""The order of a store's rows: a pure function of the seed."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,38 +38,30 @@ class Group:
 
 
 class Order:
-    """An endless sequence of shuffled epochs, cut into steps of `global_batch_size` rows.
+    """An endless sequence of shuffled epochs.
 
     An epoch shuffles the store's windows, splits them into groups, and shuffles the rows of each
-    group. Step s takes positions s·G to (s+1)·G of the sequence, where G is `global_batch_size`.
-    So every step is full, a step may continue into the next epoch, and a run can resume at any
-    step without replaying earlier ones.
+    group. The rows at any position can be found without those before it.
     """
 
-    def __init__(self, windows: Sequence[int], global_batch_size: int, seed: int) -> None:
+    def __init__(self, windows: Sequence[int], seed: int) -> None:
         """Define the order.
 
         Args:
             windows: number of rows in each window of the store.
-            global_batch_size: rows in a step.
             seed: seed of the shuffles.
         """
         self.num_rows = sum(windows)
-        self.global_batch_size = global_batch_size
         self.seed = seed
         self._sizes = np.array(windows, np.int64)
         self._firsts = np.cumsum(self._sizes) - self._sizes
         self._layout = lru_cache(maxsize=2)(self._lay_out)
 
-    def num_steps(self, num_epochs: float) -> int:
-        """Number of steps that see each row `num_epochs` times, rounded up."""
-        return math.ceil(num_epochs * self.num_rows / self.global_batch_size)
-
-    def rows(self, step: int) -> NDArray[np.int64]:
-        """The rows of a step, shape (global_batch_size,); steps count from 0."""
-        first = step * self.global_batch_size
-        groups = self.groups(first, first + self.global_batch_size)
-        return np.concatenate([self._rows_of(group) for group in groups])
+    def rows(self, first_position: int, end_position: int) -> NDArray[np.int64]:
+        """The rows between two positions of the sequence, shape (positions,)."""
+        groups = self.groups(first_position, end_position)
+        none = np.empty(0, np.int64)
+        return np.concatenate([none, *(self._rows_of(group) for group in groups)])
 
     def groups(self, first_position: int, end_position: int) -> Iterator[Group]:
         """Yield the rows between two positions of the sequence, group by group."""

@@ -65,6 +65,7 @@ class RowsWriter:
         """
         self._file: BinaryIO | None = (folder / f"{split}.rows").open("wb") if keep else None
         self._windows: list[int] = []
+        self._weight = 0
 
     def __enter__(self) -> Self:
         return self
@@ -78,12 +79,18 @@ class RowsWriter:
         if self._file:
             self._file.close()
 
-    def add(self, rows: Rows) -> None:
-        """Append a window."""
+    def add(self, rows: Rows, weight: int) -> None:
+        """Append a window.
+
+        Args:
+            rows: the window's rows.
+            weight: what their loss is averaged over: the number of trained tokens, for example.
+        """
         if self._file:
             # Written from the buffer: `tobytes` would copy the window, which can be large.
             self._file.write(rows.view("u1").data)
         self._windows.append(len(rows))
+        self._weight += weight
 
     @property
     def num_rows(self) -> int:
@@ -92,7 +99,7 @@ class RowsWriter:
 
     def facts(self) -> dict[str, Any]:
         """Counts of what was written."""
-        return {"rows": self.num_rows, "windows": self._windows}
+        return {"rows": self.num_rows, "weight": self._weight, "windows": self._windows}
 
 
 def map_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:

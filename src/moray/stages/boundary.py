@@ -19,7 +19,9 @@ from moray.provenance.space import of_full_disk
 # Types of stage arguments, and how they are given on a command line: paths as options, sections as
 # JSON.
 File = Annotated[Path, typer.Option()]
+Files = Annotated[list[Path], typer.Option()]
 Folder = Annotated[Path, typer.Option()]
+Folders = Annotated[list[Path], typer.Option()]
 Json = Annotated[dict[str, Any], typer.Option(parser=json.loads, metavar="JSON")]
 
 

@@ -1,19 +1,27 @@
 """Score a run's model and its base on the same held-out documents."""
 
+from typing import Any
+
 from moray.console import say
 from moray.evaluate.comparison import compare_scores
 from moray.evaluate.execution import num_batches
-from moray.evaluate.likelihood import total
+from moray.evaluate.likelihood import Scores, joined, total
 from moray.evaluate.scoring import ScoreJob, score_on_worker
 from moray.evaluate.selection import select_documents
 from moray.provenance.manifest import write_json
-from moray.stages.boundary import File, Folder, Json, command_line
+from moray.stages.boundary import File, Folder, Folders, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
 from moray.tasks.language.store import StoredSplit
 
 
 def evaluate(
-    run: str, base: Folder, tuned: Folder, tokens: Folder, output: File, cfg: Json, execution: Json
+    run: str,
+    base: Folder,
+    tuned: Folder,
+    tokens: Folders,
+    output: File,
+    cfg: Json,
+    execution: Json,
 ) -> None:
     """Write `eval.json`.
 
@@ -21,30 +29,32 @@ def evaluate(
         run: the run's name.
         base: model folder that the run started from.
         tuned: the run's model.
-        tokens: the run's token store.
+        tokens: the run's token stores, in the order of its datasets.
         output: file to write.
-        cfg: the keys of the `evaluate` section that the result depends on.
+        cfg: names of the run's datasets, and the keys of the `evaluate` section that the result
+            depends on.
         execution: the other keys of that section, and the settings for starting workers.
     """
-    selection = select_documents(StoredSplit(tokens, "test"), cfg["max_documents"])
+    splits = [StoredSplit(store, "test") for store in tokens]
+    rows = [len(select_documents(split, cfg["max_documents"]).rows) for split in splits]
     # Absolute, because the current directory of a Ray worker is another one.
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
+    stores = [store.absolute() for store in tokens]
     with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
-        batches = num_batches(models, len(selection.rows), workers.execution.batch_size)
-        job = ScoreJob(models, tokens.absolute(), cfg["max_documents"], workers.execution)
+        size = workers.execution.batch_size
+        batches = sum(num_batches(models, count, size) for count in rows)
+        job = ScoreJob(models, stores, cfg["max_documents"], workers.execution)
         results = workers.run(score_on_worker, job, batches)
-    scores = {name: total([result[name] for result in results]) for name in models}
-    held_out = scores["base"]
-    result = {
-        "rows": len(selection.rows),
-        "documents": len(held_out.by_document().tokens),
-        "tokens": int(held_out.tokens.sum()),
-        "bytes": int(held_out.bytes.sum()),
-        "confidence": cfg["confidence"],
-        **compare_scores(
-            scores["base"], scores["tuned"], cfg["bootstrap_samples"], cfg["confidence"]
-        ),
+    scores = {
+        name: [total(parts) for parts in zip(*(result[name] for result in results), strict=True)]
+        for name in models
     }
+    result = _compared(joined(scores["base"]), joined(scores["tuned"]), sum(rows), cfg)
+    if len(stores) > 1:
+        each = zip(cfg["datasets"], scores["base"], scores["tuned"], rows, strict=True)
+        result["datasets"] = {
+            dataset: _compared(first, second, count, cfg) for dataset, first, second, count in each
+        }
     write_json(output, result)
     for figure in ("bits_per_byte", "accuracy"):
         first, second = result["base"][figure], result["tuned"][figure]
@@ -53,6 +63,17 @@ def evaluate(
             f"[{first['low']:.3f}, {first['high']:.3f}] before, {second['value']:.3f} "
             f"[{second['low']:.3f}, {second['high']:.3f}] after"
         )
+
+
+def _compared(base: Scores, tuned: Scores, rows: int, cfg: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "rows": rows,
+        "documents": len(base.by_document().tokens),
+        "tokens": int(base.tokens.sum()),
+        "bytes": int(base.bytes.sum()),
+        "confidence": cfg["confidence"],
+        **compare_scores(base, tuned, cfg["bootstrap_samples"], cfg["confidence"]),
+    }
 
 
 if __name__ == "__main__":

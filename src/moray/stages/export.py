@@ -26,7 +26,7 @@ tags: [moray]
 
 # {run}
 
-`{start}`, fine-tuned on the dataset `{dataset}` for {steps} steps by moray.{kind}
+`{start}`, fine-tuned on {datasets} for {steps} steps by moray.{kind}
 
 | | |
 |---|---|
@@ -67,7 +67,7 @@ def export(start: Folder, train: File, history: File, output: Folder, cfg: Json)
         train: the run's `train.json`.
         history: the run's `history.jsonl`.
         output: folder to write to.
-        cfg: names of the run, its start and its dataset; the `export` section; the run's chat
+        cfg: names of the run, its start and its datasets; the `export` section; the run's chat
             template.
     """
     record = json.loads(train.read_text())
@@ -118,7 +118,8 @@ def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path, alone: boo
     losses = [line["loss"] for line in lines if "loss" in line]
     held_out = [line["eval_loss"] for line in lines if "eval_loss" in line]
     return _CARD.format(
-        **{key: cfg[key] for key in ("run", "start", "dataset")},
+        **{key: cfg[key] for key in ("run", "start")},
+        datasets=_datasets(cfg["datasets"]),
         library="peft" if alone else "transformers",
         kind=_ALONE.format(start=cfg["start"]) if alone else "",
         steps=exported,
@@ -129,6 +130,15 @@ def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path, alone: boo
         continued=_continued(record["continued_from"]),
         settings=json.dumps(record["train"], indent=2),
         software=json.dumps(record["software"], indent=2),
+    )
+
+
+def _datasets(shares: dict[str, float]) -> str:
+    if len(shares) == 1:
+        return f"the dataset `{next(iter(shares))}`"
+    total = sum(shares.values())
+    return "the datasets " + ", ".join(
+        f"`{dataset}` ({share / total:.1%})" for dataset, share in shares.items()
     )
 
 

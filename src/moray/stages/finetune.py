@@ -1,14 +1,14 @@
 """Fine-tune a model on Ray Train."""
 
 from moray.config.schema import Adapter, Data, Ray, Train
-from moray.stages.boundary import Folder, Json, command_line
+from moray.stages.boundary import Folder, Folders, Json, command_line
 from moray.train.driver import run_training
 
 
 def finetune(
     run: str,
     start: Folder,
-    store: Folder,
+    stores: Folders,
     output: Folder,
     cfg: Json,
     execution: Json,
@@ -19,22 +19,24 @@ def finetune(
     Args:
         run: the run's name.
         start: Hugging Face folder to start from.
-        store: store of its rows.
+        stores: stores of its rows, in the order of its datasets.
         output: the run's folder.
-        cfg: the `adapter` section, and the keys of the `train` section that the result depends on.
+        cfg: the datasets with their shares, the `adapter` section, and the keys of the `train`
+            section that the result depends on.
         execution: `ray` section, and the other keys of the `train` and `data` sections.
         code: digest of the source code that the result depends on.
     """
     run_training(
         run=run,
         start=start,
-        store=store,
+        stores=dict(zip(cfg["datasets"], stores, strict=True)),
         output=output,
         settings=Train(**cfg["train"], **execution["train"]),
         adapter=Adapter(**cfg["adapter"]) if cfg["adapter"] else None,
         data_settings=Data(**execution["data"]),
         ray_settings=Ray(**execution["ray"]),
         code=code,
+        shares=cfg["datasets"],
     )
 
 

@@ -14,7 +14,7 @@ from moray.evaluate.prompts import Prompt, choose_prompts
 from moray.evaluate.python_syntax import PythonSyntax
 from moray.model.load import load_config, longest_sequence
 from moray.provenance.manifest import write_json
-from moray.stages.boundary import File, Folder, Json, command_line
+from moray.stages.boundary import File, Files, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
 from moray.tasks.language.recipe import make_encoder
 
@@ -23,7 +23,7 @@ def generate(
     run: str,
     base: Folder,
     tuned: Folder,
-    rows: File,
+    rows: Files,
     output: File,
     settings: File,
     cfg: Json,
@@ -35,27 +35,38 @@ def generate(
         run: the run's name.
         base: model folder that the run started from.
         tuned: the run's model.
-        rows: test split of the run's dataset, as Parquet.
+        rows: test splits of the run's datasets, as Parquet, in their order.
         output: file to write the samples to.
         settings: file to write the sampling settings to.
-        cfg: the keys of the `generate` section that the result depends on, the dataset's format,
-            and whether it is Python.
+        cfg: the keys of the `generate` section that the result depends on, and for each dataset,
+            what its tokens depend on and whether it is Python.
         execution: the other keys of that section, and the settings for starting workers.
     """
-    encoder = make_encoder(tuned, cfg)
-    prompts = choose_prompts(
-        (document for documents in read_documents(rows) for document in documents),
-        encoder,
-        model_length=longest_sequence(load_config(tuned)),
-        num_samples=cfg["num_samples"],
-        prompt_length=cfg["prompt_tokens"],
-        max_new_tokens=cfg["max_new_tokens"],
-        seed=cfg["seed"],
-    )
+    datasets = cfg["datasets"]
+    encoders = {name: make_encoder(tuned, section) for name, section in datasets.items()}
+    length = longest_sequence(load_config(tuned))
+    counts = _shared_out(cfg["num_samples"], len(rows))
+    drawn = {
+        name: choose_prompts(
+            (document for documents in read_documents(file) for document in documents),
+            encoders[name],
+            model_length=length,
+            num_samples=count,
+            prompt_length=cfg["prompt_tokens"],
+            max_new_tokens=cfg["max_new_tokens"],
+            seed=cfg["seed"],
+        )
+        for name, file, count in zip(datasets, rows, counts, strict=True)
+        if count
+    }
+    prompts = [prompt for some in drawn.values() for prompt in some]
+    tokenizer = next(iter(encoders.values())).tokenizer
+    # Chats also stop at the end of a turn.
+    stops = {stop: None for encoder in encoders.values() for stop in encoder.stops}
     sampling = Sampling(
         **{key: cfg[key] for key in ("max_new_tokens", "temperature", "top_p", "seed")},
-        stops=tuple(encoder.stops),
-        padding=encoder.tokenizer.eos_token_id,
+        stops=tuple(stops),
+        padding=tokenizer.eos_token_id,
     )
     # Absolute, because the current directory of a Ray worker is another one.
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
@@ -63,28 +74,37 @@ def generate(
         job = GenerateJob(models, [p.tokens for p in prompts], sampling, workers.execution)
         batches = num_batches(models, len(prompts), workers.execution.batch_size)
         results = workers.run(continue_on_worker, job, batches)
-    written = {
-        name: _texts([result[name] for result in results], encoder.tokenizer) for name in models
-    }
-    parsed = {}
-    if cfg["is_python"] and cfg["format"] == "prompt-completion":
-        parsed = {name: _parsed(prompts, texts) for name, texts in written.items()}
+    written = {name: _texts([result[name] for result in results], tokenizer) for name in models}
+    owners = [name for name, some in drawn.items() for _ in some]
+    code = [number for number, owner in enumerate(owners) if _is_code(datasets[owner])]
+    parsed = {name: _parsed(prompts, texts, code) for name, texts in written.items()}
     with output.open("w") as file:
-        for number, prompt in enumerate(prompts):
-            sample: dict[str, Any] = {"prompt": prompt.text, "reference": prompt.reference}
+        for number, (prompt, owner) in enumerate(zip(prompts, owners, strict=True)):
+            sample: dict[str, Any] = {"dataset": owner} if len(datasets) > 1 else {}
+            sample |= {"prompt": prompt.text, "reference": prompt.reference}
             for name, texts in written.items():
                 sample[name] = texts[number]
-                if parsed:
-                    sample[f"{name}_parses"] = parsed[name]["parses"][number]
+                if number in parsed[name]:
+                    sample[f"{name}_parses"] = parsed[name][number]
             file.write(json.dumps(sample) + "\n")
-    stops = encoder.tokenizer.convert_ids_to_tokens(list(sampling.stops))
     in_force = {"max_new_tokens", "temperature", "top_p", "seed", "precision"}
-    write_json(settings, {key: cfg[key] for key in sorted(in_force)} | {"stop_tokens": stops})
+    stop_tokens = tokenizer.convert_ids_to_tokens(list(sampling.stops))
+    write_json(settings, {key: cfg[key] for key in sorted(in_force)} | {"stop_tokens": stop_tokens})
     said = f"{run}: {len(prompts)} prompts continued"
-    if parsed:
-        before, after = (parsed[name]["share"] for name in ("base", "tuned"))
+    if code:
+        before, after = (sum(parsed[name].values()) / len(code) for name in ("base", "tuned"))
         said += f", {before:.0%} parse before, {after:.0%} after"
     say(said)
+
+
+def _shared_out(samples: int, datasets: int) -> list[int]:
+    """How many of the samples each dataset gets: as equal numbers as possible."""
+    return [samples // datasets + (number < samples % datasets) for number in range(datasets)]
+
+
+def _is_code(section: dict[str, Any]) -> bool:
+    """Whether a prompt and its continuation are a whole Python function."""
+    return bool(section["is_python"]) and section["format"] == "prompt-completion"
 
 
 def _texts(results: list[dict[int, list[int]]], tokenizer: PreTrainedTokenizerFast) -> list[str]:
@@ -100,10 +120,13 @@ def _texts(results: list[dict[int, list[int]]], tokenizer: PreTrainedTokenizerFa
     ]
 
 
-def _parsed(prompts: list[Prompt], continuations: list[str]) -> dict[str, Any]:
-    whole = [p.text + text for p, text in zip(prompts, continuations, strict=True)]
+def _parsed(prompts: list[Prompt], texts: list[str], numbers: list[int]) -> dict[int, bool]:
+    """Whether some of the prompts parse together with their continuations, by their numbers."""
+    if not numbers:
+        return {}
+    whole = [prompts[number].text + texts[number] for number in numbers]
     result: dict[str, Any] = PythonSyntax(keep_in_memory=True).compute(predictions=whole)
-    return result
+    return dict(zip(numbers, result["parses"], strict=True))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def preflight(experiment: Experiment, runs: Sequence[str]) -> None:
 
 
 def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserError]:
-    for dataset in sorted({experiment.runs[run].dataset for run in runs}):
+    for dataset in sorted({name for run in runs for name in experiment.runs[run].datasets}):
         for files in plan.dataset_files(experiment, dataset).values():
             yield from _readable(f"datasets.{dataset}.path", files)
     for model in sorted({experiment.base_model(run) for run in runs}):

@@ -55,7 +55,7 @@ def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
     dropped = sum(counts["dropped_documents"] for counts in facts.values())
     say(
         f"tokens {output.name}: {train['tokens']:,} in {train['rows']:,} rows to train on, "
-        f"{train['trained_tokens'] / train['tokens']:.0%} of them trained, {padding:.1%} padding"
+        f"{train['weight'] / train['tokens']:.0%} of them trained, {padding:.1%} padding"
         + (f", {dropped:,} documents longer than a row dropped" if dropped else "")
     )
 
@@ -99,7 +99,7 @@ def _write(
                 (output / "preview.txt").write_text(f"test split\n{shown}", "utf-8")
             writer.add(window)
         facts = writer.facts()
-    if split != "validation" and facts["trained_tokens"] == 0:
+    if split != "validation" and facts["weight"] == 0:
         raise UserError(
             str(file),
             "no tokens to train on after tokenising; documents dropped because they are too long: "

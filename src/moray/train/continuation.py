@@ -2,18 +2,20 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from moray.config.schema import Adapter, Train
 from moray.console import say
 from moray.errors import UserError
-from moray.provenance.manifest import damaged_files, read_manifest, write_json
-from moray.rows.order import Order
+from moray.provenance.manifest import damaged_files, write_json
 from moray.train.checkpoints import checkpoint
+from moray.train.data import mixture_of
 from moray.train.early_stopping import Evaluations
 from moray.train.history import HISTORY, evaluations
 from moray.train.identity import Identity, differences, read_identity, write_identity
+from moray.train.job import Part
 
 _RECORD = "continued_from.json"
 
@@ -25,7 +27,7 @@ def prepare_work(
     settings: Train,
     adapter: Adapter | None,
     start: Path,
-    store: Path,
+    parts: Sequence[Part],
 ) -> None:
     """Record a run's identity, and import the checkpoint that it continues from.
 
@@ -39,7 +41,7 @@ def prepare_work(
         settings: its `train` section.
         adapter: its `adapter` section.
         start: Hugging Face folder to start from.
-        store: store of its rows.
+        parts: its datasets.
 
     Raises:
         UserError: if the run can't continue from `train.resume_from_checkpoint`.
@@ -55,8 +57,8 @@ def prepare_work(
         if continued_from(work) is None:
             say(f"run {run}: resuming from its own checkpoint at step {own}, not from {given}")
         return
-    _check_position(key, given, settings, store)
-    _check_tensors(key, given, start, store, adapter)
+    _check_position(key, given, settings, parts)
+    _check_tensors(key, given, start, parts[0].store, adapter)
     _bring_in(key, given, work, identity, settings)
 
 
@@ -81,10 +83,9 @@ def _tell_of_others(run: str, work: Path, identity: Identity) -> None:
     )
 
 
-def _check_position(key: str, given: Path, settings: Train, store: Path) -> None:
-    windows = read_manifest(store)["splits"]["train"]["windows"]
-    order = Order(windows, settings.global_batch_size, settings.seed)
-    num_steps = settings.max_steps or order.num_steps(settings.num_epochs)
+def _check_position(key: str, given: Path, settings: Train, parts: Sequence[Part]) -> None:
+    mixture = mixture_of(parts, settings)
+    num_steps = settings.max_steps or mixture.num_steps(settings.num_epochs)
     if checkpoint.step_of(given) > num_steps:
         raise UserError(
             key,

@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from moray.train.continuation import continued_from, prepare_work
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import identity_of
-from moray.train.job import Job
+from moray.train.job import Job, Part
 from moray.train.requirements import misfits, unmet_requirements
 from moray.train.supervision.failures import forget, meaning_of
 from moray.train.supervision.lock import sole_driver
@@ -32,13 +33,14 @@ from moray.workers.launch import WorkersFailedError
 def run_training(
     run: str,
     start: Path,
-    store: Path,
+    stores: dict[str, Path],
     output: Path,
     settings: Train,
     adapter: Adapter | None,
     data_settings: Data,
     ray_settings: Ray,
     code: str,
+    shares: dict[str, float],
 ) -> None:
     """Train a run, from its newest checkpoint if there is one, and record the result.
 
@@ -46,33 +48,47 @@ def run_training(
     after a fingerprint of settings, data, start, code and libraries, so that a changed run
     resumes from an old checkpoint only if `train.resume_from_checkpoint` names it.
 
+    Args:
+        run: name of the run.
+        start: Hugging Face folder to start from.
+        stores: stores of its rows, by dataset.
+        output: the run's folder.
+        settings: its `train` section.
+        adapter: its `adapter` section.
+        data_settings: its `data` section.
+        ray_settings: its `ray` section.
+        code: digest of the code that the result depends on.
+        shares: shares of the datasets in what the loss is averaged over.
+
     Raises:
         ConfigError: if the run can't be trained here; nothing has been started.
         UserError: if the run failed, or stopped on request.
     """
-    identity = identity_of(settings, adapter, start, store, code)
+    parts = tuple(
+        Part(dataset, store.absolute(), shares[dataset]) for dataset, store in stores.items()
+    )
+    identity = identity_of(settings, adapter, start, parts, code)
     work = Path(ray_settings.storage_path, run, identity.fingerprint)
     whole, _ = whole_model_and_adapters(start)
     shapes, positions = shapes_in(whole), positions_in(whole / "config.json")
     # Other rows than packed tokens have none.
-    block_size = read_manifest(store).get("block_size")
+    block_size = read_manifest(parts[0].store).get("block_size")
     found = unmet_requirements(run, settings, adapter, ray_settings, shapes, output, work)
     if found := [*misfits(run, block_size, positions, adapter, shapes), *found]:
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
     with sole_driver(work):
-        prepare_work(run, work, identity, settings, adapter, start, store)
+        prepare_work(run, work, identity, settings, adapter, start, parts)
     threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))
     job = Job(
         start=start.absolute(),
-        store=store.absolute(),
+        parts=tuple(replace(part, rows_url=_rows_url(part.store, data_settings)) for part in parts),
         work=work.absolute(),
         settings=settings,
         adapter=adapter,
         threads=threads,
         # Can't clash with a run, whose name can't begin with a dot.
         cache=Path(ray_settings.storage_path, ".compiled").absolute(),
-        rows_url=_rows_url(store.absolute(), data_settings),
     )
     began = time.perf_counter()
     facts = _launched(job, ray_settings, run)
@@ -93,7 +109,10 @@ def run_training(
         **facts,
         "seconds": round(seconds, 1),
         **identity.settings,
-        "inputs": {"start": str(start), "store": str(store)},
+        "inputs": {
+            "start": str(start),
+            "stores": {dataset: str(store) for dataset, store in stores.items()},
+        },
         "software": software(),
     }
     write_json(output / "train.json", record)

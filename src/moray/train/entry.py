@@ -33,7 +33,7 @@ def run_job(job: Job, ray: Ray, run: str) -> dict[str, Any]:
         launcher=job.settings.launcher,
         timeout=collective_timeout(job.settings),
         batch_size=job.settings.global_batch_size,
-        streams=job.rows_url is not None,
+        streams=job.parts[0].rows_url is not None,
     )
     # All workers return the same.
     return run_on_workers(train_on_worker, job, launch)[0]

@@ -1,7 +1,7 @@
 """What the weights of a run depend on, and how one run differs from another."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from moray.config.schema import Adapter, Train, result_keys
 from moray.provenance.digest import fingerprint, sha256_file
 from moray.provenance.manifest import MANIFEST, write_json
 from moray.provenance.versions import software
+from moray.train.job import Part
 
 _FILE = "identity.json"
 _LIBRARIES = ("torch", "transformers", "peft")
@@ -21,7 +22,7 @@ class Identity:
 
     Attributes:
         settings: the keys of the sections `adapter` and `train` that change the result.
-        data: SHA-256 of the token store's manifest.
+        data: SHA-256 of the manifest of its rows' store; of several stores, a digest with shares.
         start: SHA-256 of the manifest of the model that the run starts from.
         code: digest of the code.
         libraries: versions, by name.
@@ -40,17 +41,24 @@ class Identity:
 
 
 def identity_of(
-    settings: Train, adapter: Adapter | None, start: Path, store: Path, code: str
+    settings: Train, adapter: Adapter | None, start: Path, parts: Sequence[Part], code: str
 ) -> Identity:
     """The identity of a run with these settings, on these folders."""
     versions = software()
     return Identity(
         settings={"adapter": adapter and result_keys(adapter), "train": result_keys(settings)},
-        data=sha256_file(store / MANIFEST),
+        data=_data(parts),
         start=sha256_file(start / MANIFEST),
         code=code,
         libraries={name: versions[name] for name in _LIBRARIES},
     )
+
+
+def _data(parts: Sequence[Part]) -> str:
+    manifests = [sha256_file(part.store / MANIFEST) for part in parts]
+    if len(parts) == 1:
+        return manifests[0]
+    return fingerprint([[part.dataset, part.share] for part in parts], manifests)
 
 
 def write_identity(identity: Identity, work: Path) -> None:

@@ -7,25 +7,46 @@ from moray.config.schema import Adapter, Train
 
 
 @dataclass(frozen=True)
+class Part:
+    """A dataset of a run.
+
+    Attributes:
+        dataset: its name.
+        store: store of its rows, absolute.
+        share: its share in what the loss is averaged over, for example in the trained tokens;
+            relative to the other datasets' shares.
+        rows_url: where its rows are streamed from; None to memory-map them.
+    """
+
+    dataset: str
+    store: Path
+    share: float = 1.0
+    rows_url: str | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """A run to be trained; the same for all workers.
 
     Attributes:
         start: Hugging Face folder to start from, absolute.
-        store: store of the rows, absolute.
+        parts: its datasets, whose rows are of the same task and type.
         work: folder of the run's checkpoints and history, absolute, on all nodes.
         settings: the `train` section of the config.
         adapter: the `adapter` section; None to train the whole model.
         threads: CPU threads of a worker.
         cache: folder for compiled code, absolute, shared by runs.
-        rows_url: where rows are streamed from; None to memory-map them.
     """
 
     start: Path
-    store: Path
+    parts: tuple[Part, ...]
     work: Path
     settings: Train
     adapter: Adapter | None
     threads: int
     cache: Path
-    rows_url: str | None = None
+
+    @property
+    def store(self) -> Path:
+        """The store of the first dataset, which has the task and the type of rows of all."""
+        return self.parts[0].store

@@ -12,15 +12,15 @@ from torch import Tensor
 from moray.config.schema import Train
 from moray.errors import UserError
 from moray.model.precision import agreed
-from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, from_memory, from_stream
-from moray.rows.order import Order
+from moray.rows.mixture import Mixture
 from moray.rows.store import Rows, StoredRows
 from moray.tasks.interface import Task
 from moray.tasks.of_store import task_of
 from moray.train.checkpoints.checkpoint import folder_of, newest_step
 from moray.train.checkpoints.resume import resume
 from moray.train.checkpoints.saver import Saver
+from moray.train.data import describe_mixture, held_out, mixture_of
 from moray.train.engine.build import build
 from moray.train.engine.determinism import compute_deterministically
 from moray.train.engine.memory import collected_when_asked, keep_freed_memory
@@ -67,23 +67,25 @@ def _train(
     precision = agreed(_precision(job), worker.device)
     settings = job.settings.model_copy(update={"precision": precision})
     job = replace(job, settings=settings)
-    task, held_out = task_of(job.store), StoredRows(job.store, "validation")
-    windows = read_manifest(job.store)["splits"]["train"]["windows"]
-    order = Order(windows, settings.global_batch_size, settings.seed)
-    num_steps = settings.max_steps or order.num_steps(settings.num_epochs)
+    task, validation = task_of(job.store), held_out(job)
+    mixture = mixture_of(job.parts, settings)
+    num_steps = settings.max_steps or mixture.num_steps(settings.num_epochs)
 
     strategy = make_strategy(settings, worker)
     size = settings.global_batch_size
     built = build(job, worker, strategy, task, num_steps * size)
     first_step, history, judged = resume(job, worker, strategy, num_steps)
     if history and first_step == 0:
-        history.append(step=0, num_steps=num_steps, note=built.note)
+        notes = (describe_mixture(job, mixture, num_steps), built.note)
+        for note in filter(None, notes):
+            history.append(step=0, num_steps=num_steps, note=note)
     requests = Requests(job.work.parent)
     saver = Saver(folder_of(job.work), settings.save_total_limit, collective_timeout(settings))
     stopwatch = Stopwatch(
         worker, task.unit, size * task.units_per_row, size * built.flops_per_row, first_step
     )
-    rows = _rows(job, task, order, Shard(first_step, num_steps, worker.rank, worker.world_size))
+    shard = Shard(first_step, num_steps, worker.rank, worker.world_size)
+    rows = _rows(job, task, mixture, shard)
 
     done = looked_at = first_step
     largest_norm = torch.zeros((), device=worker.device)
@@ -124,16 +126,23 @@ def _train(
                 history.append(
                     step=done,
                     num_steps=num_steps,
-                    epoch=done * size / order.num_rows,
+                    epoch=done * size / mixture.num_rows,
                     loss=mean,
                     learning_rate=rate,
                     grad_norm=norm.item(),
                     **stopwatch.speed(),
                 )
-        if "evaluate" in due and len(held_out):
-            judged.losses[done] = held_out_loss(strategy, task, held_out, settings, worker)
+        if "evaluate" in due and validation:
+            held_out_losses = {
+                dataset: held_out_loss(strategy, task, split, settings, worker)
+                for dataset, split in validation.items()
+            }
+            judged.losses[done] = _mean(job, held_out_losses)
             if history:
-                history.append(step=done, num_steps=num_steps, eval_loss=judged.losses[done])
+                each = {"eval_losses": held_out_losses} if len(held_out_losses) > 1 else {}
+                history.append(
+                    step=done, num_steps=num_steps, eval_loss=judged.losses[done], **each
+                )
         best = judged.best if settings.load_best_model_at_end else None
         if "save" in due or best == done or judged.stop:
             if history:
@@ -179,11 +188,18 @@ def _due(settings: Train, done: int, num_steps: int) -> set[str]:
     return due | {"log"} if "evaluate" in due else due
 
 
-def _rows(job: Job, task: Task, order: Order, shard: Shard) -> Iterator[Rows]:
-    if job.rows_url is None:
-        return from_memory(StoredRows(job.store, "train"), order, shard)
-    windows = task.window_reader(job.store, job.rows_url)
-    return from_stream(windows, task.record, order, shard)
+def _rows(job: Job, task: Task, mixture: Mixture, shard: Shard) -> Iterator[Rows]:
+    urls = [(part.store, part.rows_url) for part in job.parts if part.rows_url is not None]
+    if not urls:
+        return from_memory([StoredRows(part.store, "train") for part in job.parts], mixture, shard)
+    readers = [task.window_reader(store, url) for store, url in urls]
+    return from_stream(readers, task.record, mixture, shard)
+
+
+def _mean(job: Job, losses: dict[str, float]) -> float:
+    """The mean of the datasets' losses, weighted by their shares."""
+    shares = {part.dataset: part.share for part in job.parts if part.dataset in losses}
+    return sum(shares[name] * loss for name, loss in losses.items()) / sum(shares.values())
 
 
 def _seed_dropout(seed: int, step: int, rank: int) -> None:

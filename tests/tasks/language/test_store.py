@@ -84,7 +84,7 @@ def test_counts_are_those_of_the_windows(
         "rows": sum(len(window.rows) for window in windows),
         "segments": sum(counts),
         "tokens": sum(int(window.segments[:, Segment.LENGTH].sum()) for window in windows),
-        "trained_tokens": sum(int((flag & 1).sum()) for flag in flags),
+        "weight": sum(int((flag & 1).sum()) for flag in flags),
         "dropped_documents": sum(count % 3 for count in counts),
         "windows": [len(window.rows) for window in windows],
     }

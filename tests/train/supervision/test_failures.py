@@ -29,7 +29,7 @@ def job(tmp_path: Path) -> Job:
     work.mkdir()
     return Job(
         start=tmp_path,
-        store=tmp_path,
+        parts=(),
         work=work,
         settings=Train(micro_batch_size=4, stall_timeout=90),
         adapter=None,

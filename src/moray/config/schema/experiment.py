@@ -1,5 +1,7 @@
 """The whole config: named datasets, named models, and runs that combine them."""
 
+from typing import Annotated
+
 from pydantic import Field
 
 from moray.config.schema.adapter import Adapter
@@ -34,7 +36,20 @@ class Run(Sections):
     """A model fine-tuned on a dataset; its sections override `defaults` key by key."""
 
     model: Name | RunRef = Field(description="A name under `models`, or `{run: NAME}`.")
-    dataset: Name = Field(description="A name under `datasets`.")
+    dataset: Name | Annotated[dict[Name, Annotated[float, Field(gt=0)]], Field(min_length=1)] = (
+        Field(
+            description="A name under `datasets`; or several with their shares, as in "
+            "`{functions: 0.7, modules: 0.3}`: the shares of the trained tokens. They don't have "
+            "to add up to 1. A dataset that is used up is shuffled again and repeated."
+        )
+    )
+
+    @property
+    def datasets(self) -> dict[str, float]:
+        """The datasets with their shares, sorted by name."""
+        if isinstance(self.dataset, str):
+            return {self.dataset: 1.0}
+        return dict(sorted(self.dataset.items()))
 
 
 class Experiment(Section):

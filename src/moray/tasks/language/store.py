@@ -58,7 +58,7 @@ class SplitWriter:
                 else None
             )
             self._files = files.pop_all()
-        self._segments = self._trained = self._tokens = self._dropped = 0
+        self._segments = self._tokens = self._dropped = 0
 
     def __enter__(self) -> Self:
         return self
@@ -77,18 +77,16 @@ class SplitWriter:
             segments = window.segments.astype("<i8")
             segments[:, Segment.START] += self._rows.num_rows * self.block_size
             self._file.write(segments.data)
-        self._rows.add(window.rows)
+        self._rows.add(window.rows, weight=int(is_trained(window.rows).sum()))
         self._segments += len(window.segments)
         self._tokens += int(window.segments[:, Segment.LENGTH].sum())
-        self._trained += int(is_trained(window.rows).sum())
         self._dropped += window.dropped
 
     def facts(self) -> dict[str, Any]:
-        """Counts of what was written."""
+        """Counts of what was written; the weight is the number of trained tokens."""
         return {
             **self._rows.facts(),
             "segments": self._segments,
             "tokens": self._tokens,
-            "trained_tokens": self._trained,
             "dropped_documents": self._dropped,
         }
