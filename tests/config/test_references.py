@@ -27,6 +27,7 @@ def test_a_sound_config_has_no_fault() -> None:
         ("runs.base.model", "none", "runs.base.model"),
         ("runs.tuned.model", {"run": "none"}, "runs.tuned.model.run"),
         ("models.tiny.tokenizer.train_on", "none", "models.tiny.tokenizer.train_on"),
+        ("runs.base.dataset", {"modules": 1, "none": 1}, "runs.base.dataset"),
         # A name has to be in its own section.
         ("runs.base.dataset", "tiny", "runs.base.dataset"),
         ("runs.base.model", "tuned", "runs.base.model"),

@@ -40,6 +40,7 @@ _EXPECTED = {
 
 # Pydantic's names for the branches of the unions in the schema.
 _BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str", "list[str]"}
+_BRANCHES |= {"dict[constrained-str,constrained-float]"}
 _BRANCHES |= {"literal['auto']", "literal['all-linear']", "constrained-int", "[key]"}
 
 # In these sections, pydantic puts the source of an entry after its name. A source can have the same
