@@ -65,6 +65,7 @@ def train_run(
         output,
         settings,
         adapter=job.adapter,
+        task_settings=job.task_settings,
         data_settings=Data(block_size=64),
         ray_settings=Ray(storage_path=str(job.work), **ray),
         code=code,

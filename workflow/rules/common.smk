@@ -4,6 +4,7 @@ import fcntl
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import moray
 from moray import machine
@@ -47,10 +48,18 @@ def code(stage, task=None):
     return f"code {code_digest(script, ROOT / 'src', task)}"
 
 
-def runs_of(task):
-    """A regular expression for the names of the runs of a task."""
-    runs = [run for run in EXPERIMENT.runs if plan.task(EXPERIMENT, run) == task]
+def runs_of(*tasks):
+    """A regular expression for the names of the runs of some tasks."""
+    runs = [run for run in EXPERIMENT.runs if plan.task(EXPERIMENT, run) in tasks]
     return "|".join(runs) or "(?!)"
+
+
+def stores_of(task):
+    """A regular expression for the names of the token stores of a task's runs."""
+    stores = [
+        store for store, run in STORES.items() if plan.task(EXPERIMENT, run) == task
+    ]
+    return "|".join(stores) or "(?!)"
 
 
 def start_manifest(wildcards):
@@ -63,8 +72,17 @@ def start_dependencies(wildcards):
     return [f"{folder}/manifest.json" for folder in folders]
 
 
+def reference_run(wildcards):
+    """Wildcards of the first run that uses a reference."""
+    return SimpleNamespace(run=REFERENCES[wildcards.reference])
+
+
 def store_manifest(wildcards):
     return f"{plan.store_folder(EXPERIMENT, wildcards.run)}/manifest.json"
+
+
+def tokens_manifest(wildcards):
+    return f"{plan.tokens_folder(EXPERIMENT, wildcards.run)}/manifest.json"
 
 
 def tokenize_input(wildcards):
@@ -142,6 +160,11 @@ def drop_stale_locks():
 check_package()
 EXPERIMENT, DATASET_FILES, MODEL_FILES = load()
 STORES = {plan.store_name(EXPERIMENT, run): run for run in EXPERIMENT.runs}
+REFERENCES = {
+    plan.reference_name(EXPERIMENT, run): run
+    for run in EXPERIMENT.runs
+    if plan.task(EXPERIMENT, run) == "preference"
+}
 ALIVE = drop_stale_locks()
 limit_gpus()
 
@@ -149,5 +172,6 @@ limit_gpus()
 wildcard_constraints:
     dataset="[^/]+",
     model="[^/]+",
+    reference="[^/]+",
     run="[^/]+",
     store="[^/]+",

@@ -151,9 +151,31 @@ def store_name(experiment: Experiment, run: str) -> str:
     return f"{dataset}-{model}-{digest[:8]}"
 
 
+def tokens_folder(experiment: Experiment, run: str) -> str:
+    """A run's token store."""
+    return f"results/tokens/{store_name(experiment, run)}"
+
+
+def reference_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a preference run's reference depends on, besides its start and its tokens."""
+    return {"precision": experiment.runs[run].evaluate.precision}
+
+
+def reference_name(experiment: Experiment, run: str) -> str:
+    """Name of a run's reference; runs with the same start, tokens and precision share one."""
+    start = start_folder(experiment, run)
+    identity = [start, store_name(experiment, run), reference_config(experiment, run)]
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    model = experiment.runs[run].model
+    name = model.run if isinstance(model, RunRef) else model
+    return f"{experiment.runs[run].dataset}-{name}-{digest[:8]}"
+
+
 def store_folder(experiment: Experiment, run: str) -> str:
     """The store of the rows that a run trains on."""
-    return f"results/tokens/{store_name(experiment, run)}"
+    if task(experiment, run) == "preference":
+        return f"results/reference/{reference_name(experiment, run)}"
+    return tokens_folder(experiment, run)
 
 
 def start_folder(experiment: Experiment, run: str) -> str:
@@ -187,7 +209,10 @@ def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's weights depend on, besides tokens and start."""
     section = experiment.runs[run]
     adapter = section.adapter and result_keys(section.adapter)
-    return {"adapter": adapter, "train": result_keys(section.train)}
+    config = {"adapter": adapter, "train": result_keys(section.train)}
+    if task(experiment, run) == "preference":
+        config["preference"] = result_keys(section.preference)
+    return dict(sorted(config.items()))
 
 
 def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
@@ -211,7 +236,11 @@ def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
 
 def evaluate_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's scores depend on, besides models and tokens."""
-    return result_keys(experiment.runs[run].evaluate)
+    section = experiment.runs[run]
+    config = result_keys(section.evaluate)
+    if task(experiment, run) == "preference":
+        config["preference"] = result_keys(section.preference)
+    return dict(sorted(config.items()))
 
 
 def generate_config(experiment: Experiment, run: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Collection, Iterator
 
-from moray.config.plan import exports_adapter
+from moray.config.plan import exports_adapter, task
 from moray.config.schema import Adapter, Experiment, Run, RunRef, ScratchModel
 from moray.errors import UserError
 
@@ -53,6 +53,8 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
             "change one of them",
         )
     yield from _engine(experiment, name, run)
+    if run.dataset in experiment.datasets and task(experiment, name) == "preference":
+        yield from _pairs(name, run)
     dataset = experiment.datasets.get(run.dataset)
     chooses = run.train.early_stopping_patience or run.train.load_best_model_at_end
     none = dataset and "validation" not in dataset.given_splits and dataset.validation_share == 0
@@ -68,6 +70,24 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
             f"datasets.{run.dataset}.test_share",
             f"got 0, but run {name} needs test rows for its evaluation",
             "set it to 0.05, for example",
+        )
+
+
+def _pairs(name: str, run: Run) -> Iterator[UserError]:
+    """Keys of a run on a preference dataset."""
+    if run.data.tokenize == "on-the-fly":
+        yield UserError(
+            f"runs.{name}.data.tokenize",
+            "on-the-fly can't be used with a preference dataset, because the log-probabilities of "
+            "the reference are stored with the tokens",
+            "set it to ahead",
+        )
+    if run.data.block_size % 2:
+        yield UserError(
+            f"runs.{name}.data.block_size",
+            f"got {run.data.block_size}, expected an even number, because each answer of a "
+            "preference dataset has half a row",
+            "change it by one",
         )
 
 

@@ -1,12 +1,15 @@
 """Continue held-out prompts with a run's model and with its base."""
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
 from moray.console import say
 from moray.corpus.dataset import read_documents
+from moray.corpus.document import Document, halves
 from moray.evaluate.continuation import GenerateJob, continue_on_worker
 from moray.evaluate.execution import num_batches
 from moray.evaluate.generation import Sampling
@@ -44,7 +47,7 @@ def generate(
     """
     encoder = make_encoder(tuned, cfg)
     prompts = choose_prompts(
-        (document for documents in read_documents(rows) for document in documents),
+        _documents(rows, cfg["format"]),
         encoder,
         model_length=longest_sequence(load_config(tuned)),
         num_samples=cfg["num_samples"],
@@ -67,7 +70,7 @@ def generate(
         name: _texts([result[name] for result in results], encoder.tokenizer) for name in models
     }
     parsed = {}
-    if cfg["is_python"] and cfg["format"] == "prompt-completion":
+    if cfg["is_python"] and cfg["format"] != "text":
         parsed = {name: _parsed(prompts, texts) for name, texts in written.items()}
     with output.open("w") as file:
         for number, prompt in enumerate(prompts):
@@ -85,6 +88,13 @@ def generate(
         before, after = (parsed[name]["share"] for name in ("base", "tuned"))
         said += f", {before:.0%} parse before, {after:.0%} after"
     say(said)
+
+
+def _documents(rows: Path, format: str) -> Iterator[Document]:
+    """The documents of a split; of pairs, their chosen halves."""
+    for documents in read_documents(rows):
+        for document in documents:
+            yield halves(document)[0] if format == "preference" else document
 
 
 def _texts(results: list[dict[int, list[int]]], tokenizer: PreTrainedTokenizerFast) -> list[str]:

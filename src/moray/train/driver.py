@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def run_training(
     output: Path,
     settings: Train,
     adapter: Adapter | None,
+    task_settings: Mapping[str, Any],
     data_settings: Data,
     ray_settings: Ray,
     code: str,
@@ -50,7 +52,7 @@ def run_training(
         ConfigError: if the run can't be trained here; nothing has been started.
         UserError: if the run failed, or stopped on request.
     """
-    identity = identity_of(settings, adapter, start, store, code)
+    identity = identity_of(settings, adapter, start, store, code, task_settings)
     work = Path(ray_settings.storage_path, run, identity.fingerprint)
     whole, _ = whole_model_and_adapters(start)
     shapes, positions = shapes_in(whole), positions_in(whole / "config.json")
@@ -73,6 +75,7 @@ def run_training(
         # Can't clash with a run, whose name can't begin with a dot.
         cache=Path(ray_settings.storage_path, ".compiled").absolute(),
         rows_url=_rows_url(store.absolute(), data_settings),
+        task_settings=task_settings,
     )
     began = time.perf_counter()
     facts = _launched(job, ray_settings, run)

@@ -1,7 +1,7 @@
 """What the weights of a run depend on, and how one run differs from another."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ class Identity:
     """What the weights of a run depend on.
 
     Attributes:
-        settings: the keys of the sections `adapter` and `train` that change the result.
+        settings: the keys that change the result, of `adapter`, `train` and the task's sections.
         data: SHA-256 of the token store's manifest.
         start: SHA-256 of the manifest of the model that the run starts from.
         code: digest of the code.
@@ -40,12 +40,18 @@ class Identity:
 
 
 def identity_of(
-    settings: Train, adapter: Adapter | None, start: Path, store: Path, code: str
+    settings: Train,
+    adapter: Adapter | None,
+    start: Path,
+    store: Path,
+    code: str,
+    task_settings: Mapping[str, Any],
 ) -> Identity:
     """The identity of a run with these settings, on these folders."""
     versions = software()
+    sections = {"adapter": adapter and result_keys(adapter), "train": result_keys(settings)}
     return Identity(
-        settings={"adapter": adapter and result_keys(adapter), "train": result_keys(settings)},
+        settings={**sections, **task_settings},
         data=sha256_file(store / MANIFEST),
         start=sha256_file(start / MANIFEST),
         code=code,

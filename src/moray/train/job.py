@@ -1,7 +1,9 @@
 """What a worker needs to train a run, under any launcher."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from moray.config.schema import Adapter, Train
 
@@ -19,6 +21,7 @@ class Job:
         threads: CPU threads of a worker.
         cache: folder for compiled code, absolute, shared by runs.
         rows_url: where rows are streamed from; None to memory-map them.
+        task_settings: the sections of the config that only the run's task reads, by name.
     """
 
     start: Path
@@ -29,3 +32,4 @@ class Job:
     threads: int
     cache: Path
     rows_url: str | None = None
+    task_settings: Mapping[str, Any] = field(default_factory=dict)

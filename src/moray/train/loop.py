@@ -67,7 +67,7 @@ def _train(
     precision = agreed(_precision(job), worker.device)
     settings = job.settings.model_copy(update={"precision": precision})
     job = replace(job, settings=settings)
-    task, held_out = task_of(job.store), StoredRows(job.store, "validation")
+    task, held_out = task_of(job.store, job.task_settings), StoredRows(job.store, "validation")
     windows = read_manifest(job.store)["splits"]["train"]["windows"]
     order = Order(windows, settings.global_batch_size, settings.seed)
     num_steps = settings.max_steps or order.num_steps(settings.num_epochs)
