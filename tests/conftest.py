@@ -10,13 +10,14 @@ import pytest
 import torch
 from conversations import chat_tokenizer
 from jobs import Make, job_maker
+from pair_stores import write_stores
 from small_model import MODEL
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema import Data, result_keys
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.corpus.document import Document
-from moray.corpus.sources.python_stdlib import functions
+from moray.corpus.sources.python_stdlib import functions, pairs
 from moray.model.load import load_model
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import write_manifest
@@ -202,6 +203,19 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base_model(folder / "model", MODEL, folder / "dataset")
     cfg = {"format": "prompt-completion", **result_keys(Data(block_size=64))}
     tokenize(folder / "dataset", folder / "model", folder / "tokens", cfg)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def preferences(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Path:
+    """A folder with `model`, `pairs`, a token store, and `reference`, the store to train on."""
+    folder = tmp_path_factory.mktemp("preferences")
+    (folder / "model").symlink_to(small / "model")
+    rows = ({**row} for row, _ in zip(pairs(), range(80), strict=False))
+    splits = ["test", "validation", *["train"] * 6]
+    split = ((splits[number % 8], Document(**row)) for number, row in enumerate(rows))
+    write_dataset(folder / "dataset", split, "preference", {"source": "test"})
+    write_stores(folder, folder / "model", Data(block_size=128))
     return folder
 
 
