@@ -3,6 +3,7 @@
 import random
 import shutil
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -211,10 +212,15 @@ def preferences(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Path:
     """A folder with `model`, `pairs`, a token store, and `reference`, the store to train on."""
     folder = tmp_path_factory.mktemp("preferences")
     (folder / "model").symlink_to(small / "model")
-    rows = ({**row} for row, _ in zip(pairs(), range(80), strict=False))
+    found: list[tuple[str, Document]] = []
     splits = ["test", "validation", *["train"] * 6]
-    split = ((splits[number % 8], Document(**row)) for number, row in enumerate(rows))
-    write_dataset(folder / "dataset", split, "preference", {"source": "test"})
+    # Cut to lengths of all kinds, so that a row has one pair or several.
+    for number, row in enumerate(islice(pairs(), 200)):
+        prompt, chosen = row["prompt"][: 5 + number % 50], row["chosen"][: 12 + number % 70]
+        rejected = row["rejected"][: 10 + number % 30]
+        cut = Document(prompt=prompt, chosen=chosen, rejected=rejected, tools=None)
+        found.append((splits[number % 8], cut))
+    write_dataset(folder / "dataset", iter(found), "preference", {"source": "test"})
     write_stores(folder, folder / "model", Data(block_size=128))
     return folder
 
