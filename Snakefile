@@ -44,10 +44,13 @@ rule data:
 include: "workflow/rules/download.smk"
 include: "workflow/rules/base_model.smk"
 include: "workflow/rules/tokenize.smk"
+include: "workflow/rules/tokenize_pairs.smk"
+include: "workflow/rules/reference.smk"
 include: "workflow/rules/preview.smk"
 include: "workflow/rules/finetune.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/evaluate_pairs.smk"
 include: "workflow/rules/generate.smk"
 
 

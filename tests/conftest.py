@@ -3,6 +3,7 @@
 import random
 import shutil
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 import torch
 from conversations import chat_tokenizer
 from jobs import Make, job_maker
+from pair_stores import write_stores
 from small_model import MODEL
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema import Data, result_keys
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.corpus.document import Document
-from moray.corpus.sources.python_stdlib import functions
+from moray.corpus.sources.python_stdlib import functions, pairs
 from moray.model.load import load_model
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import write_manifest
@@ -202,6 +204,24 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base_model(folder / "model", MODEL, folder / "dataset")
     cfg = {"format": "prompt-completion", **result_keys(Data(block_size=64))}
     tokenize(folder / "dataset", folder / "model", folder / "tokens", cfg)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def preferences(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Path:
+    """A folder with `model`, `pairs`, a token store, and `reference`, the store to train on."""
+    folder = tmp_path_factory.mktemp("preferences")
+    (folder / "model").symlink_to(small / "model")
+    found: list[tuple[str, Document]] = []
+    splits = ["test", "validation", *["train"] * 6]
+    # Cut to lengths of all kinds, so that a row has one pair or several.
+    for number, row in enumerate(islice(pairs(), 200)):
+        prompt, chosen = row["prompt"][: 5 + number % 50], row["chosen"][: 12 + number % 70]
+        rejected = row["rejected"][: 10 + number % 30]
+        cut = Document(prompt=prompt, chosen=chosen, rejected=rejected, tools=None)
+        found.append((splits[number % 8], cut))
+    write_dataset(folder / "dataset", iter(found), "preference", {"source": "test"})
+    write_stores(folder, folder / "model", Data(block_size=128))
     return folder
 
 

@@ -11,12 +11,14 @@ from moray.train.job import Job, Part
 Make = Callable[..., Job]
 
 
-def job_maker(small: Path, folder: Path) -> Make:
+def job_maker(small: Path, folder: Path, store: str = "tokens", **sections: Any) -> Make:
     """A function that makes jobs in a folder: 8 steps in fp32, and settings of the test's own.
 
     Args:
-        small: folder with `model` and `tokens`.
+        small: folder with `model` and a store.
         folder: for their work.
+        store: name of the store.
+        sections: the sections that only its task reads.
     """
 
     def make(work: str = "work", adapter: Adapter | None = None, **settings: Any) -> Job:
@@ -33,12 +35,13 @@ def job_maker(small: Path, folder: Path) -> Make:
         (folder / work).mkdir(exist_ok=True)
         return Job(
             start=small / "model",
-            parts=(Part("data", small / "tokens"),),
+            parts=(Part("data", small / store),),
             work=folder / work,
             settings=Train(**train),
             adapter=adapter,
             threads=1,
             cache=folder / "compiled",
+            task_settings=sections,
         )
 
     return make
@@ -65,6 +68,7 @@ def train_run(
         output,
         settings,
         adapter=job.adapter,
+        task_settings=job.task_settings,
         data_settings=Data(block_size=64),
         ray_settings=Ray(storage_path=str(job.work), **ray),
         code=code,

@@ -60,7 +60,7 @@ def held_by(
     run = replace(run, adapter=adapter)
     before = live_bytes()
     strategy = make_strategy(run.settings, worker)
-    task = task_of(run.store)
+    task = task_of(run.store, {})
     build(run, worker, strategy, task, num_rows=1)
     mine = StoredSplit(folder / "tokens", "train").rows[:rows]
     (feed,) = feeds(task, iter([mine]), rows)

@@ -117,7 +117,11 @@ FAULTS: list[tuple[str, object, str]] = [
     ("runs.base.dataset", {"modules": -1}, "runs.base.dataset.modules: got -1, expected more th"),
     ("runs.base.dataset", {"modules": "x"}, "runs.base.dataset.modules: got 'x', expected a num"),
     ("runs.base.dataset", ["modules"], "runs.base.dataset: got ['modules'], expected text or a m"),
-    ("runs.base.dataset", {}, "runs.base.dataset: got a mapping, expected text or at least 1 entry"),
+    (
+        "runs.base.dataset",
+        {},
+        "runs.base.dataset: got a mapping, expected text or at least",
+    ),
     ("datasets.notes.path", {"test": "a"}, "datasets.notes.path.train: missing; add it, "),
     ("datasets.notes.path", {}, "datasets.notes.path.train: missing; add it, "),
     ("datasets.notes.path", {"train": []}, "datasets.notes.path.train: got [], expected text or "),

@@ -30,7 +30,9 @@ def trained(small: Path, alone: Worker, tmp_path_factory: pytest.TempPathFactory
     """A storage folder with the checkpoints and the identity of a finished run."""
     folder = tmp_path_factory.mktemp("trained")
     job = job_maker(small, folder)("state", **SETTINGS)
-    identity = identity_of(job.settings, None, job.start, job.parts, code="before")
+    identity = identity_of(
+        job.settings, None, job.start, job.parts, code="before", task_settings={}
+    )
     job = replace(job, work=job.work / "name" / identity.fingerprint)
     write_identity(identity, job.work)
     train(job, alone)
@@ -196,7 +198,7 @@ def test_a_refused_checkpoint_leaves_those_of_the_run_as_they_are(
     make_job: Any, small: Path, storage: Path, alone: Worker, tmp_path: Path
 ) -> None:
     job = job_with(make_job, checkpoint_of(storage, 8), max_steps=7)
-    identity = identity_of(job.settings, None, job.start, job.parts, code="after")
+    identity = identity_of(job.settings, None, job.start, job.parts, code="after", task_settings={})
     own = storage / "name" / identity.fingerprint
     own.mkdir()
     train(replace(job, work=own, settings=job.settings.model_copy(update={"max_steps": 2})), alone)

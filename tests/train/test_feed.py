@@ -28,7 +28,7 @@ def split(small: Path) -> StoredSplit:
 
 @pytest.fixture
 def task(small: Path) -> LanguageTask:
-    return LanguageTask(read_manifest(small / "tokens"))
+    return LanguageTask(read_manifest(small / "tokens"), {})
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,8 @@ def test_an_identity_is_recorded_and_read_back(tmp_path: Path) -> None:
 
 
 def of(start: Path, tokens: Path, train: Train, adapter: Adapter | None = None) -> Identity:
-    return identity_of(train, adapter, start, [Part("data", tokens)], code="c")
+    parts = [Part("data", tokens)]
+    return identity_of(train, adapter, start, parts, code="c", task_settings={})
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_streamed_rows_give_the_losses_of_rows_in_memory(
 def test_other_shares_make_another_run(parts: tuple[Part, ...], small: Path) -> None:
     others = tuple(replace(part, share=0.5) for part in parts)
     prints = {
-        identity_of(Train(), None, small / "model", some, code="").fingerprint
+        identity_of(Train(), None, small / "model", some, code="", task_settings={}).fingerprint
         for some in (parts, others, parts[:1], parts[1:])
     }
     assert len(prints) == 4

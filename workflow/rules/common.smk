@@ -4,6 +4,7 @@ import fcntl
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import moray
 from moray import machine
@@ -47,10 +48,20 @@ def code(stage, task=None):
     return f"code {code_digest(script, ROOT / 'src', task)}"
 
 
-def runs_of(task):
-    """A regular expression for the names of the runs of a task."""
-    runs = [run for run in EXPERIMENT.runs if plan.task(EXPERIMENT, run) == task]
+def runs_of(*tasks):
+    """A regular expression for the names of the runs of some tasks."""
+    runs = [run for run in EXPERIMENT.runs if plan.task(EXPERIMENT, run) in tasks]
     return "|".join(runs) or "(?!)"
+
+
+def stores_of(task):
+    """A regular expression for the names of the token stores of a task's runs."""
+    stores = [
+        store
+        for store, (run, _) in STORES.items()
+        if plan.task(EXPERIMENT, run) == task
+    ]
+    return "|".join(stores) or "(?!)"
 
 
 def start_manifest(wildcards):
@@ -63,8 +74,18 @@ def start_dependencies(wildcards):
     return [f"{folder}/manifest.json" for folder in folders]
 
 
+def reference_run(wildcards):
+    """Wildcards of the first run that uses a reference."""
+    return SimpleNamespace(run=REFERENCES[wildcards.reference])
+
+
 def store_manifests(wildcards):
     folders = plan.store_folders(EXPERIMENT, wildcards.run)
+    return [f"{folder}/manifest.json" for folder in folders]
+
+
+def tokens_manifests(wildcards):
+    folders = plan.tokens_folders(EXPERIMENT, wildcards.run)
     return [f"{folder}/manifest.json" for folder in folders]
 
 
@@ -72,6 +93,12 @@ def in_datasets(wildcards, file):
     """A file of each dataset of a run."""
     datasets = EXPERIMENT.runs[wildcards.run].datasets
     return [f"results/datasets/{dataset}/{file}" for dataset in datasets]
+
+
+def tokens_manifest(wildcards):
+    """That of a run on one dataset."""
+    (manifest,) = tokens_manifests(wildcards)
+    return manifest
 
 
 def tokenize_input(wildcards):
@@ -152,6 +179,11 @@ STORES = {
     for run, section in EXPERIMENT.runs.items()
     for dataset in section.datasets
 }
+REFERENCES = {
+    plan.reference_name(EXPERIMENT, run): run
+    for run in EXPERIMENT.runs
+    if plan.task(EXPERIMENT, run) == "preference"
+}
 ALIVE = drop_stale_locks()
 limit_gpus()
 
@@ -159,5 +191,6 @@ limit_gpus()
 wildcard_constraints:
     dataset="[^/]+",
     model="[^/]+",
+    reference="[^/]+",
     run="[^/]+",
     store="[^/]+",

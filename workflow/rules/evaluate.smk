@@ -4,7 +4,7 @@ rule evaluate:
         base=start_manifest,
         base_dependencies=start_dependencies,
         tuned="results/runs/{run}/model/manifest.json",
-        tokens=store_manifests,
+        tokens=tokens_manifests,
     output:
         "results/runs/{run}/eval.json",
     log:

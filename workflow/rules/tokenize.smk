@@ -8,6 +8,8 @@ rule tokenize:
         "logs/tokenize/{store}.log",
     benchmark:
         "results/benchmarks/tokenize/{store}.tsv"
+    wildcard_constraints:
+        store=stores_of("language"),
     conda:
         "../../envs/environment.yaml"
     threads: 8

@@ -6,8 +6,16 @@ FORMATS: dict[str, dict[str, bool]] = {
     "prompt-completion": {"prompt": True, "completion": True},
     "instruction": {"instruction": True, "input": False, "output": True, "system": False},
     "messages": {"messages": True, "tools": False, "system": False},
+    "preference": {
+        "prompt": False,
+        "chosen": True,
+        "rejected": True,
+        "tools": False,
+        "system": False,
+    },
 }
-CHAT_FORMATS = ("instruction", "messages")
+# Rows of `preference` can be conversations or text.
+CHAT_FORMATS = ("instruction", "messages", "preference")
 
 # The task of each format.
-TASKS = dict.fromkeys(FORMATS, "language")
+TASKS = dict.fromkeys(FORMATS, "language") | {"preference": "preference"}

@@ -154,10 +154,32 @@ def store_name(experiment: Experiment, run: str, dataset: str) -> str:
     return f"{dataset}-{model}-{digest[:8]}"
 
 
-def store_folders(experiment: Experiment, run: str) -> list[str]:
-    """The stores of the rows that a run trains on, in the order of its datasets."""
+def reference_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a preference run's reference depends on, besides its start and its tokens."""
+    return {"precision": experiment.runs[run].evaluate.precision}
+
+
+def reference_name(experiment: Experiment, run: str) -> str:
+    """Name of a run's reference; runs with the same start, tokens and precision share one."""
+    start, (dataset,) = start_folder(experiment, run), experiment.runs[run].datasets
+    identity = [start, store_name(experiment, run, dataset), reference_config(experiment, run)]
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    model = experiment.runs[run].model
+    name = model.run if isinstance(model, RunRef) else model
+    return f"{dataset}-{name}-{digest[:8]}"
+
+
+def tokens_folders(experiment: Experiment, run: str) -> list[str]:
+    """The token stores of a run, in the order of its datasets."""
     names = (store_name(experiment, run, name) for name in experiment.runs[run].datasets)
     return [f"results/tokens/{name}" for name in names]
+
+
+def store_folders(experiment: Experiment, run: str) -> list[str]:
+    """The stores of the rows that a run trains on, in the order of its datasets."""
+    if task(experiment, run) == "preference":
+        return [f"results/reference/{reference_name(experiment, run)}"]
+    return tokens_folders(experiment, run)
 
 
 def start_folder(experiment: Experiment, run: str) -> str:
@@ -191,11 +213,14 @@ def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's weights depend on, besides tokens and start."""
     section = experiment.runs[run]
     adapter = section.adapter and result_keys(section.adapter)
-    return {
+    config = {
         "adapter": adapter,
         "datasets": section.datasets,
         "train": result_keys(section.train),
     }
+    if task(experiment, run) == "preference":
+        config["preference"] = result_keys(section.preference)
+    return dict(sorted(config.items()))
 
 
 def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
@@ -220,9 +245,10 @@ def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
 def evaluate_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's scores depend on, besides models and tokens."""
     section = experiment.runs[run]
-    return dict(
-        sorted({"datasets": list(section.datasets), **result_keys(section.evaluate)}.items())
-    )
+    config = {"datasets": list(section.datasets), **result_keys(section.evaluate)}
+    if task(experiment, run) == "preference":
+        config["preference"] = result_keys(section.preference)
+    return dict(sorted(config.items()))
 
 
 def generate_config(experiment: Experiment, run: str) -> dict[str, Any]:

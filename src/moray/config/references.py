@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Collection, Iterator
 
 from moray.config.formats import TASKS
-from moray.config.plan import exports_adapter
+from moray.config.plan import exports_adapter, task
 from moray.config.schema import Adapter, Experiment, Run, RunRef, ScratchModel
 from moray.errors import UserError
 
@@ -54,6 +54,9 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
             "change one of them",
         )
     yield from _engine(experiment, name, run)
+    known = all(dataset in experiment.datasets for dataset in run.datasets)
+    if known and task(experiment, name) == "preference":
+        yield from _pairs(name, run)
     for dataset in run.datasets:
         yield from _splits(experiment, name, run, dataset)
 
@@ -70,6 +73,12 @@ def _mixture(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]
             "datasets of different tasks can't be mixed: "
             + ", ".join(f"{dataset} is for {task}" for task, dataset in tasks.items()),
             "train on them in separate runs",
+        )
+    elif len(known) > 1 and "language" not in tasks:
+        yield UserError(
+            path,
+            f"mixtures are for language datasets, and these are for {next(iter(tasks))}",
+            "choose one of them",
         )
 
 
@@ -90,6 +99,24 @@ def _splits(experiment: Experiment, name: str, run: Run, used: str) -> Iterator[
             f"datasets.{used}.test_share",
             f"got 0, but run {name} needs test rows for its evaluation",
             "set it to 0.05, for example",
+        )
+
+
+def _pairs(name: str, run: Run) -> Iterator[UserError]:
+    """Keys of a run on a preference dataset."""
+    if run.data.tokenize == "on-the-fly":
+        yield UserError(
+            f"runs.{name}.data.tokenize",
+            "on-the-fly can't be used with a preference dataset, because the log-probabilities of "
+            "the reference are stored with the tokens",
+            "set it to ahead",
+        )
+    if run.data.block_size % 2:
+        yield UserError(
+            f"runs.{name}.data.block_size",
+            f"got {run.data.block_size}, expected an even number, because each answer of a "
+            "preference dataset has half a row",
+            "change it by one",
         )
 
 

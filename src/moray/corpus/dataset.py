@@ -41,8 +41,17 @@ def write_dataset(
     columns = COLUMNS[format]
     schema = pa.schema([(column, pa.string()) for column in columns])
     writers = {split: _SplitWriter(folder / f"{split}.parquet", schema) for split in SPLITS}
+    kinds = set()
     for split, document in rows:
         writers[split].add(document)
+        if format == "preference":
+            kinds.add(document.get("prompt") is None)
+    if len(kinds) > 1:
+        raise UserError(
+            str(folder),
+            "got some pairs as text and others as messages, expected all of one kind",
+            "convert them, or make two datasets",
+        )
     for writer in writers.values():
         writer.close()
     for split in ("train", "test"):

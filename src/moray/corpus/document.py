@@ -5,7 +5,10 @@ from typing import Any, TypedDict
 
 
 class Document(TypedDict, total=False):
-    """A row: `text`; or `prompt` and `completion`; or `messages` with `tools`.
+    """A row: `text`; or `prompt` and `completion`; or `messages` with `tools`; or a pair.
+
+    A pair is `prompt`, `chosen` and `rejected` as text. If it has no `prompt`, both answers are
+    whole conversations like `messages`, in which only the answers are trained on.
 
     Messages and tools are JSON strings in OpenAI's format: a column of nested values would need
     one type for all rows, but the arguments of tools have many. Rows with the same `group` are put
@@ -16,6 +19,8 @@ class Document(TypedDict, total=False):
     prompt: str
     completion: str
     messages: str
+    chosen: str
+    rejected: str
     tools: str | None
     group: str
 
@@ -25,6 +30,7 @@ COLUMNS = {
     "prompt-completion": ("prompt", "completion"),
     "instruction": ("messages", "tools"),
     "messages": ("messages", "tools"),
+    "preference": ("prompt", "chosen", "rejected", "tools"),
 }
 
 
@@ -32,6 +38,9 @@ def content(document: Document) -> str:
     """The content by which duplicates are recognised."""
     if "text" in document:
         return document["text"]
+    if "chosen" in document:
+        parts = (document.get("prompt"), document["chosen"], document["rejected"])
+        return "\0".join(part or "" for part in (*parts, document["tools"]))
     if "prompt" in document:
         return f"{document['prompt']}\0{document['completion']}"
     return f"{document['messages']}\0{document['tools'] or ''}"
@@ -39,6 +48,8 @@ def content(document: Document) -> str:
 
 def plain_text(document: Document) -> str:
     """All text of a document as one string; for a conversation, the content of its messages."""
+    if "chosen" in document:
+        return "\n".join(map(plain_text, halves(document)))
     if "messages" in document:
         return "\n".join(message["content"] or "" for message in messages_of(document))
     return document.get("text") or document.get("prompt", "") + document.get("completion", "")
@@ -48,6 +59,17 @@ def messages_of(document: Document) -> list[dict[str, Any]]:
     """The messages of a conversation, parsed."""
     messages: list[dict[str, Any]] = json.loads(document["messages"])
     return messages
+
+
+def halves(document: Document) -> tuple[Document, Document]:
+    """The chosen and the rejected half of a pair, each as a document of a language model."""
+    prompt, answers = document.get("prompt"), (document["chosen"], document["rejected"])
+    if prompt is None:
+        tools = document["tools"]
+        chosen, rejected = (Document(messages=answer, tools=tools) for answer in answers)
+    else:
+        chosen, rejected = (Document(prompt=prompt, completion=answer) for answer in answers)
+    return chosen, rejected
 
 
 def tools_of(document: Document) -> list[dict[str, Any]] | None:

@@ -7,6 +7,13 @@ from typing import Any, cast
 from moray.config.formats import CHAT_FORMATS, FORMATS
 from moray.corpus.conversation import conversation
 from moray.corpus.document import Document, RowError
+from moray.corpus.pairs import pair
+
+# Columns whose values can be messages or tools.
+_CHECKED_LATER: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(FORMATS, ("messages", "tools")),
+    "preference": ("prompt", "chosen", "rejected", "tools"),
+}
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,12 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
     for name, required in FORMATS[shape.format].items():
         column = _column(row, name, shape)
         value = values[name] = _value(row, column, required)
-        # Messages and tools are checked separately.
-        if name not in ("messages", "tools") and (required or value is not None):
+        if name not in _CHECKED_LATER[shape.format] and (required or value is not None):
             _check_text(value, column)
     if shape.format not in CHAT_FORMATS:
         return cast(Document, values)
+    if shape.format == "preference":
+        return pair(**values, default_system=shape.system)
     if shape.format == "messages":
         made = conversation(values["messages"], values["tools"], values["system"], shape.system)
         return cast(Document, made)
@@ -75,8 +83,9 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
 def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:
     if name in shape.columns:
         return shape.columns[name]
-    # ShareGPT's name for messages.
-    sharegpt = name == "messages" and name not in row and "conversations" in row
+    # ShareGPT's name for messages; for those of a prompt, in LLaMA-Factory's datasets of pairs.
+    messages = "prompt" if shape.format == "preference" else "messages"
+    sharegpt = name == messages and name not in row and "conversations" in row
     return "conversations" if sharegpt else name
 
 

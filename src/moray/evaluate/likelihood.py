@@ -1,6 +1,6 @@
 """The likelihood of held-out documents under a model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.evaluate.selection import Selection
+from moray.rows.store import Rows
 from moray.tasks.language.batch import Batch, make_batch
 from moray.tasks.language.loss import TokenLoss, has_plain_head
 from moray.tasks.language.rows import Segment
@@ -19,6 +20,8 @@ from moray.workers.memory import in_parts_that_fit
 
 # For each trained token: its piece, its loss in nats, and whether the model found it likeliest.
 _TokenScores = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.bool_]]
+
+MakeBatch = Callable[[Rows], Batch]
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ def score(
     split: StoredSplit,
     selection: Selection,
     batches: Iterable[NDArray[np.int64]],
+    make: MakeBatch = make_batch,
 ) -> Scores:
     """Score the selected pieces in batches of rows, in the model's precision.
 
@@ -99,6 +103,7 @@ def score(
         split: split of a token store.
         selection: documents of the split.
         batches: rows of the selection; scores of pieces in other rows are zero.
+        make: makes a batch of rows; it keeps the offsets of tokens in the flattened rows.
     """
     module = TokenLoss(model, has_plain_head(model))
     pieces = selection.segments
@@ -107,8 +112,8 @@ def score(
 
     def score_rows(rows: Sequence[np.int64]) -> list[_TokenScores]:
         numbers = np.asarray(rows)
-        batch = make_batch(selection.read(split, numbers))
-        piece = _piece_of_token(selection, numbers, batch)
+        batch = make(selection.read(split, numbers))
+        piece = _piece_of_token(selection, numbers, batch, split.block_size)
         batch = batch.to(model.device)
         logits, wanted = module.logits(batch).float(), batch.targets
         losses = F.cross_entropy(logits, wanted, reduction="none").double().cpu().numpy()
@@ -124,10 +129,9 @@ def score(
 
 
 def _piece_of_token(
-    selection: Selection, rows: NDArray[np.int64], batch: Batch
+    selection: Selection, rows: NDArray[np.int64], batch: Batch, block_size: int
 ) -> NDArray[np.int64]:
     """The piece of each trained token of a batch, in reading order, shape (trained tokens,)."""
-    block_size = batch.input_ids.shape[1]
     row, column = np.divmod(batch.target_indices.numpy(), block_size)
     starts = selection.segments[:, Segment.START]
     return np.searchsorted(starts, rows[row] * block_size + column, side="right") - 1

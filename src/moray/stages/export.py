@@ -30,7 +30,7 @@ tags: [moray]
 
 | | |
 |---|---|
-| last logged training loss | {loss:.4f} nats per token |
+| last logged training loss | {loss:.4f} {unit} |
 | loss on the validation split | {eval_loss} |
 | precision of the forward pass | {precision} |
 | fingerprint of settings, data, start, code and libraries | `{fingerprint}` |
@@ -117,6 +117,7 @@ def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path, alone: boo
     lines = [line for line in read_history(history) if line["step"] <= exported]
     losses = [line["loss"] for line in lines if "loss" in line]
     held_out = [line["eval_loss"] for line in lines if "eval_loss" in line]
+    unit = "per pair" if "preference" in record else "nats per token"
     return _CARD.format(
         **{key: cfg[key] for key in ("run", "start")},
         datasets=_datasets(cfg["datasets"]),
@@ -124,7 +125,8 @@ def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path, alone: boo
         kind=_ALONE.format(start=cfg["start"]) if alone else "",
         steps=exported,
         loss=losses[-1],
-        eval_loss=f"{held_out[-1]:.4f} nats a token" if held_out else "none: the split is empty",
+        unit=unit,
+        eval_loss=f"{held_out[-1]:.4f} {unit}" if held_out else "none: the split is empty",
         precision=record["precision"],
         fingerprint=record["fingerprint"],
         continued=_continued(record["continued_from"]),

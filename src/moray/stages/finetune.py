@@ -21,8 +21,8 @@ def finetune(
         start: Hugging Face folder to start from.
         stores: stores of its rows, in the order of its datasets.
         output: the run's folder.
-        cfg: the datasets with their shares, the `adapter` section, and the keys of the `train`
-            section that the result depends on.
+        cfg: the datasets with their shares, the `adapter` section, and the keys that the result
+            depends on of the `train` section and of those that only the run's task reads.
         execution: `ray` section, and the other keys of the `train` and `data` sections.
         code: digest of the source code that the result depends on.
     """
@@ -33,6 +33,7 @@ def finetune(
         output=output,
         settings=Train(**cfg["train"], **execution["train"]),
         adapter=Adapter(**cfg["adapter"]) if cfg["adapter"] else None,
+        task_settings={name: cfg[name] for name in cfg.keys() - {"adapter", "train"}},
         data_settings=Data(**execution["data"]),
         ray_settings=Ray(**execution["ray"]),
         code=code,

@@ -1,12 +1,15 @@
 """Continue held-out prompts with a run's model and with its base."""
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
 from moray.console import say
 from moray.corpus.dataset import read_documents
+from moray.corpus.document import Document, halves
 from moray.evaluate.continuation import GenerateJob, continue_on_worker
 from moray.evaluate.execution import num_batches
 from moray.evaluate.generation import Sampling
@@ -48,7 +51,7 @@ def generate(
     counts = _shared_out(cfg["num_samples"], len(rows))
     drawn = {
         name: choose_prompts(
-            (document for documents in read_documents(file) for document in documents),
+            _documents(file, datasets[name]["format"]),
             encoders[name],
             model_length=length,
             num_samples=count,
@@ -104,7 +107,14 @@ def _shared_out(samples: int, datasets: int) -> list[int]:
 
 def _is_code(section: dict[str, Any]) -> bool:
     """Whether a prompt and its continuation are a whole Python function."""
-    return bool(section["is_python"]) and section["format"] == "prompt-completion"
+    return bool(section["is_python"]) and section["format"] != "text"
+
+
+def _documents(rows: Path, format: str) -> Iterator[Document]:
+    """The documents of a split; of pairs, their chosen halves."""
+    for documents in read_documents(rows):
+        for document in documents:
+            yield halves(document)[0] if format == "preference" else document
 
 
 def _texts(results: list[dict[int, list[int]]], tokenizer: PreTrainedTokenizerFast) -> list[str]:

@@ -1,5 +1,6 @@
 """The interface between a task and everything that trains."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -39,9 +40,13 @@ class LossModule(nn.Module):
 
 
 class Task(Protocol):
-    """What the rows of a store mean. All workers make an equal one from the store's manifest."""
+    """What the rows of a store mean. All workers make an equal one.
 
-    def __init__(self, manifest: dict[str, Any]) -> None: ...
+    Made from the store's manifest and the sections of the run's config that only its task reads, by
+    name.
+    """
+
+    def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None: ...
 
     @property
     def unit(self) -> str:

@@ -58,7 +58,7 @@ def prepare_work(
             say(f"run {run}: resuming from its own checkpoint at step {own}, not from {given}")
         return
     _check_position(key, given, settings, parts)
-    _check_tensors(key, given, start, parts[0].store, adapter)
+    _check_tensors(key, given, start, parts[0].store, adapter, identity.settings)
     _bring_in(key, given, work, identity, settings)
 
 
@@ -95,7 +95,12 @@ def _check_position(key: str, given: Path, settings: Train, parts: Sequence[Part
 
 
 def _check_tensors(
-    key: str, given: Path, start: Path, store: Path, adapter: Adapter | None
+    key: str,
+    given: Path,
+    start: Path,
+    store: Path,
+    adapter: Adapter | None,
+    sections: dict[str, Any],
 ) -> None:
     """Refuse a checkpoint whose tensors aren't those that the run trains."""
     # PyTorch and transformers take seconds to import.
@@ -106,7 +111,7 @@ def _check_tensors(
     from moray.train.checkpoints.metadata import MetadataReader
     from moray.train.engine.strategies.state import trained_parameters
 
-    model = task_of(store).empty(start, torch.float32)
+    model = task_of(store, sections).empty(start, torch.float32)
     if adapter is not None:
         from moray.model.adapter import add_adapter
 

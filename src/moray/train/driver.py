@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def run_training(
     output: Path,
     settings: Train,
     adapter: Adapter | None,
+    task_settings: Mapping[str, Any],
     data_settings: Data,
     ray_settings: Ray,
     code: str,
@@ -67,7 +69,7 @@ def run_training(
     parts = tuple(
         Part(dataset, store.absolute(), shares[dataset]) for dataset, store in stores.items()
     )
-    identity = identity_of(settings, adapter, start, parts, code)
+    identity = identity_of(settings, adapter, start, parts, code, task_settings)
     work = Path(ray_settings.storage_path, run, identity.fingerprint)
     whole, _ = whole_model_and_adapters(start)
     shapes, positions = shapes_in(whole), positions_in(whole / "config.json")
@@ -89,6 +91,7 @@ def run_training(
         threads=threads,
         # Can't clash with a run, whose name can't begin with a dot.
         cache=Path(ray_settings.storage_path, ".compiled").absolute(),
+        task_settings=task_settings,
     )
     began = time.perf_counter()
     facts = _launched(job, ray_settings, run)

@@ -1,7 +1,7 @@
 """What the weights of a run depend on, and how one run differs from another."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ class Identity:
     """What the weights of a run depend on.
 
     Attributes:
-        settings: the keys of the sections `adapter` and `train` that change the result.
+        settings: the keys that change the result, of `adapter`, `train` and the task's sections.
         data: SHA-256 of the manifest of its rows' store; of several stores, a digest with shares.
         start: SHA-256 of the manifest of the model that the run starts from.
         code: digest of the code.
@@ -41,12 +41,18 @@ class Identity:
 
 
 def identity_of(
-    settings: Train, adapter: Adapter | None, start: Path, parts: Sequence[Part], code: str
+    settings: Train,
+    adapter: Adapter | None,
+    start: Path,
+    parts: Sequence[Part],
+    code: str,
+    task_settings: Mapping[str, Any],
 ) -> Identity:
     """The identity of a run with these settings, on these folders."""
     versions = software()
+    sections = {"adapter": adapter and result_keys(adapter), "train": result_keys(settings)}
     return Identity(
-        settings={"adapter": adapter and result_keys(adapter), "train": result_keys(settings)},
+        settings={**sections, **task_settings},
         data=_data(parts),
         start=sha256_file(start / MANIFEST),
         code=code,

@@ -1,7 +1,9 @@
 """What a worker needs to train a run, under any launcher."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from moray.config.schema import Adapter, Train
 
@@ -36,6 +38,7 @@ class Job:
         adapter: the `adapter` section; None to train the whole model.
         threads: CPU threads of a worker.
         cache: folder for compiled code, absolute, shared by runs.
+        task_settings: the sections of the config that only the run's task reads, by name.
     """
 
     start: Path
@@ -45,6 +48,7 @@ class Job:
     adapter: Adapter | None
     threads: int
     cache: Path
+    task_settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def store(self) -> Path:

@@ -67,7 +67,7 @@ def _train(
     precision = agreed(_precision(job), worker.device)
     settings = job.settings.model_copy(update={"precision": precision})
     job = replace(job, settings=settings)
-    task, validation = task_of(job.store), held_out(job)
+    task, validation = task_of(job.store, job.task_settings), held_out(job)
     mixture = mixture_of(job.parts, settings)
     num_steps = settings.max_steps or mixture.num_steps(settings.num_epochs)
 

@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from moray.corpus.document import Document
-from moray.corpus.sources.python_stdlib import functions, modules
+from moray.corpus.sources.python_stdlib import functions, modules, pairs
 
 Library = Callable[[dict[str, str]], None]
 
@@ -160,3 +160,24 @@ def test_a_copy_in_another_module_is_given_once(library: Library) -> None:
     source = "def f():\n    '''One.'''\n    return 1\n"
     library({"a.py": source, "b.py": f"import os\n{source}"})
     assert [row["group"] for row in functions()] == ["a.py"]
+
+
+def test_of_a_pair_the_rejected_body_is_another_of_the_same_module(found: list[Document]) -> None:
+    bodies: dict[str, set[str]] = {}
+    for function in found:
+        bodies.setdefault(function["group"], set()).add(function["completion"])
+    own = {(function["prompt"], function["completion"]) for function in found}
+    made = list(pairs())
+    assert len(made) > 0.95 * len(found)
+    for pair in made:
+        assert (pair["prompt"], pair["chosen"]) in own
+        assert pair["rejected"] in bodies[pair["group"]] - {pair["chosen"]}
+    assert made == list(pairs())
+    # Bodies are rejected about as often as they are chosen.
+    assert len({pair["rejected"] for pair in made}) > len(made) / 2
+
+
+def test_a_function_without_another_body_in_its_module_has_no_pair(library: Library) -> None:
+    function = "def {}():\n    '''One.'''\n    return 1\n"
+    library({"a.py": function.format("f"), "b.py": function.format("g") + function.format("h")})
+    assert list(pairs()) == []

@@ -120,15 +120,20 @@ def test_synthetic_text(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("format", "keys"),
-    [("text", {"text", "group"}), ("prompt-completion", {"prompt", "completion", "group"})],
+    [
+        ("text", {"text", "group"}),
+        ("prompt-completion", {"prompt", "completion", "group"}),
+        ("preference", {"prompt", "chosen", "rejected", "tools", "group"}),
+    ],
 )
 def test_the_standard_library(
     folder: Path, library: Callable[[dict[str, str]], None], format: str, keys: set[str]
 ) -> None:
-    library({"a.py": "def f():\n    '''One.'''\n    return 1\n"})
+    source = "".join(f"def f{n}():\n    '''One.'''\n    return {n}\n" for n in range(2))
+    library({"a.py": source})
     given, origin = read({"source": "python-stdlib", "format": format}, folder)
-    (document,) = given["train"]
-    assert document.keys() == keys
+    assert len(given["train"]) == (1 if format == "text" else 2)
+    assert all(document.keys() == keys for document in given["train"])
     assert origin == {
         "source": "python-stdlib",
         "revision": f"python {platform.python_version()}",

@@ -1,5 +1,6 @@
 """Windows of a split, from the documents of its row groups."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def test_all_windows_of_a_split_come_in_order(
     file: Path, tokenizer: PreTrainedTokenizerFast, count_bytes: bool, packing: bool
 ) -> None:
     encoder = Encoder(tokenizer, 32, drop_long=True)
-    windows = list(encode_windows(file, encoder, packing, count_bytes))
+    encode = partial(encode_window, encoder=encoder, packing=packing, count_bytes=count_bytes)
+    windows = list(encode_windows(file, encode))
     assert len(windows) == num_groups(file)
     assert sum(window.dropped for window in windows) > 0
     first_document = 0
@@ -89,8 +91,10 @@ def test_a_row_that_cannot_be_encoded_is_named_with_its_file(
     assert len(first) < 3 < num_groups(file)
     template = "{{ messages[2].missing.deeper if tools }}" + CHATML
     cfg = {"format": "messages", **result_keys(Data(chat_template=template))}
+    encoder = make_encoder(chat_folder, cfg)
+    encode = partial(encode_window, encoder=encoder, packing=True, count_bytes=True)
     with pytest.raises(UserError) as caught:
-        list(encode_windows(file, make_encoder(chat_folder, cfg), packing=True, count_bytes=True))
+        list(encode_windows(file, encode))
     assert str(caught.value).startswith(f"{file}, row 3: the chat template fails (Undefined")
 
 
@@ -98,8 +102,10 @@ def test_a_bad_template_is_reported_by_its_key(tmp_path: Path, chat_folder: Path
     file = write(tmp_path / "dataset", TALKS, "messages") / "test.parquet"
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     cfg = {"format": "messages", **result_keys(Data(chat_template=template))}
+    encoder = make_encoder(chat_folder, cfg)
+    encode = partial(encode_window, encoder=encoder, packing=True, count_bytes=True)
     with pytest.raises(UserError, match=r"^data\.chat_template: with this template"):
-        list(encode_windows(file, make_encoder(chat_folder, cfg), packing=True, count_bytes=True))
+        list(encode_windows(file, encode))
 
 
 READS: dict[str, dict[str, Any]] = {

@@ -110,7 +110,7 @@ def test_what_is_trained_is_fp32_and_the_formula_says_what_is_held(
 ) -> None:
     job = make_job(adapter=Adapter(rank=2, **HELD[held]), precision="auto")
     strategy = make_strategy(job.settings, alone)
-    note = build(job, alone, strategy, task_of(job.store), num_rows=1).note
+    note = build(job, alone, strategy, task_of(job.store, {}), num_rows=1).note
     model = strategy.module
     assert isinstance(model, TokenLoss)
     trained = {p.dtype for p in model.parameters() if p.requires_grad}

@@ -67,7 +67,7 @@ def test_a_frozen_base_takes_what_its_types_take(adapter: Adapter | None, expect
 def test_a_single_worker_holds_what_the_formula_says(make_job: Any, alone: Worker) -> None:
     job = make_job()
     strategy = make_strategy(job.settings, alone)
-    build(job, alone, strategy, task_of(job.store), num_rows=1)
+    build(job, alone, strategy, task_of(job.store, {}), num_rows=1)
     weights = list(strategy.module.parameters())
     state = strategy.state()
     moments = sum(value.nbytes for name, value in state.items() if "/exp_avg" in name)

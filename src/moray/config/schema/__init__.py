@@ -12,6 +12,7 @@ from moray.config.schema.datasets import (
 )
 from moray.config.schema.experiment import Experiment, Run, RunRef, Sections
 from moray.config.schema.models import HubModel, PathModel, ScratchModel, TrainedTokenizer
+from moray.config.schema.preference import Preference
 from moray.config.schema.sections import Data, Evaluate, Export, Generate, Ray
 from moray.config.schema.train import FSDP2, DeepSpeed, Train
 
@@ -29,6 +30,7 @@ __all__ = [
     "HubModel",
     "LocalFiles",
     "PathModel",
+    "Preference",
     "PythonStdlib",
     "Ray",
     "Run",

@@ -33,10 +33,11 @@ class PythonStdlib(_Source):
     """The standard library of the running Python: real code that is on every machine."""
 
     source: Literal["python-stdlib"] = Field(description="Selects this source.")
-    format: Literal["text", "prompt-completion"] = Field(
+    format: Literal["text", "prompt-completion", "preference"] = Field(
         "text",
         description="`text`: whole modules. `prompt-completion`: functions; signature and "
-        "docstring are the prompt, the body is the completion.",
+        "docstring are the prompt, the body is the completion. `preference`: the same prompts; "
+        "the body is the chosen answer, that of another function of the module the rejected one.",
     )
     validation_share: Fraction = Field(
         0.05, description="Share of the modules in the validation split."
@@ -71,20 +72,21 @@ Locations = Paths | BySplit
 class _Table(_Source):
     """Base class of the sources whose rows have named columns."""
 
-    format: Literal["text", "prompt-completion", "instruction", "messages"] = Field(
+    format: Literal["text", "prompt-completion", "instruction", "messages", "preference"] = Field(
         "text",
         description="Format of a row. `text`: a document. `prompt-completion`: only the "
         "completion is trained on. `instruction`: an instruction, an optional input, and the "
         "output (Alpaca). `messages`: a conversation in OpenAI's format (`role`, `content`, "
         "`tool_calls`) or ShareGPT's (`from`, `value`). The last two are rendered with a chat "
-        "template, and only what the assistant says is trained on.",
+        "template, and only what the assistant says is trained on. `preference`: a prompt with a "
+        "chosen and a rejected answer, as text or as messages; see [preference](preference.md).",
     )
     columns: dict[str, str] = Field(
         {},
         description="Column names that differ from the format's own: `text`; `prompt`, "
         "`completion`; `instruction`, `input`, `output`, `system`; `messages` (or "
-        "`conversations`), `tools`, `system`. For example `{prompt: question, completion: "
-        "answer}`.",
+        "`conversations`), `tools`, `system`; `prompt`, `chosen`, `rejected`, `tools`, `system`. "
+        "For example `{prompt: question, completion: answer}`.",
     )
     system: str | None = Field(None, description="System prompt for conversations that have none.")
     split_by: Literal["hash", "tail"] = Field(
@@ -113,8 +115,8 @@ class _Table(_Source):
             )
         if self.system is not None and self.format not in CHAT_FORMATS:
             raise ValueError(
-                "system: a system prompt needs format: instruction or messages, got format: "
-                f"{self.format}; remove it or change the format"
+                "system: a system prompt needs format: instruction, messages or preference, got "
+                f"format: {self.format}; remove it or change the format"
             )
         return self
 

@@ -8,6 +8,7 @@ from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Name, Section
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.models import BaseModelSource
+from moray.config.schema.preference import Preference
 from moray.config.schema.sections import Data, Evaluate, Export, Generate, Ray
 from moray.config.schema.train import Train
 
@@ -25,6 +26,9 @@ class Sections(Section):
     train: Train = Field(Train(), description="How the model is trained.")
     adapter: Adapter | None = Field(
         None, description="Low-rank adapters, trained instead of the whole model; `null` for none."
+    )
+    preference: Preference = Field(
+        Preference(), description="The loss of runs on pairs of answers."
     )
     ray: Ray = Field(Ray(), description="Where the training runs, and on how many workers.")
     export: Export = Field(Export(), description="How the trained model is exported.")

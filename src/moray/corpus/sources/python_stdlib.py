@@ -1,11 +1,13 @@
 """The standard library of the running Python as a corpus of modules or functions."""
 
 import ast
+import hashlib
 import platform
 import sysconfig
 import textwrap
 from collections.abc import Iterator
 from io import StringIO
+from itertools import groupby
 from pathlib import Path
 
 from moray.corpus.document import Document
@@ -43,6 +45,29 @@ def functions() -> Iterator[Document]:
             if content not in seen:
                 seen.add(content)
                 yield Document(group=module["group"], **document)
+
+
+def pairs() -> Iterator[Document]:
+    """Yield each documented function with another function's body as the rejected answer.
+
+    That body is from the same module, so that both are in the same split. Which one it is depends
+    on a hash of the function. Functions without another body in their module are left out.
+    """
+    for _, group in groupby(functions(), key=lambda document: document["group"]):
+        module = list(group)
+        for function in module:
+            body = function["completion"]
+            others = sorted({other["completion"] for other in module} - {body})
+            if others:
+                name = f"{function['prompt']}\0{body}".encode()
+                number = int.from_bytes(hashlib.sha256(name).digest()[:8])
+                yield Document(
+                    prompt=function["prompt"],
+                    chosen=body,
+                    rejected=others[number % len(others)],
+                    tools=None,
+                    group=function["group"],
+                )
 
 
 def _functions_of(source: str) -> Iterator[Document]:

@@ -61,8 +61,13 @@ def _source(section: Dataset, files: Mapping[str, list[str]], temporary: Path) -
 
 
 def _python_stdlib(section: PythonStdlib) -> Source:
-    make = python_stdlib.modules if section.format == "text" else python_stdlib.functions
-    return {"train": list(make()).__iter__}, {"revision": python_stdlib.revision()}
+    makers = {
+        "text": python_stdlib.modules,
+        "prompt-completion": python_stdlib.functions,
+        "preference": python_stdlib.pairs,
+    }
+    made = list(makers[section.format]())
+    return {"train": made.__iter__}, {"revision": python_stdlib.revision()}
 
 
 def _synthetic(section: Synthetic) -> Source:

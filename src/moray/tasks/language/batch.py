@@ -1,6 +1,6 @@
 """Rows as tensors for a model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
@@ -36,18 +36,8 @@ class Batch:
 
     def to(self, device: torch.device) -> Self:
         """A copy of the batch on a device."""
-        return type(self)(
-            *(
-                tensor.to(device, non_blocking=True)
-                for tensor in (
-                    self.input_ids,
-                    self.position_ids,
-                    self.target_indices,
-                    self.targets,
-                    self.cu_seqlens,
-                )
-            )
-        )
+        tensors = (getattr(self, field.name) for field in fields(self))
+        return type(self)(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 
 
 def make_batch(rows: Rows) -> Batch:

@@ -37,6 +37,15 @@ class Rendered:
     spans: list[tuple[int, int]]
 
 
+def no_chat_template() -> UserError:
+    """The fault of a conversation that nothing can render."""
+    return UserError(
+        "data.chat_template",
+        "is not set, and the tokenizer has no chat template",
+        "set it, or start from a model that has one",
+    )
+
+
 class ChatTemplate:
     """A tokenizer's chat template, or one that replaces it."""
 
@@ -58,11 +67,7 @@ class ChatTemplate:
             self._plain = tokenizer.get_chat_template(template)
             self._with_tools = tokenizer.get_chat_template(template, tools=[{}])
         except ValueError as error:
-            raise UserError(
-                "data.chat_template",
-                "is not set, and the tokenizer has no chat template",
-                "set it, or start from a model that has one",
-            ) from error
+            raise no_chat_template() from error
         self._special_tokens = tokenizer.special_tokens_map
         self._stops = stop_tokens
         self._specials = [

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from moray.corpus.document import Document, RowError, content, plain_text
 from moray.errors import UserError
-from moray.tasks.language.chat import ChatTemplate
+from moray.tasks.language.chat import ChatTemplate, no_chat_template
 from moray.tasks.language.tokenizer import opening
 
 # A tokenizer's output takes about 50 times the memory of the text, 100 times with offsets.
@@ -37,8 +37,15 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class _Encoded:
-    """A document's tokens, whether each is trained, and the bytes each covers (or None)."""
+class Encoded:
+    """A whole document.
+
+    Attributes:
+        tokens: token ids, shape (length,).
+        mask: whether each token is trained, shape (length,).
+        bytes: UTF-8 bytes of text that each token covers, shape (length,); None if they weren't
+            counted.
+    """
 
     tokens: NDArray[np.integer[Any]]
     mask: NDArray[np.bool_]
@@ -103,7 +110,7 @@ class Encoder:
         pieces: list[Piece] = []
         dropped = 0
         for number, document in enumerate(
-            self._encoded(documents, first_document, count_bytes), first_document
+            self.encoded(documents, first_document, count_bytes), first_document
         ):
             if self._drop_long and len(document.tokens) > self.block_size:
                 dropped += 1
@@ -111,9 +118,10 @@ class Encoder:
                 pieces += self._cut(document, number)
         return pieces, dropped
 
-    def _encoded(
+    def encoded(
         self, documents: list[Document], first_document: int, count_bytes: bool
-    ) -> Iterator[_Encoded]:
+    ) -> Iterator[Encoded]:
+        """Tokenise documents without cutting them; see `encode`."""
         for batch in _batches(documents):
             if "messages" in batch[0]:
                 yield from self._conversations(batch, first_document, count_bytes)
@@ -131,12 +139,16 @@ class Encoder:
         return ids
 
     def template(self) -> ChatTemplate:
-        """The chat template that renders conversations."""
+        """The chat template that renders conversations.
+
+        Raises:
+            UserError: if there is none.
+        """
         if self._chat is None:
-            raise ValueError("conversations need a chat template")
+            raise no_chat_template()
         return self._chat
 
-    def _texts(self, documents: list[Document], count_bytes: bool) -> Iterator[_Encoded]:
+    def _texts(self, documents: list[Document], count_bytes: bool) -> Iterator[Encoded]:
         prompts = [document.get("prompt", "") for document in documents]
         texts = [document.get("text", document.get("completion", "")) for document in documents]
         # Without offsets, tokenizers are a third faster.
@@ -156,11 +168,11 @@ class Encoder:
                 # Text that the tokenizer leaves out at the end counts for the last token.
                 ends[-1:] = [len(text)] if ends else []
                 sizes[len(before) : -1] = _bytes_behind(text, ends)
-            yield _Encoded(tokens, mask, sizes)
+            yield Encoded(tokens, mask, sizes)
 
     def _conversations(
         self, documents: list[Document], first_document: int, count_bytes: bool
-    ) -> Iterator[_Encoded]:
+    ) -> Iterator[Encoded]:
         chat, rendered = self.template(), []
         for number, document in enumerate(documents, first_document + 1):
             try:
@@ -182,9 +194,9 @@ class Encoder:
             if count_bytes:
                 sizes = _bytes_behind(conversation.text, ends)
                 sizes[np.isin(tokens, self.stops)] = 0
-            yield _Encoded(tokens, mask, sizes)
+            yield Encoded(tokens, mask, sizes)
 
-    def _cut(self, document: _Encoded, number: int) -> Iterator[Piece]:
+    def _cut(self, document: Encoded, number: int) -> Iterator[Piece]:
         for start in range(0, max(len(document.tokens) - 1, 1), self.block_size - 1):
             part = slice(start, start + self.block_size)
             mask = document.mask[part].copy()

@@ -1,5 +1,7 @@
 """Documents as the model sees them, with the trained tokens marked."""
 
+from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -14,30 +16,46 @@ _OPEN, _CLOSE = "⟦", "⟧"
 _SHOWN_TOKENS = 1024
 
 
-def preview(window: Packed, tokenizer: PreTrainedTokenizerFast, num_documents: int) -> str:
+def preview(
+    window: Packed,
+    tokenizer: PreTrainedTokenizerFast,
+    num_documents: int,
+    names: Sequence[str] = ("document",),
+) -> str:
     """Decode the beginnings of a window's first documents.
 
     Trained tokens are enclosed in ⟦ and ⟧. For a long document, the number of tokens that aren't
     shown is given.
+
+    Args:
+        window: the packed documents.
+        tokenizer: the tokenizer.
+        num_documents: maximum number of documents.
+        names: what the pieces of a document are called, in turn.
     """
     documents = window.segments[:, Segment.DOCUMENT]
     lines: list[str] = []
     for document in np.unique(documents)[:num_documents]:
-        lines += _shown(window.rows, window.segments[documents == document], tokenizer)
+        lines += _shown(window.rows, window.segments[documents == document], tokenizer, names)
     return "\n".join(lines) + "\n"
 
 
-def _shown(rows: Rows, pieces: NDArray[np.int64], tokenizer: PreTrainedTokenizerFast) -> list[str]:
+def _shown(
+    rows: Rows,
+    pieces: NDArray[np.int64],
+    tokenizer: PreTrainedTokenizerFast,
+    names: Sequence[str],
+) -> list[str]:
     """The lines of a document."""
     block_size = rows["tokens"].shape[1]
     lines, room = [], _SHOWN_TOKENS
     left: list[NDArray[Any]] = []
-    for start, length, document, _ in pieces.tolist():
+    for (start, length, document, _), name in zip(pieces.tolist(), cycle(names), strict=False):
         row, column = divmod(start, block_size)
         shown = min(length, room)
         room -= shown
         if shown:
-            lines.append(f"--- document {document}: {length:,} tokens in row {row}")
+            lines.append(f"--- {name} {document}: {length:,} tokens in row {row}")
             part = slice(column, column + shown)
             lines.append(_marked(rows[row : row + 1], part, tokenizer))
         if shown < length:

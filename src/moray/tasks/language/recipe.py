@@ -20,7 +20,9 @@ def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
     tokenizer = load_tokenizer(folder)
     stops = stop_token_ids(tokenizer, folder)
     chat = None
-    if cfg["format"] in CHAT_FORMATS:
+    # Pairs can be text, which needs no template.
+    optional = cfg["format"] == "preference" and not tokenizer.chat_template
+    if cfg["format"] in CHAT_FORMATS and (cfg["chat_template"] or not optional):
         words = tokenizer.convert_ids_to_tokens(stops)
         chat = ChatTemplate(tokenizer, cfg["chat_template"], words)
     return Encoder(

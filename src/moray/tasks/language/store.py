@@ -38,7 +38,12 @@ class StoredSplit(StoredRows):
 
 
 class SplitWriter:
-    """Appends windows to a split and counts their contents."""
+    """Appends windows to a split and counts their contents.
+
+    Attributes:
+        folder: the store's folder.
+        block_size: tokens in a row.
+    """
 
     def __init__(self, folder: Path, split: str, block_size: int, keep_rows: bool = True) -> None:
         """Open a split's files.
@@ -49,6 +54,7 @@ class SplitWriter:
             block_size: tokens in a row.
             keep_rows: whether to write rows; if False, they are only counted.
         """
+        self.folder = folder
         self.block_size = block_size
         with ExitStack() as files:
             self._rows = files.enter_context(RowsWriter(folder, split, keep_rows))

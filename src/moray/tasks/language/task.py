@@ -1,5 +1,6 @@
 """Language modelling as a task; see `Task` for what its methods do."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ class LanguageTask:
 
     unit = "tokens"
 
-    def __init__(self, manifest: dict[str, Any]) -> None:
+    def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None:
         self.record = record_of(manifest)
         self.row_length: int = manifest["block_size"]
-        self.units_per_row = self.row_length
+        self.units_per_row: int = manifest["block_size"]
         self._packing: bool = manifest["recipe"]["packing"]
 
     def load(self, start: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
@@ -49,7 +50,7 @@ class LanguageTask:
 
     def flops_per_row(self, model: PreTrainedModel) -> float:
         """See `Task.flops_per_row`."""
-        return self.row_length * flops_per_token(model, self.row_length)
+        return self.units_per_row * flops_per_token(model, self.row_length)
 
     def batch(self, rows: Rows) -> Batch:
         """See `Task.batch`."""

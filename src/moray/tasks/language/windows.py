@@ -3,7 +3,7 @@
 import json
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +23,9 @@ from moray.tasks.language.store import ROWS_FROM, TOKENIZER
 # others. Each of these threads takes one document, so with long documents a single window wouldn't
 # keep all of them busy.
 _AT_ONCE = min(8, max(2, os.cpu_count() or 1))
+
+EncodeWindow = Callable[[list[Document], int], Packed]
+"""From the documents of a row group and the number of the first one in its split to rows."""
 
 
 def encode_window(
@@ -49,10 +52,12 @@ def encode_window(
     return Packed(packed.rows, packed.segments, dropped)
 
 
-def encode_windows(
-    file: Path, encoder: Encoder, packing: bool, count_bytes: bool
-) -> Iterator[Packed]:
-    """Yield all windows of a split in order, a few in memory at a time; see `encode_window`.
+def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[Packed]:
+    """Yield all windows of a split in order, a few in memory at a time.
+
+    Args:
+        file: the split.
+        encode: tokenises and packs a window; called in threads.
 
     Raises:
         UserError: naming the file and the row that can't be encoded.
@@ -62,8 +67,7 @@ def encode_windows(
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         try:
             for documents in read_documents(file):
-                arguments = (documents, first_document, encoder, packing, count_bytes)
-                waiting.append(threads.submit(encode_window, *arguments))
+                waiting.append(threads.submit(encode, documents, first_document))
                 first_document += len(documents)
                 if len(waiting) == _AT_ONCE:
                     yield waiting.popleft().result()

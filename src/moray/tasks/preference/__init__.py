@@ -1,0 +1,1 @@
+"""Learning from preferences: pairs of answers to packed tokens, and the loss of their margins."""

@@ -1,0 +1,78 @@
+"""The loss of pairs of answers."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from moray.config.schema import Preference
+from moray.model.log_probabilities import linear_log_probabilities
+from moray.tasks.language.loss import TokenLoss
+from moray.tasks.preference.batch import PairBatch
+
+
+class PreferenceLoss(TokenLoss):
+    """Loss of the pairs of a batch, in which only the answers' tokens count.
+
+    Logits are computed only for the answers' tokens, and never all at once; the exception are
+    architectures whose logits aren't those of a linear layer without bias, see `TokenLoss`.
+    """
+
+    def __init__(self, model: PreTrainedModel, plain_head: bool, settings: Preference) -> None:
+        """Wrap a model.
+
+        Args:
+            model: causal language model.
+            plain_head: the result of `has_plain_head` for the model.
+            settings: the `preference` section.
+        """
+        super().__init__(model, plain_head)
+        self._settings = settings
+
+    def compile_loss(self) -> None:
+        """Nothing: the loss itself takes little time."""
+
+    def forward(self, batch: PairBatch) -> Tensor:  # type: ignore[override]
+        """Sum of the losses of the pairs, fp32, shape ()."""
+        count = batch.reference.numel()
+        tokens = self._log_probabilities(batch)
+        answers = torch.zeros(count, device=tokens.device).index_add(0, batch.pieces, tokens)
+        lengths = torch.bincount(batch.pieces, minlength=count)
+        ratios = answers.view(-1, 2) - batch.reference
+        return preference_losses(ratios, lengths.view(-1, 2), self._settings).sum()
+
+    def _log_probabilities(self, batch: PairBatch) -> Tensor:
+        """Log-probability of each trained token, nats, fp32, shape (trained tokens,)."""
+        head: nn.Module = self.model.get_output_embeddings()
+        if self._plain_head and type(head) is nn.Linear and getattr(head, "bias", None) is None:
+            hidden, counted = self._hidden(batch), len(batch.targets)
+            targets = F.pad(batch.targets, (0, len(hidden) - counted))
+            return linear_log_probabilities(hidden, head.weight, targets)[:counted]
+        logits = self.logits(batch).float()
+        return -F.cross_entropy(logits, batch.targets, reduction="none")
+
+
+def preference_losses(ratios: Tensor, lengths: Tensor, settings: Preference) -> Tensor:
+    """Loss of each pair.
+
+    Sources: Rafailov et al., "Direct Preference Optimization", 2023 (`dpo`); Mitchell, "A note on
+    DPO with noisy preferences and relationship to IPO", 2023 (`label_smoothing`); Azar et al., "A
+    general theoretical paradigm to understand learning from human preferences", 2023, equation 17
+    (`ipo`), with log-probabilities averaged over an answer's tokens as in TRL.
+
+    Args:
+        ratios: log-probability of each answer under the model minus that under the reference,
+            nats, shape (pairs, 2): chosen, rejected.
+        lengths: number of tokens of each answer, shape (pairs, 2).
+        settings: the `preference` section.
+
+    Returns:
+        Shape (pairs,).
+    """
+    beta, smoothing = settings.beta, settings.label_smoothing
+    if settings.loss == "ipo":
+        chosen, rejected = (ratios / lengths).unbind(1)
+        return (chosen - rejected - 1 / (2 * beta)) ** 2
+    chosen, rejected = ratios.unbind(1)
+    margins = beta * (chosen - rejected)
+    return -F.logsigmoid(margins) * (1 - smoothing) - F.logsigmoid(-margins) * smoothing

@@ -1,0 +1,45 @@
+"""Learning from preferences as a task; see `Task` for what its methods do."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from moray.config.schema import Preference
+from moray.rows.store import Rows
+from moray.rows.windows import WindowReader, stored_windows
+from moray.tasks.language.task import LanguageTask
+from moray.tasks.preference.batch import PairBatch, make_pair_batch
+from moray.tasks.preference.loss import PreferenceLoss
+from moray.tasks.preference.rows import num_pairs
+from moray.workers.collectives import from_first_worker
+
+
+class PreferenceTask(LanguageTask):
+    """Rows are packed pairs of answers; the loss is that of the pairs."""
+
+    def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None:
+        super().__init__(manifest, settings)
+        # Without packing, each half of a row is a sequence of its own.
+        self.row_length = manifest["block_size"] // (1 if self._packing else 2)
+        self.units_per_row = manifest["block_size"]
+        self._windows: list[int] = manifest["splits"]["train"]["windows"]
+        self._settings = Preference(**settings["preference"])
+
+    def loss_module(self, model: PreTrainedModel) -> PreferenceLoss:
+        """See `Task.loss_module`."""
+        plain_head = from_first_worker(lambda: self._checked(model))
+        return PreferenceLoss(model, plain_head, self._settings)
+
+    def batch(self, rows: Rows) -> PairBatch:
+        """See `Task.batch`."""
+        return make_pair_batch(rows, self._packing)
+
+    def weight(self, rows: Rows) -> int:
+        """The number of pairs."""
+        return int(num_pairs(rows).sum())
+
+    def window_reader(self, store: Path, rows_url: str) -> WindowReader:
+        """See `Task.window_reader`."""
+        return stored_windows(rows_url, self.record, self._windows)

@@ -1,0 +1,28 @@
+"""The stores of a preference run, made by its stages."""
+
+from pathlib import Path
+from typing import Any
+
+from moray.config.schema import Data, result_keys
+from moray.stages.reference import reference
+from moray.stages.tokenize_pairs import tokenize_pairs
+
+EXECUTION: dict[str, Any] = {
+    "evaluate": {"num_workers": 1, "batch_size": 4},
+    "launcher": "torchrun",
+    "ray": {},
+    "stall_timeout": 600.0,
+}
+
+
+def write_stores(folder: Path, model: Path, data: Data) -> None:
+    """Make the stores `pairs` and `reference` of the `dataset` in a folder."""
+    cfg = {"format": "preference", **result_keys(data)}
+    tokenize_pairs(folder / "dataset", model, folder / "pairs", cfg)
+    make_reference(folder, model, folder / "reference")
+
+
+def make_reference(folder: Path, model: Path, output: Path, **execution: Any) -> None:
+    """Make a reference of the store `pairs` in a folder."""
+    cfg = {"precision": "fp32"}
+    reference("name", model, folder / "pairs", output, cfg, EXECUTION | execution)

@@ -1,0 +1,33 @@
+rule evaluate_pairs:
+    """Margins of held-out pairs, before and after training."""
+    input:
+        base=start_manifest,
+        base_dependencies=start_dependencies,
+        tuned="results/runs/{run}/model/manifest.json",
+        tokens=tokens_manifest,
+    output:
+        "results/runs/{run}/eval.json",
+    log:
+        "logs/evaluate/{run}.log",
+    benchmark:
+        "results/benchmarks/evaluate/{run}.tsv"
+    wildcard_constraints:
+        run=runs_of("preference"),
+    conda:
+        "../../envs/environment.yaml"
+    threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "evaluate")
+    resources:
+        gpu=lambda wildcards: plan.evaluation_gpus(
+            EXPERIMENT, wildcards.run, "evaluate"
+        ),
+    params:
+        code=code("evaluate_pairs"),
+        cfg=lambda wildcards: plan.evaluate_config(EXPERIMENT, wildcards.run),
+        # Not compared with the last execution, because it takes `input`.
+        execution=lambda wildcards, input: plan.evaluation_execution(
+            EXPERIMENT, wildcards.run, "evaluate"
+        ),
+    message:
+        "evaluate {wildcards.run}"
+    script:
+        "../scripts/evaluate_pairs.py"

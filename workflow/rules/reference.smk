@@ -1,0 +1,38 @@
+rule reference:
+    """Log-probabilities of answers under the start of preference runs, shared by them."""
+    input:
+        start=lambda wildcards: start_manifest(reference_run(wildcards)),
+        start_dependencies=lambda wildcards: start_dependencies(
+            reference_run(wildcards)
+        ),
+        tokens=lambda wildcards: tokens_manifest(reference_run(wildcards)),
+    output:
+        "results/reference/{reference}/manifest.json",
+    log:
+        "logs/reference/{reference}.log",
+    benchmark:
+        "results/benchmarks/reference/{reference}.tsv"
+    conda:
+        "../../envs/environment.yaml"
+    threads:
+        lambda wildcards: plan.evaluation_threads(
+            EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
+        )
+    resources:
+        gpu=lambda wildcards: plan.evaluation_gpus(
+            EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
+        ),
+    params:
+        code=code("reference"),
+        cfg=lambda wildcards: plan.reference_config(
+            EXPERIMENT, REFERENCES[wildcards.reference]
+        ),
+        # Not compared with the last execution, because they take `input`.
+        run=lambda wildcards, input: REFERENCES[wildcards.reference],
+        execution=lambda wildcards, input: plan.evaluation_execution(
+            EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
+        ),
+    message:
+        "reference {wildcards.reference}"
+    script:
+        "../scripts/reference.py"
