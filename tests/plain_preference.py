@@ -48,7 +48,7 @@ def preference_losses_one_by_one(job: Job) -> list[float]:
     return means
 
 
-def loss_of(ratios: list[torch.Tensor], lengths: list[int], keys: dict[str, Any]) -> torch.Tensor:
+def loss_of(ratios: list[Any], lengths: list[int], keys: dict[str, Any]) -> Any:
     """The loss of a pair from the log-ratios of chosen and rejected."""
     beta, noise = keys["beta"], keys["label_smoothing"]
     if keys["loss"] == "ipo":
@@ -57,7 +57,7 @@ def loss_of(ratios: list[torch.Tensor], lengths: list[int], keys: dict[str, Any]
     return (1 - noise) * F.softplus(-margin) + noise * F.softplus(margin)
 
 
-def log_probability(model: Any, answer: Answer) -> torch.Tensor:
+def log_probability(model: Any, answer: Answer) -> Any:
     """Of an answer's trained tokens."""
     tokens, mask = torch.tensor([answer[0]]), torch.tensor(answer[1][1:])
     logs = model(input_ids=tokens).logits[0, :-1].log_softmax(-1)

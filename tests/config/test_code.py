@@ -250,6 +250,10 @@ SCRIPTS = {
         ["rows", "tasks", "model", "train", "evaluate"],
     ),
     "evaluate": (["evaluate/likelihood.py", "tasks/language/loss.py"], ["train", "rows/order.py"]),
+    "evaluate_pairs": (
+        ["evaluate/preferences.py", "tasks/preference/loss.py", "tasks/language/loss.py"],
+        ["train"],
+    ),
     "export": (
         ["train/checkpoints/trained_model.py", "train/engine/strategies/ddp.py"],
         ["evaluate"],
@@ -259,6 +263,14 @@ SCRIPTS = {
         ["evaluate"],
     ),
     "generate": (["evaluate/generation.py", "tasks/language/encode.py"], ["train"]),
+    "reference": (
+        ["evaluate/likelihood.py", "tasks/preference/rows.py", "tasks/language/loss.py"],
+        ["train"],
+    ),
+    "tokenize_pairs": (
+        ["corpus/dataset.py", "tasks/preference/encode.py", "tasks/language/encode.py"],
+        ["model", "train", "evaluate"],
+    ),
     "tokenize": (
         ["tasks/language/packing.py", "corpus/dataset.py"],
         ["model", "train", "evaluate"],

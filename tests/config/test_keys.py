@@ -24,6 +24,7 @@ TESTED = {
     "Sections.train": "config/test_load.py::test_runs_start_from_the_defaults_and_override_them_key_by_key",
     "Sections.adapter": "config/test_plan.py::test_training_depends_on_its_optimisation_and_the_adapter_if_there_is_one",
     "Sections.ray": "config/test_plan.py::test_how_a_run_is_executed_is_passed_to_its_stages",
+    "Sections.preference": "config/test_preference.py::test_the_loss_changes_training_and_evaluation_and_neither_tokens_nor_reference",
     "Sections.export": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
     "Sections.evaluate": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
     "Sections.generate": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
@@ -128,6 +129,9 @@ TESTED = {
     "Adapter.use_dora": "model/test_adapter.py::test_with_dora_magnitudes_are_trained_too",
     "Adapter.base_dtype": "train/engine/test_build.py::test_with_a_base_of_fewer_bits_training_goes_as_with_fp32",
     "Adapter.quantize_base": "train/engine/test_build.py::test_with_a_base_of_fewer_bits_training_goes_as_with_fp32",
+    "Preference.loss": "train/test_preference.py::test_losses_are_those_of_plain_transformers_with_both_models",
+    "Preference.beta": "train/test_preference.py::test_losses_are_those_of_plain_transformers_with_both_models",
+    "Preference.label_smoothing": "train/test_preference.py::test_losses_are_those_of_plain_transformers_with_both_models",
     # Where it runs.
     "Ray.address": "workers/test_cluster.py::test_an_address_where_no_ray_is_costs_one_line_at_once",
     "Ray.num_workers": "train/test_driver.py::test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded",

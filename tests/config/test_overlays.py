@@ -51,7 +51,17 @@ def test_adapters_change_tuned_alone() -> None:
     assert plan.train_config(experiment, "tuned")["adapter"]["rank"] == 16
 
 
-@pytest.mark.parametrize("name", sorted({*OVERLAYS} - ENGINES - {"lora.yaml"}))
+def test_preference_adds_a_run_to_the_chain() -> None:
+    default = load_experiment(read("config.yaml"))
+    experiment = load_experiment(merged(read("config.yaml"), read("preference.yaml")))
+    assert list(experiment.runs) == ["base", "tuned", "preferred"]
+    assert plan.start_folder(experiment, "preferred") == "results/runs/tuned/model"
+    assert plan.task(experiment, "preferred") == "preference"
+    for run in default.runs:
+        assert plan.train_config(experiment, run) == plan.train_config(default, run)
+
+
+@pytest.mark.parametrize("name", sorted({*OVERLAYS} - ENGINES - {"lora.yaml", "preference.yaml"}))
 def test_an_overlay_has_runs_of_its_own(name: str) -> None:
     experiment = load_experiment(merged(read("config.yaml"), read(name)))
     assert experiment.runs

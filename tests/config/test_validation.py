@@ -280,8 +280,8 @@ FAULTS: list[tuple[str, object, str]] = [
     (
         "datasets.x",
         {**TABLE, "system": "Be brief."},
-        "datasets.x.system: a system prompt needs format: instruction or messages, got format: "
-        "text; remove it or change the format",
+        "datasets.x.system: a system prompt needs format: instruction, messages or preference, got "
+        "format: text; remove it or change the format",
     ),
     *(
         (

@@ -134,5 +134,5 @@ def test_what_is_no_pair_costs_one_line(row: dict[str, Any], problem: str) -> No
 
 
 def test_pairs_are_duplicates_only_if_all_parts_are_the_same() -> None:
-    rows = [TEXT, *({**TEXT, name: "other"} for name in TEXT), TALK]
+    rows: list[dict[str, Any]] = [TEXT, *({**TEXT, name: "other"} for name in TEXT), TALK]
     assert len({content(document(row, SHAPE)) for row in rows}) == len(rows)

@@ -43,7 +43,12 @@ class EvaluationWorkers:
 
 @contextmanager
 def on_evaluation_workers(
-    stage: str, run: str, output: Path, cfg: dict[str, Any], execution: dict[str, Any]
+    stage: str,
+    run: str,
+    output: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
+    label: str | None = None,
 ) -> Iterator[EvaluationWorkers]:
     """The workers of a stage; during the body they share a temporary folder next to its output.
 
@@ -54,6 +59,7 @@ def on_evaluation_workers(
         cfg: the keys of the section that the result depends on.
         execution: the section's other keys under the stage's name; the run's `ray` section, its
             `launcher` and its `stall_timeout`.
+        label: label of the progress bar; None for the names of stage and run.
     """
     section = execution[stage]
     ray = for_stage(Ray(**execution["ray"]), section["num_workers"])
@@ -76,5 +82,5 @@ def on_evaluation_workers(
                 cfg["precision"],
                 None if alone else max(1, int(ray.resources_per_worker.get("CPU", 1))),
             ),
-            f"{stage} {run}",
+            label or f"{stage} {run}",
         )

@@ -50,7 +50,9 @@ def reference(
         check_space(output, sum(map(len, splits.values())) * record.itemsize)
         # Absolute, because the current directory of a Ray worker is another one.
         models = {"reference": start.absolute()}
-        with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
+        with on_evaluation_workers(
+            "evaluate", run, output, cfg, execution, label=f"reference {output.name}"
+        ) as workers:
             size = workers.execution.batch_size
             batches = sum(num_batches(models, len(split), size) for split in splits.values())
             job = ScorePairsJob(models, tokens.absolute(), _SPLITS, None, workers.execution)

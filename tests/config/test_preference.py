@@ -1,0 +1,160 @@
+"""What the stages of preference runs depend on, and keys that don't fit them."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_config import experiment_with, faults
+
+from moray.config import plan
+from moray.config.code import code_digest, code_of
+from moray.config.schema import Experiment
+
+ROOT = Path(__file__).parents[2]
+PAIRS: dict[str, Any] = {
+    "datasets.pairs": {"source": "python-stdlib", "format": "preference"},
+    "runs.preferred": {"model": {"run": "tuned"}, "dataset": "pairs"},
+}
+
+
+def experiment(values: dict[str, Any] | None = None) -> Experiment:
+    # A value at a path is changed by those at paths below it.
+    return experiment_with(deepcopy(PAIRS | (values or {})))
+
+
+def test_the_task_follows_from_the_format() -> None:
+    tasks = {run: plan.task(experiment(), run) for run in experiment().runs}
+    assert tasks == {"base": "language", "tuned": "language", "preferred": "preference"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("runs.preferred.preference.loss", "ipo"),
+        ("runs.preferred.preference.beta", 0.5),
+        ("defaults.preference.label_smoothing", 0.1),
+    ],
+)
+def test_the_loss_changes_training_and_evaluation_and_neither_tokens_nor_reference(
+    path: str, value: object
+) -> None:
+    before, after = experiment(), experiment({path: value})
+    key = path.rpartition(".")[2]
+    for config_of in (plan.train_config, plan.evaluate_config):
+        assert config_of(after, "preferred")["preference"][key] == value
+        assert config_of(before, "preferred") != config_of(after, "preferred")
+        assert config_of(before, "tuned") == config_of(after, "tuned")
+        assert "preference" not in config_of(after, "tuned")
+    assert plan.store_config(before, "preferred") == plan.store_config(after, "preferred")
+    assert plan.store_folder(before, "preferred") == plan.store_folder(after, "preferred")
+
+
+def test_rows_to_train_on_are_those_of_the_reference() -> None:
+    found = experiment()
+    name = plan.reference_name(found, "preferred")
+    assert name.startswith("pairs-tuned-")
+    assert plan.store_folder(found, "preferred") == f"results/reference/{name}"
+    tokens = plan.tokens_folder(found, "preferred")
+    assert tokens == f"results/tokens/{plan.store_name(found, 'preferred')}"
+    assert plan.store_folder(found, "tuned") == plan.tokens_folder(found, "tuned")
+
+
+@pytest.mark.parametrize(
+    ("values", "shared"),
+    [
+        ({}, True),
+        ({"runs.again.preference.beta": 0.5, "runs.again.train.seed": 5}, True),
+        ({"runs.again.evaluate.batch_size": 1, "runs.again.evaluate.num_workers": 3}, True),
+        ({"runs.again.model": {"run": "base"}}, False),
+        ({"runs.again.model": "tiny"}, False),
+        ({"runs.again.data.block_size": 32}, False),
+        ({"runs.again.evaluate.precision": "bf16"}, False),
+    ],
+)
+def test_runs_share_a_reference_if_start_tokens_and_precision_are_the_same(
+    values: dict[str, Any], shared: bool
+) -> None:
+    found = experiment({"runs.again": {"model": {"run": "tuned"}, "dataset": "pairs"}} | values)
+    names = {plan.reference_name(found, run) for run in ("preferred", "again")}
+    assert len(names) == (1 if shared else 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        (
+            {"runs.preferred.preference": {"beta": 0}},
+            "runs.preferred.preference.beta: got 0, expected more than 0; ",
+        ),
+        (
+            {"runs.preferred.preference": {"beta": -0.1}},
+            "runs.preferred.preference.beta: got -0.1, expected more than 0; ",
+        ),
+        (
+            {"runs.preferred.preference": {"label_smoothing": 0.5}},
+            "runs.preferred.preference.label_smoothing: got 0.5, expected less than 0.5; ",
+        ),
+        (
+            {"runs.preferred.preference": {"label_smoothing": -0.1}},
+            "runs.preferred.preference.label_smoothing: got -0.1, expected at least 0; ",
+        ),
+        (
+            {"runs.preferred.preference": {"loss": "ipo", "label_smoothing": 0.1}},
+            "runs.preferred.preference.label_smoothing: got 0.1 with loss: ipo, which has no smoo",
+        ),
+        (
+            {"runs.preferred.preference": {"loss": "kto"}},
+            "runs.preferred.preference.loss: got 'kto', expected 'dpo' or 'ipo'; ",
+        ),
+        (
+            {"runs.preferred.preference": {"betta": 0.1}},
+            "runs.preferred.preference.betta: unknown key; did you mean beta?",
+        ),
+        (
+            {"runs.preferred.data": {"tokenize": "on-the-fly", "loader": "stream"}},
+            "runs.preferred.data.tokenize: on-the-fly can't be used with a preference dataset",
+        ),
+        (
+            {"runs.preferred.data": {"block_size": 63}},
+            "runs.preferred.data.block_size: got 63, expected an even number",
+        ),
+        (
+            {"datasets.table": {"source": "files", "path": "x", "format": "preferences"}},
+            "datasets.table.format: got 'preferences', expected 'text', 'prompt-completion', ",
+        ),
+        (
+            {
+                "datasets.table": {
+                    "source": "files",
+                    "path": "x",
+                    "format": "preference",
+                    "columns": {"completion": "x"},
+                }
+            },
+            "datasets.table.columns.completion: format preference doesn't have this column, only ",
+        ),
+    ],
+)
+def test_what_does_not_fit_costs_one_line(values: dict[str, Any], line: str) -> None:
+    (found,) = faults(deepcopy(PAIRS | values))
+    assert found.startswith(line)
+
+
+def test_streaming_rows_that_are_made_ahead_is_fine() -> None:
+    assert experiment({"runs.preferred.data.loader": "stream"}).runs["preferred"].data
+
+
+def test_the_code_of_a_preference_run_includes_that_of_language() -> None:
+    script, source = ROOT / "workflow/scripts/finetune.py", ROOT / "src"
+    tasks = source / "moray/tasks"
+    found = {
+        task: {path.parent.name for path in code_of(script, source, task) if tasks in path.parents}
+        for task in ("language", "preference")
+    }
+    assert found == {
+        "language": {"tasks", "language"},
+        "preference": {"tasks", "language", "preference"},
+    }
+    digests = {code_digest(script, source, task) for task in found}
+    assert len(digests) == 2
