@@ -6,8 +6,9 @@ FORMATS: dict[str, dict[str, bool]] = {
     "prompt-completion": {"prompt": True, "completion": True},
     "instruction": {"instruction": True, "input": False, "output": True, "system": False},
     "messages": {"messages": True, "tools": False, "system": False},
+    "images": {"image": True, "label": True},
 }
 CHAT_FORMATS = ("instruction", "messages")
 
 # The task of each format.
-TASKS = dict.fromkeys(FORMATS, "language")
+TASKS = dict.fromkeys(FORMATS, "language") | {"images": "images"}

@@ -14,15 +14,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from moray.config.formats import CHAT_FORMATS, TASKS
+from moray.config.image_files import digest_of_listing, idx_files
 from moray.config.layout import Layout, for_stage, lay_out_here
 from moray.config.schema import (
     Dataset,
     Experiment,
+    HubModel,
+    Idx,
+    ImageFolder,
     LocalFiles,
     PathModel,
     PythonStdlib,
     RunRef,
     ScratchModel,
+    ScratchVisionModel,
     execution_keys,
     result_keys,
 )
@@ -30,6 +35,8 @@ from moray.config.splits import paths_by_split
 from moray.errors import UserError
 
 SPLITS = ("train", "validation", "test")
+# Where the stores of a task are.
+STORES = {"language": "results/tokens", "images": "results/pixels"}
 
 Stage = Literal["evaluate", "generate"]
 
@@ -43,6 +50,9 @@ def dataset_config(experiment: Experiment, dataset: str) -> dict[str, Any]:
     config = result_keys(section)
     if isinstance(section, PythonStdlib):
         config["python"] = platform.python_version()
+    if isinstance(section, ImageFolder):
+        # Too many to be the input files of a rule.
+        config["listing"] = digest_of_listing(section, dataset)
     return dict(sorted(config.items()))
 
 
@@ -53,6 +63,11 @@ def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
         UserError: if a path or glob matches no file.
     """
     section = experiment.datasets[dataset]
+    if isinstance(section, Idx):
+        return {
+            split: [_files(path, dataset, f"{split}.{key}")[0] for key, path in files.items()]
+            for split, files in idx_files(section).items()
+        }
     if not isinstance(section, LocalFiles):
         return {}
     return {
@@ -61,15 +76,15 @@ def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
     }
 
 
-def _files(path: str, dataset: str) -> list[str]:
+def _files(path: str, dataset: str, key: str = "path") -> list[str]:
     matches = sorted(match for match in glob(path, recursive=True) if Path(match).is_file())
     if not matches:
         raise UserError(
-            f"datasets.{dataset}.path",
+            f"datasets.{dataset}.{key}",
             f"no file matches {path}",
             "check the path; it is relative to the working directory",
         )
-    return [_without_braces(match, f"datasets.{dataset}.path") for match in matches]
+    return [_without_braces(match, f"datasets.{dataset}.{key}") for match in matches]
 
 
 def _without_braces(path: str, key: str) -> str:
@@ -84,19 +99,25 @@ def _without_braces(path: str, key: str) -> str:
 
 def model_config(experiment: Experiment, model: str) -> dict[str, Any]:
     """What a base model depends on."""
-    return result_keys(experiment.models[model])
+    section = experiment.models[model]
+    config = result_keys(section)
+    if isinstance(section, PathModel | HubModel) and section.classes_of is None:
+        return {key: config[key] for key in config if key not in ("classes_of", "seed")}
+    return config
 
 
 def model_files(experiment: Experiment, model: str) -> list[str]:
     """The files that a base model is made from: the user's folder, or the tokenizer's dataset.
+
+    For images, the dataset's description comes first.
 
     Raises:
         UserError: if the user's folder has no `config.json`.
     """
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
-        folder = f"results/datasets/{section.tokenizer.train_on}"
-        return [f"{folder}/dataset.json"]
+        return [_description(section.tokenizer.train_on)]
+    described = [_description(section.classes_of)] if section.classes_of else []
     if isinstance(section, PathModel):
         if not Path(section.path, "config.json").is_file():
             raise UserError(
@@ -108,20 +129,38 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
         found = [*Path(section.path).iterdir()]
         found += Path(section.path).glob("additional_chat_templates/*.jinja")
         names = sorted(str(path) for path in found if path.is_file())
-        return [_without_braces(name, f"models.{model}.path") for name in names]
-    return []
+        return [*described, *(_without_braces(name, f"models.{model}.path") for name in names)]
+    return described
+
+
+def _description(dataset: str) -> str:
+    return f"results/datasets/{dataset}/dataset.json"
+
+
+def task_of_dataset(experiment: Experiment, dataset: str) -> str:
+    """The task of a dataset, which follows from its format."""
+    return TASKS[experiment.datasets[dataset].format]
+
+
+def task_of_model(experiment: Experiment, model: str) -> str:
+    """The task of a base model."""
+    section = experiment.models[model]
+    return "language" if getattr(section, "classes_of", None) is None else "images"
 
 
 def task(experiment: Experiment, run: str) -> str:
     """The task of a run, which follows from the format of its dataset."""
-    return TASKS[experiment.datasets[experiment.runs[run].dataset].format]
+    return task_of_dataset(experiment, experiment.runs[run].dataset)
 
 
 def store_config(experiment: Experiment, run: str) -> dict[str, Any]:
-    """What a run's tokens depend on, besides its dataset's rows and its tokenizer."""
+    """What a run's rows depend on, besides its dataset and the model's tokenizer or processor."""
     section = experiment.runs[run]
     dataset = experiment.datasets[section.dataset]
+    if task(experiment, run) == "images":
+        return {"format": dataset.format}
     config = {"format": dataset.format, **result_keys(section.data)}
+    del config["augmentation"]
     config["chat_template"] = chat_template(experiment, run) if _is_chat(dataset) else None
     return dict(sorted(config.items()))
 
@@ -144,7 +183,7 @@ def _is_chat(dataset: Dataset) -> bool:
 
 
 def store_name(experiment: Experiment, run: str) -> str:
-    """Name of a run's token store; runs with equal data settings share one."""
+    """Name of a run's store; runs with equal data settings share one."""
     dataset, model = experiment.runs[run].dataset, experiment.base_model(run)
     identity = [dataset, model, store_config(experiment, run)]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
@@ -153,7 +192,7 @@ def store_name(experiment: Experiment, run: str) -> str:
 
 def store_folder(experiment: Experiment, run: str) -> str:
     """The store of the rows that a run trains on."""
-    return f"results/tokens/{store_name(experiment, run)}"
+    return f"{STORES[task(experiment, run)]}/{store_name(experiment, run)}"
 
 
 def start_folder(experiment: Experiment, run: str) -> str:
@@ -184,10 +223,13 @@ def exports_adapter(experiment: Experiment, run: str) -> bool:
 
 
 def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
-    """What a run's weights depend on, besides tokens and start."""
+    """What a run's weights depend on, besides its rows and its start."""
     section = experiment.runs[run]
     adapter = section.adapter and result_keys(section.adapter)
-    return {"adapter": adapter, "train": result_keys(section.train)}
+    config = {"adapter": adapter, "train": result_keys(section.train)}
+    if task(experiment, run) == "images":
+        config["augmentation"] = result_keys(section.data.augmentation)
+    return config
 
 
 def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
@@ -200,8 +242,10 @@ def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
 def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What the model card says about a run, besides what training recorded."""
     section = experiment.runs[run]
+    of_text = task(experiment, run) == "language"
+    template = {"chat_template": chat_template(experiment, run)} if of_text else {}
     return {
-        "chat_template": chat_template(experiment, run),
+        **template,
         "dataset": section.dataset,
         **result_keys(section.export),
         "run": run,
@@ -221,6 +265,12 @@ def generate_config(experiment: Experiment, run: str) -> dict[str, Any]:
     code = isinstance(dataset, PythonStdlib)
     config = {"is_python": code, **store_config(experiment, run), **result_keys(section.generate)}
     return dict(sorted(config.items()))
+
+
+def predict_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a run's predictions depend on, besides models and images."""
+    section = experiment.runs[run].generate
+    return {"num_samples": section.num_samples, "precision": section.precision}
 
 
 def train_threads(experiment: Experiment, run: str) -> int:

@@ -5,11 +5,12 @@ from typing import Any, TypedDict
 
 
 class Document(TypedDict, total=False):
-    """A row: `text`; or `prompt` and `completion`; or `messages` with `tools`.
+    """A row: `text`; `prompt` and `completion`; `messages` with `tools`; or `image` and `label`.
 
     Messages and tools are JSON strings in OpenAI's format: a column of nested values would need
-    one type for all rows, but the arguments of tools have many. Rows with the same `group` are put
-    into the same split.
+    one type for all rows, but the arguments of tools have many. An image is the content of a file
+    of any type that Pillow reads, and its label is a number. Rows with the same `group` are put
+    into the same split. `place` is where a row comes from, for errors.
     """
 
     text: str
@@ -17,7 +18,10 @@ class Document(TypedDict, total=False):
     completion: str
     messages: str
     tools: str | None
+    image: bytes
+    label: int
     group: str
+    place: str
 
 
 COLUMNS = {
@@ -25,11 +29,15 @@ COLUMNS = {
     "prompt-completion": ("prompt", "completion"),
     "instruction": ("messages", "tools"),
     "messages": ("messages", "tools"),
+    "images": ("image", "label"),
 }
 
 
 def content(document: Document) -> str:
     """The content by which duplicates are recognised."""
+    if "image" in document:
+        # Each byte becomes the character of the same number.
+        return document["image"].decode("latin-1")
     if "text" in document:
         return document["text"]
     if "prompt" in document:
