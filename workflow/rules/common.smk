@@ -53,6 +53,31 @@ def runs_of(task):
     return "|".join(runs) or "(?!)"
 
 
+def models_of(task):
+    """A regular expression for the names of the base models of a task."""
+    models = [
+        name for name in EXPERIMENT.models if plan.task_of_model(EXPERIMENT, name) == task
+    ]
+    return "|".join(models) or "(?!)"
+
+
+def datasets_of(task):
+    """A regular expression for the names of the datasets of a task."""
+    datasets = [
+        name
+        for name in EXPERIMENT.datasets
+        if plan.task_of_dataset(EXPERIMENT, name) == task
+    ]
+    return "|".join(datasets) or "(?!)"
+
+
+def stores_of(task):
+    """The names of the stores of the runs of a task."""
+    return [
+        name for name, run in STORES.items() if plan.task(EXPERIMENT, run) == task
+    ]
+
+
 def start_manifest(wildcards):
     return f"{plan.start_folder(EXPERIMENT, wildcards.run)}/manifest.json"
 
@@ -67,7 +92,7 @@ def store_manifest(wildcards):
     return f"{plan.store_folder(EXPERIMENT, wildcards.run)}/manifest.json"
 
 
-def tokenize_input(wildcards):
+def store_input(wildcards):
     run = STORES[wildcards.store]
     dataset = EXPERIMENT.runs[run].dataset
     return {

@@ -11,6 +11,8 @@ rule download:
         "logs/download/{dataset}.log",
     benchmark:
         "results/benchmarks/download/{dataset}.tsv"
+    wildcard_constraints:
+        dataset=datasets_of("language"),
     conda:
         "../../envs/environment.yaml"
     params:

@@ -11,6 +11,8 @@ rule export:
         "logs/export/{run}.log",
     benchmark:
         "results/benchmarks/export/{run}.tsv"
+    wildcard_constraints:
+        run=runs_of("language"),
     conda:
         "../../envs/environment.yaml"
     params:

@@ -1,7 +1,7 @@
 rule tokenize:
     """A dataset as rows of tokens, shared by all runs with equal data settings."""
     input:
-        unpack(tokenize_input),
+        unpack(store_input),
     output:
         "results/tokens/{store}/manifest.json",
     log:

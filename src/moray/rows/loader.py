@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moray.rows.order import Group, Order
+from moray.rows.order import Drawn, Group, Order
 from moray.rows.store import Record, Rows, StoredRows
 from moray.rows.windows import WindowReader
 
@@ -33,6 +33,15 @@ def from_memory(split: StoredRows, order: Order, shard: Shard) -> Iterator[Rows]
     """Yield a worker's rows of each step, shape (global_batch_size / world_size,)."""
     for step in range(shard.first_step, shard.num_steps):
         yield split.rows[np.split(order.rows(step), shard.world_size)[shard.rank]]
+
+
+def drawn(order: Order, shard: Shard) -> Iterator[Drawn]:
+    """Yield where the rows of the same steps are in the order's sequence."""
+    size = order.global_batch_size
+    per_worker = size // shard.world_size
+    for step in range(shard.first_step, shard.num_steps):
+        first = step * size + shard.rank * per_worker
+        yield Drawn(order.seed, np.arange(first, first + per_worker))
 
 
 def from_stream(

@@ -13,9 +13,9 @@ from moray.model.folder import base_reference, stored_dtype, whole_model_and_ada
 from moray.model.load import load_model
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 from moray.stages.boundary import File, Folder, Json, command_line
+from moray.stages.card import facts_for_card
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train.checkpoints.trained_model import trained_model
-from moray.train.history import read_history
 
 _CARD = """\
 ---
@@ -113,31 +113,12 @@ def _dtype(key: str, start: Path) -> torch.dtype:
 
 
 def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path, alone: bool) -> str:
-    exported = record["exported_step"]
-    lines = [line for line in read_history(history) if line["step"] <= exported]
-    losses = [line["loss"] for line in lines if "loss" in line]
-    held_out = [line["eval_loss"] for line in lines if "eval_loss" in line]
     return _CARD.format(
         **{key: cfg[key] for key in ("run", "start", "dataset")},
+        **facts_for_card(record, history, "token"),
         library="peft" if alone else "transformers",
         kind=_ALONE.format(start=cfg["start"]) if alone else "",
-        steps=exported,
-        loss=losses[-1],
-        eval_loss=f"{held_out[-1]:.4f} nats a token" if held_out else "none: the split is empty",
-        precision=record["precision"],
-        fingerprint=record["fingerprint"],
-        continued=_continued(record["continued_from"]),
-        settings=json.dumps(record["train"], indent=2),
-        software=json.dumps(record["software"], indent=2),
     )
-
-
-def _continued(record: dict[str, Any] | None) -> str:
-    if record is None:
-        return ""
-    row = "continued at step {step} from a checkpoint of fingerprint"
-    differing = ", ".join(record["differences"])
-    return f"| {row.format(**record)} | `{record['fingerprint']}`; different: {differing} |\n"
 
 
 if __name__ == "__main__":

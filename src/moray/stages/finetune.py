@@ -21,7 +21,8 @@ def finetune(
         start: Hugging Face folder to start from.
         store: store of its rows.
         output: the run's folder.
-        cfg: the `adapter` section, and the keys of the `train` section that the result depends on.
+        cfg: the `adapter` section, and the keys of the `train` section that the result depends on;
+            other sections that batches depend on.
         execution: `ray` section, and the other keys of the `train` and `data` sections.
         code: digest of the source code that the result depends on.
     """
@@ -35,6 +36,7 @@ def finetune(
         data_settings=Data(**execution["data"]),
         ray_settings=Ray(**execution["ray"]),
         code=code,
+        task_settings={key: cfg[key] for key in cfg if key not in ("adapter", "train")},
     )
 
 

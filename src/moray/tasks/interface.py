@@ -1,5 +1,6 @@
 """The interface between a task and everything that trains."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from moray.rows.order import Drawn
 from moray.rows.store import Record, Rows
 from moray.rows.windows import WindowReader
 
@@ -39,9 +41,14 @@ class LossModule(nn.Module):
 
 
 class Task(Protocol):
-    """What the rows of a store mean. All workers make an equal one from the store's manifest."""
+    """What the rows of a store mean. All workers make an equal one.
 
-    def __init__(self, manifest: dict[str, Any]) -> None: ...
+    Args:
+        manifest: the store's manifest.
+        settings: sections of the config that batches depend on, by name.
+    """
+
+    def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None: ...
 
     @property
     def unit(self) -> str:
@@ -79,11 +86,16 @@ class Task(Protocol):
     def flops_per_row(self, model: PreTrainedModel) -> float:
         """FLOPs of a forward and a backward pass for a row."""
 
-    def batch(self, rows: Rows) -> Batch:
+    def batch(self, rows: Rows, drawn: Drawn | None) -> Batch:
         """Make a batch of rows; records of zeros are padding, which adds nothing to the loss.
 
         Called in a thread beside the training, so it should use NumPy rather than PyTorch, whose
         threads would compete with those of the training.
+
+        Args:
+            rows: shape (rows,).
+            drawn: where in the order's sequence the rows are; None for held-out rows. Whatever is
+                random about a batch is a function of it.
         """
 
     def weight(self, rows: Rows) -> int:

@@ -2,7 +2,9 @@
 
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -39,6 +41,7 @@ def run_training(
     data_settings: Data,
     ray_settings: Ray,
     code: str,
+    task_settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Train a run, from its newest checkpoint if there is one, and record the result.
 
@@ -50,7 +53,7 @@ def run_training(
         ConfigError: if the run can't be trained here; nothing has been started.
         UserError: if the run failed, or stopped on request.
     """
-    identity = identity_of(settings, adapter, start, store, code)
+    identity = identity_of(settings, adapter, start, store, code, task_settings)
     work = Path(ray_settings.storage_path, run, identity.fingerprint)
     whole, _ = whole_model_and_adapters(start)
     shapes, positions = shapes_in(whole), positions_in(whole / "config.json")
@@ -72,6 +75,7 @@ def run_training(
         threads=threads,
         # Can't clash with a run, whose name can't begin with a dot.
         cache=Path(ray_settings.storage_path, ".compiled").absolute(),
+        task_settings=dict(task_settings),
         rows_url=_rows_url(store.absolute(), data_settings),
     )
     began = time.perf_counter()

@@ -1,9 +1,10 @@
 """What the weights of a run depend on, and how one run differs from another."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from moray.config.schema import Adapter, Train, result_keys
@@ -20,7 +21,8 @@ class Identity:
     """What the weights of a run depend on.
 
     Attributes:
-        settings: the keys of the sections `adapter` and `train` that change the result.
+        settings: the keys of the sections `adapter` and `train` that change the result, and
+            sections that batches depend on.
         data: SHA-256 of the token store's manifest.
         start: SHA-256 of the manifest of the model that the run starts from.
         code: digest of the code.
@@ -40,12 +42,18 @@ class Identity:
 
 
 def identity_of(
-    settings: Train, adapter: Adapter | None, start: Path, store: Path, code: str
+    settings: Train,
+    adapter: Adapter | None,
+    start: Path,
+    store: Path,
+    code: str,
+    task_settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Identity:
     """The identity of a run with these settings, on these folders."""
     versions = software()
     return Identity(
-        settings={"adapter": adapter and result_keys(adapter), "train": result_keys(settings)},
+        settings={"adapter": adapter and result_keys(adapter), "train": result_keys(settings)}
+        | task_settings,
         data=sha256_file(store / MANIFEST),
         start=sha256_file(start / MANIFEST),
         code=code,

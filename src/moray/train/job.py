@@ -1,7 +1,8 @@
 """What a worker needs to train a run, under any launcher."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from moray.config.schema import Adapter, Train
 
@@ -18,6 +19,7 @@ class Job:
         adapter: the `adapter` section; None to train the whole model.
         threads: CPU threads of a worker.
         cache: folder for compiled code, absolute, shared by runs.
+        task_settings: sections of the config that batches depend on, by name.
         rows_url: where rows are streamed from; None to memory-map them.
     """
 
@@ -28,4 +30,5 @@ class Job:
     adapter: Adapter | None
     threads: int
     cache: Path
+    task_settings: dict[str, Any] = field(default_factory=dict)
     rows_url: str | None = None

@@ -13,7 +13,7 @@ from moray.config.schema import Train
 from moray.errors import UserError
 from moray.model.precision import agreed
 from moray.provenance.manifest import read_manifest
-from moray.rows.loader import Shard, from_memory, from_stream
+from moray.rows.loader import Shard, drawn, from_memory, from_stream
 from moray.rows.order import Order
 from moray.rows.store import Rows, StoredRows
 from moray.tasks.interface import Task
@@ -67,7 +67,7 @@ def _train(
     precision = agreed(_precision(job), worker.device)
     settings = job.settings.model_copy(update={"precision": precision})
     job = replace(job, settings=settings)
-    task, held_out = task_of(job.store), StoredRows(job.store, "validation")
+    task, held_out = task_of(job.store, job.task_settings), StoredRows(job.store, "validation")
     windows = read_manifest(job.store)["splits"]["train"]["windows"]
     order = Order(windows, settings.global_batch_size, settings.seed)
     num_steps = settings.max_steps or order.num_steps(settings.num_epochs)
@@ -75,7 +75,9 @@ def _train(
     strategy = make_strategy(settings, worker)
     size = settings.global_batch_size
     built = build(job, worker, strategy, task, num_steps * size)
-    first_step, history, judged = resume(job, worker, strategy, num_steps)
+    first_step, history, judged = resume(
+        job, worker, strategy, built.statistics, num_steps
+    )
     if history and first_step == 0:
         history.append(step=0, num_steps=num_steps, note=built.note)
     requests = Requests(job.work.parent)
@@ -83,11 +85,12 @@ def _train(
     stopwatch = Stopwatch(
         worker, task.unit, size * task.units_per_row, size * built.flops_per_row, first_step
     )
-    rows = _rows(job, task, order, Shard(first_step, num_steps, worker.rank, worker.world_size))
+    shard = Shard(first_step, num_steps, worker.rank, worker.world_size)
+    rows, where = _rows(job, task, order, shard), drawn(order, shard)
 
     done = looked_at = first_step
     largest_norm = torch.zeros((), device=worker.device)
-    for feed in feeds(task, rows, settings.micro_batch_size):
+    for feed in feeds(task, rows, where, settings.micro_batch_size):
         if judged.stop:
             break
         alive()
@@ -99,6 +102,7 @@ def _train(
         loss = gradients(strategy, feed.batches, weight, settings, worker)
         rate = learning_rate(settings, done, num_steps)
         norm = strategy.step(rate)
+        built.statistics.average()
         # Keeps NaN and infinity.
         largest_norm = torch.maximum(largest_norm, norm.to(worker.device))
         done += 1
@@ -138,7 +142,7 @@ def _train(
         if "save" in due or best == done or judged.stop:
             if history:
                 history.sync()
-            saver.save(done, strategy.state(), best)
+            saver.save(done, strategy.state() | built.statistics.state(), best)
         if request:
             saver.finish()
             if worker.rank == 0:

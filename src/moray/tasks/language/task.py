@@ -1,5 +1,6 @@
 """Language modelling as a task; see `Task` for what its methods do."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from transformers import PreTrainedModel
 from moray.model.flops import flops_per_token
 from moray.model.isolation import check_isolation
 from moray.model.load import check_length, empty_model, load_model
+from moray.rows.order import Drawn
 from moray.rows.store import Rows, record_of
 from moray.rows.windows import WindowReader
 from moray.tasks.language.batch import Batch, make_batch, num_trained
@@ -22,7 +24,7 @@ class LanguageTask:
 
     unit = "tokens"
 
-    def __init__(self, manifest: dict[str, Any]) -> None:
+    def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None:
         self.record = record_of(manifest)
         self.row_length: int = manifest["block_size"]
         self.units_per_row = self.row_length
@@ -51,8 +53,8 @@ class LanguageTask:
         """See `Task.flops_per_row`."""
         return self.row_length * flops_per_token(model, self.row_length)
 
-    def batch(self, rows: Rows) -> Batch:
-        """See `Task.batch`."""
+    def batch(self, rows: Rows, drawn: Drawn | None) -> Batch:
+        """See `Task.batch`; nothing is random."""
         return make_batch(rows)
 
     def weight(self, rows: Rows) -> int:
