@@ -51,7 +51,9 @@ def _classes(experiment: Experiment) -> Iterator[UserError]:
             continue
         yield from _known(path, dataset, experiment.datasets, "datasets")
         if dataset in experiment.datasets and task_of_dataset(experiment, dataset) != "images":
-            yield UserError(path, f"got {dataset}, which has text, expected images", "choose another")
+            yield UserError(
+                path, f"got {dataset}, which has text, expected images", "choose another"
+            )
 
 
 def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
@@ -207,9 +209,7 @@ def _image_run(path: str, run: Run) -> Iterator[UserError]:
             "set it to auto, sdpa or eager",
         )
     if run.data.tokenize != "ahead":
-        yield UserError(
-            f"{path}.data.tokenize", "images have no tokens", "remove the key"
-        )
+        yield UserError(f"{path}.data.tokenize", "images have no tokens", "remove the key")
 
 
 def _text_run(path: str, run: Run) -> Iterator[UserError]:

@@ -76,8 +76,7 @@ def of_each_model(
     dtype = _dtype(execution.precision, worker.device)
     try:
         return {
-            name: function(load(folder, dtype, worker.device))
-            for name, folder in models.items()
+            name: function(load(folder, dtype, worker.device)) for name, folder in models.items()
         }
     except Exception as error:
         if not is_out_of_memory(error):

@@ -99,6 +99,19 @@ def empty_classifier(folder: Path, dtype: torch.dtype = torch.float32) -> PreTra
     return model.eval()
 
 
+def fault_of_bf16_on_cpu(model: PreTrainedModel) -> str | None:
+    """Why a model can't be trained in bf16 on a CPU; None if it can.
+
+    Where a map is smaller than the kernel of a convolution, PyTorch 2.13 leaves parts of the
+    weight's gradient uninitialised. Kernels that don't overlap, as those of patches, are not larger
+    than what they convolve.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and module.kernel_size > module.stride:
+            return "PyTorch's gradients of convolutions in bf16 are wrong for small maps"
+    return None
+
+
 def names_of(config: PreTrainedConfig) -> list[str]:
     """The names of a model's classes, in order."""
     return [config.id2label[number] for number in sorted(config.id2label)]

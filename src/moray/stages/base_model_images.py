@@ -51,9 +51,7 @@ def _image_size(model: str, cfg: dict[str, Any], common: list[int] | None) -> in
     path = f"models.{model}.image_size"
     if cfg["image_size"] is None and (common is None or common[0] != common[1]):
         what = "have different sizes" if common is None else f"are {common[1]} x {common[0]} pixels"
-        raise UserError(
-            path, f"is not set, and the images of {cfg['classes_of']} {what}", "set it"
-        )
+        raise UserError(path, f"is not set, and the images of {cfg['classes_of']} {what}", "set it")
     size: int = cfg["image_size"] or (common or [0])[0]
     patch = cfg["vit"]["patch_size"]
     if cfg["architecture"] == "vit" and size % patch:

@@ -11,7 +11,7 @@ from moray.corpus.dataset import SPLITS, num_groups, read_documents, share_of_gr
 from moray.corpus.document import Document
 from moray.corpus.image import decoded
 from moray.errors import UserError
-from moray.model.classifier import empty_classifier, names_of
+from moray.model.classifier import empty_classifier, fault_of_bf16_on_cpu, names_of
 from moray.model.image_processor import load_processor, normalization, pixels_of
 from moray.provenance.manifest import whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
@@ -34,8 +34,8 @@ def decode(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
     Raises:
         UserError: if the model's image processor doesn't give all images the same size.
     """
-    config, processor = empty_classifier(model).config, load_processor(model)
-    channels: int = config.num_channels
+    empty, processor = empty_classifier(model), load_processor(model)
+    channels: int = empty.config.num_channels
     with whole_or_nothing(output):
         shape = _shape(dataset, processor, channels)
         facts = {split: _write(dataset, split, output, processor, shape) for split in SPLITS}
@@ -43,8 +43,9 @@ def decode(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
             output,
             task="images",
             record=describe(row_type(shape)),
-            label_names=names_of(config),
+            label_names=names_of(empty.config),
             normalization=normalization(processor, channels),
+            fault_of_bf16_on_cpu=fault_of_bf16_on_cpu(empty),
             recipe=cfg,
             splits=facts,
         )

@@ -65,9 +65,7 @@ def predict(
     ]
     draw(shown, [png, svg], f"{run}: prediction (label)")
     write_json(settings, dict(sorted(cfg.items())))
-    right = {
-        name: sum(map(str.__eq__, labels, predictions)) for name, predictions in said.items()
-    }
+    right = {name: sum(map(str.__eq__, labels, predictions)) for name, predictions in said.items()}
     say(f"{run}: of {len(labels)} images, {right['base']} right before, {right['tuned']} after")
 
 

@@ -63,6 +63,10 @@ class Task(Protocol):
         """Number of tokens in a row; None if rows aren't sequences."""
 
     @property
+    def fault_of_bf16_on_cpu(self) -> str | None:
+        """Why the models of these rows can't be trained in bf16 on a CPU; None if they can."""
+
+    @property
     def record(self) -> Record:
         """The type of a row."""
 

@@ -66,9 +66,7 @@ def micro_batches(
     if drawn is not None:
         positions = np.concatenate([drawn.positions, np.zeros(missing, np.int64)])
         parts = [Drawn(drawn.seed, part) for part in np.split(positions, count)]
-    return [
-        task.batch(one, part) for one, part in zip(np.split(padded, count), parts, strict=True)
-    ]
+    return [task.batch(one, part) for one, part in zip(np.split(padded, count), parts, strict=True)]
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:

@@ -64,10 +64,10 @@ def train(job: Job, worker: Worker) -> dict[str, Any]:
 def _train(
     job: Job, worker: Worker, alive: Callable[[], None], collect: Callable[[], None]
 ) -> dict[str, Any]:
-    precision = agreed(_precision(job), worker.device)
+    task, held_out = task_of(job.store, job.task_settings), StoredRows(job.store, "validation")
+    precision = agreed(_precision(job, task, worker), worker.device)
     settings = job.settings.model_copy(update={"precision": precision})
     job = replace(job, settings=settings)
-    task, held_out = task_of(job.store, job.task_settings), StoredRows(job.store, "validation")
     windows = read_manifest(job.store)["splits"]["train"]["windows"]
     order = Order(windows, settings.global_batch_size, settings.seed)
     num_steps = settings.max_steps or order.num_steps(settings.num_epochs)
@@ -75,9 +75,7 @@ def _train(
     strategy = make_strategy(settings, worker)
     size = settings.global_batch_size
     built = build(job, worker, strategy, task, num_steps * size)
-    first_step, history, judged = resume(
-        job, worker, strategy, built.statistics, num_steps
-    )
+    first_step, history, judged = resume(job, worker, strategy, built.statistics, num_steps)
     if history and first_step == 0:
         history.append(step=0, num_steps=num_steps, note=built.note)
     requests = Requests(job.work.parent)
@@ -165,7 +163,12 @@ def _train(
     }
 
 
-def _precision(job: Job) -> str:
+def _precision(job: Job, task: Task, worker: Worker) -> str:
+    fault = task.fault_of_bf16_on_cpu if worker.device.type == "cpu" else None
+    if fault and job.settings.precision == "bf16":
+        raise UserError("train.precision", f"bf16 can't be used on CPUs: {fault}", "set it to auto")
+    if fault:
+        return "fp32"
     # Weights in bf16 are multiplied in bf16, whatever the hardware.
     in_bf16 = job.adapter is not None and job.adapter.base_dtype == "bf16"
     return "bf16" if in_bf16 else job.settings.precision

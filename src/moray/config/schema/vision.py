@@ -56,9 +56,7 @@ class ScratchVisionModel(Section):
     architecture: Literal["resnet", "vit"] = Field(
         "resnet", description="Model type in transformers."
     )
-    classes_of: Name = Field(
-        description="Name of the dataset whose classes the model tells apart."
-    )
+    classes_of: Name = Field(description="Name of the dataset whose classes the model tells apart.")
     image_size: PositiveInt | None = Field(
         None,
         description="Height and width that images are resized to. By default, the size of the "

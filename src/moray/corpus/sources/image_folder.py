@@ -47,7 +47,9 @@ def images(folder: Path, label_names: Sequence[str]) -> Iterator[Document]:
         if inside.is_dir() and not files:
             raise UserError(str(inside), "has no images", "add some or remove the folder")
         found += [(f"{name}/{file.relative_to(inside).as_posix()}", file, label) for file in files]
-    for _, file, label in sorted(found, key=lambda entry: hashlib.sha256(entry[0].encode()).digest()):
+    for _, file, label in sorted(
+        found, key=lambda entry: hashlib.sha256(entry[0].encode()).digest()
+    ):
         yield Document(image=file.read_bytes(), label=label, place=str(file))
 
 

@@ -28,9 +28,7 @@ class Augmentation:
     flip: bool = False
 
 
-def augmented(
-    pixels: NDArray[np.uint8], settings: Augmentation, drawn: Drawn
-) -> NDArray[np.uint8]:
+def augmented(pixels: NDArray[np.uint8], settings: Augmentation, drawn: Drawn) -> NDArray[np.uint8]:
     """Change images.
 
     Args:
@@ -51,11 +49,9 @@ def augmented(
     return changed
 
 
-def _move(
-    image: NDArray[np.uint8], into: NDArray[np.uint8], down: int, right: int
-) -> None:
+def _move(image: NDArray[np.uint8], into: NDArray[np.uint8], down: int, right: int) -> None:
     """Copy an image to another place of an array of zeros; what lies outside is cut off."""
     height, width = image.shape[1:]
-    into[
-        :, max(0, down) : max(0, height + down), max(0, right) : max(0, width + right)
-    ] = image[:, max(0, -down) : max(0, height - down), max(0, -right) : max(0, width - right)]
+    into[:, max(0, down) : max(0, height + down), max(0, right) : max(0, width + right)] = image[
+        :, max(0, -down) : max(0, height - down), max(0, -right) : max(0, width - right)
+    ]

@@ -29,6 +29,7 @@ class ImageTask:
 
     def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None:
         self.record = record_of(manifest)
+        self.fault_of_bf16_on_cpu: str | None = manifest["fault_of_bf16_on_cpu"]
         self._label_names: list[str] = manifest["label_names"]
         self._windows: list[int] = manifest["splits"]["train"]["windows"]
         self._normalization = Normalization.of(manifest["normalization"])

@@ -23,6 +23,7 @@ class LanguageTask:
     """Rows are packed documents; the loss is that of their trained tokens."""
 
     unit = "tokens"
+    fault_of_bf16_on_cpu = None
 
     def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None:
         self.record = record_of(manifest)
