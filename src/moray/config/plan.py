@@ -27,7 +27,6 @@ from moray.config.schema import (
     PythonStdlib,
     RunRef,
     ScratchModel,
-    ScratchVisionModel,
     execution_keys,
     result_keys,
 )

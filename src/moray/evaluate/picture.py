@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 # Without a date and with fixed identifiers, the same figure is the same file.
-_FIXED: dict[str, Any] = {"svg.hashsalt": "moray", "font.family": "DejaVu Sans"}
+_FIXED: Any = {"svg.hashsalt": "moray", "font.family": "DejaVu Sans"}
 _RIGHT, _WRONG = "black", "#c00000"
 
 

@@ -12,7 +12,13 @@ from moray.config.schema.datasets import (
 )
 from moray.config.schema.experiment import Dataset, Experiment, Run, RunRef, Sections
 from moray.config.schema.image_datasets import Digits, Idx, ImageDataset, ImageFolder
-from moray.config.schema.models import HubModel, PathModel, ScratchModel, TrainedTokenizer
+from moray.config.schema.models import (
+    BaseModelSource,
+    HubModel,
+    PathModel,
+    ScratchModel,
+    TrainedTokenizer,
+)
 from moray.config.schema.sections import Augmentation, Data, Evaluate, Export, Generate, Ray
 from moray.config.schema.train import FSDP2, DeepSpeed, Train
 from moray.config.schema.vision import ScratchVisionModel
@@ -21,6 +27,7 @@ __all__ = [
     "FSDP2",
     "Adapter",
     "Augmentation",
+    "BaseModelSource",
     "Data",
     "Dataset",
     "DeepSpeed",

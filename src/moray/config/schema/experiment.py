@@ -12,7 +12,6 @@ from moray.config.schema.models import BaseModelSource
 from moray.config.schema.sections import Data, Evaluate, Export, Generate, Ray
 from moray.config.schema.train import Train
 
-
 Dataset = Annotated[
     PythonStdlib | LocalFiles | Url | HubDataset | Synthetic | Digits | Idx | ImageFolder,
     Field(discriminator="source"),

@@ -8,7 +8,7 @@ from typing import Any
 from moray.config.image_files import idx_files
 from moray.config.schema import Digits, Idx, ImageDataset
 from moray.corpus.sources import digits, idx, image_folder
-from moray.corpus.split import Given
+from moray.corpus.split import Documents, Given
 from moray.provenance.digest import sha256_file
 
 Origin = dict[str, Any]
@@ -29,7 +29,7 @@ def open_images(section: ImageDataset) -> tuple[Given, Origin, list[str]]:
         case _:
             folders = section.folders
             names = image_folder.label_names([*folders.values()])
-            given = {
+            given: dict[str, Documents] = {
                 split: partial(image_folder.images, folder, names)
                 for split, folder in folders.items()
             }
@@ -42,6 +42,8 @@ def _idx(section: Idx) -> tuple[Given, Origin, list[str]]:
         for split, paths in idx_files(section).items()
     }
     names = idx.label_names([paths["labels"] for paths in files.values()])
-    given = {split: partial(idx.images, **paths) for split, paths in files.items()}
+    given: dict[str, Documents] = {
+        split: partial(idx.images, **paths) for split, paths in files.items()
+    }
     every = [path for paths in files.values() for path in paths.values()]
     return given, {"files": {str(path): sha256_file(path) for path in every}}, names

@@ -64,7 +64,7 @@ class ImageTask:
         shape = self.record["pixels"].shape
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(pixel_values=torch.zeros(1, *shape, dtype=model.dtype, device=model.device))
-        return 3.0 * counter.get_total_flops()
+        return 3.0 * float(counter.get_total_flops())
 
     def batch(self, rows: Rows, drawn: Drawn | None) -> Batch:
         """See `Task.batch`."""

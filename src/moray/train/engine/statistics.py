@@ -44,7 +44,7 @@ class Statistics:
         flat = torch.cat([value.flatten() for value in self._means])
         flat = sum_over_workers(flat) / self._worker.world_size
         sizes = [value.numel() for value in self._means]
-        for value, mean in zip(self._means, flat.split(sizes), strict=True):
+        for value, mean in zip(self._means, torch.split(flat, sizes), strict=True):
             value.copy_(mean.view_as(value))
 
     def state(self) -> dict[str, Tensor]:
