@@ -11,12 +11,13 @@ from moray.train.job import Job
 Make = Callable[..., Job]
 
 
-def job_maker(small: Path, folder: Path) -> Make:
+def job_maker(small: Path, folder: Path, store: str = "tokens") -> Make:
     """A function that makes jobs in a folder: 8 steps in fp32, and settings of the test's own.
 
     Args:
-        small: folder with `model` and `tokens`.
+        small: folder with `model` and a store.
         folder: for their work.
+        store: name of the store.
     """
 
     def make(work: str = "work", adapter: Adapter | None = None, **settings: Any) -> Job:
@@ -33,7 +34,7 @@ def job_maker(small: Path, folder: Path) -> Make:
         (folder / work).mkdir(exist_ok=True)
         return Job(
             start=small / "model",
-            store=small / "tokens",
+            store=small / store,
             work=folder / work,
             settings=Train(**train),
             adapter=adapter,

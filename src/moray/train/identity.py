@@ -51,9 +51,9 @@ def identity_of(
 ) -> Identity:
     """The identity of a run with these settings, on these folders."""
     versions = software()
+    adapted = adapter and result_keys(adapter)
     return Identity(
-        settings={"adapter": adapter and result_keys(adapter), "train": result_keys(settings)}
-        | task_settings,
+        settings={"adapter": adapted, "train": result_keys(settings), **task_settings},
         data=sha256_file(store / MANIFEST),
         start=sha256_file(start / MANIFEST),
         code=code,
