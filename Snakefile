@@ -26,7 +26,7 @@ rule eval:
 
 
 rule generate:
-    """Held-out prompts, continued by every run's model and its base."""
+    """Held-out prompts or images, continued or classified by every run's model and its base."""
     input:
         expand("results/runs/{run}/samples.jsonl", run=EXPERIMENT.runs),
     message:
@@ -34,11 +34,17 @@ rule generate:
 
 
 rule data:
-    """Every run's tokens."""
+    """Every run's rows: tokens or pixels."""
     input:
-        expand("results/tokens/{store}/manifest.json", store=STORES),
+        sorted(
+            {
+                f"{folder}/manifest.json"
+                for run in EXPERIMENT.runs
+                for folder in plan.prepared_folders(EXPERIMENT, run)
+            }
+        ),
     message:
-        "every run has its tokens"
+        "every run has its rows"
 
 
 include: "workflow/rules/download.smk"
@@ -52,6 +58,12 @@ include: "workflow/rules/export.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/evaluate_pairs.smk"
 include: "workflow/rules/generate.smk"
+include: "workflow/rules/download_images.smk"
+include: "workflow/rules/base_model_images.smk"
+include: "workflow/rules/decode.smk"
+include: "workflow/rules/export_images.smk"
+include: "workflow/rules/evaluate_images.smk"
+include: "workflow/rules/predict.smk"
 
 
 onstart:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from benchmarks.train.setting import job
@@ -15,6 +16,7 @@ from moray.model.shapes import (
     num_parameters,
     shapes_in,
 )
+from moray.rows.order import Drawn
 from moray.tasks.language.store import StoredSplit
 from moray.tasks.of_store import task_of
 from moray.train.engine.build import build
@@ -63,7 +65,8 @@ def held_by(
     task = task_of(run.store, {})
     build(run, worker, strategy, task, num_rows=1)
     mine = StoredSplit(folder / "tokens", "train").rows[:rows]
-    (feed,) = feeds(task, iter([mine]), rows)
+    where = Drawn(run.settings.seed, np.arange(rows))
+    (feed,) = feeds(task, iter([mine]), iter([where]), rows)
     gradients(strategy, feed.batches, feed.weight * worker.world_size, run.settings, worker)
     # The buckets that gradients travel in are DeepSpeed's own, of a size that is a setting.
     after = live_bytes()

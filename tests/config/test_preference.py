@@ -46,18 +46,20 @@ def test_the_loss_changes_training_and_evaluation_and_neither_tokens_nor_referen
         assert config_of(before, "preferred") != config_of(after, "preferred")
         assert config_of(before, "tuned") == config_of(after, "tuned")
         assert "preference" not in config_of(after, "tuned")
-    assert plan.store_config(before, "preferred") == plan.store_config(after, "preferred")
-    assert plan.store_folder(before, "preferred") == plan.store_folder(after, "preferred")
+    assert plan.store_config(before, "preferred", "pairs") == plan.store_config(
+        after, "preferred", "pairs"
+    )
+    assert plan.store_folders(before, "preferred") == plan.store_folders(after, "preferred")
 
 
 def test_rows_to_train_on_are_those_of_the_reference() -> None:
     found = experiment()
     name = plan.reference_name(found, "preferred")
     assert name.startswith("pairs-tuned-")
-    assert plan.store_folder(found, "preferred") == f"results/reference/{name}"
-    tokens = plan.tokens_folder(found, "preferred")
-    assert tokens == f"results/tokens/{plan.store_name(found, 'preferred')}"
-    assert plan.store_folder(found, "tuned") == plan.tokens_folder(found, "tuned")
+    assert plan.store_folders(found, "preferred") == [f"results/reference/{name}"]
+    tokens = plan.prepared_folders(found, "preferred")
+    assert tokens == [f"results/tokens/{plan.store_name(found, 'preferred', 'pairs')}"]
+    assert plan.store_folders(found, "tuned") == plan.prepared_folders(found, "tuned")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import torch
 
 from moray.model.load import load_model
 from moray.provenance.manifest import read_manifest
+from moray.rows.order import Drawn
 from moray.rows.store import Rows
 from moray.tasks.language.batch import make_batch, num_trained
 from moray.tasks.language.loss import TokenLoss
@@ -19,6 +20,12 @@ from moray.tasks.language.rows import TRAINED, row_type
 from moray.tasks.language.store import StoredSplit
 from moray.tasks.language.task import LanguageTask
 from moray.train.feed import feeds, micro_batches
+
+
+def anywhere(rows: int) -> Iterator[Drawn]:
+    """Positions for steps of so many rows, for a task in which nothing is random."""
+    while True:
+        yield Drawn(0, np.arange(rows))
 
 
 @pytest.fixture
@@ -88,7 +95,7 @@ def test_each_step_is_fed_its_rows_and_counts_what_they_train(
     split: StoredSplit, task: LanguageTask
 ) -> None:
     steps = [split.rows[start : start + 3] for start in range(0, 12, 3)]
-    fed = list(feeds(task, iter(steps), micro_batch_size=2))
+    fed = list(feeds(task, iter(steps), anywhere(3), micro_batch_size=2))
     assert len(fed) == len(steps)
     for feed, mine in zip(fed, steps, strict=True):
         batches: list[Any] = feed.batches
@@ -100,7 +107,7 @@ def test_each_step_is_fed_its_rows_and_counts_what_they_train(
 
 
 def test_without_steps_nothing_is_fed(task: LanguageTask) -> None:
-    assert list(feeds(task, iter([]), micro_batch_size=2)) == []
+    assert list(feeds(task, iter([]), anywhere(0), micro_batch_size=2)) == []
 
 
 def test_what_the_rows_raise_is_raised_after_what_came_before(
@@ -111,7 +118,7 @@ def test_what_the_rows_raise_is_raised_after_what_came_before(
         yield split.rows[2:4]
         raise RuntimeError("the stream broke")
 
-    coming = feeds(task, rows(), micro_batch_size=2)
+    coming = feeds(task, rows(), anywhere(2), micro_batch_size=2)
     for start in (0, 2):
         batch: Any
         (batch,) = next(coming).batches
@@ -128,7 +135,7 @@ def test_the_next_step_is_made_while_one_is_used(split: StoredSplit, task: Langu
         second.set()
         yield split.rows[2:4]
 
-    coming = feeds(task, rows(), micro_batch_size=2)
+    coming = feeds(task, rows(), anywhere(2), micro_batch_size=2)
     next(coming)
     assert second.wait(30)
     assert len(list(coming)) == 1
@@ -143,7 +150,7 @@ def test_rows_are_made_without_a_second_pool_of_threads_that_compute(
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        coming = feeds(task, iter([rows, rows]), micro_batch_size=64)
+        coming = feeds(task, iter([rows, rows]), anywhere(64), micro_batch_size=64)
         others = _threads()
         next(coming)
         # Not their number: a thread of an earlier test may end meanwhile.
@@ -164,7 +171,7 @@ def test_a_run_that_ends_early_leaves_the_rest(split: StoredSplit, task: Languag
             drawn.append(number)
             yield split.rows[np.array([number % len(split)])]
 
-    coming = feeds(task, rows(), micro_batch_size=1)
+    coming = feeds(task, rows(), anywhere(1), micro_batch_size=1)
     for _ in range(3):
         next(coming)
     del coming

@@ -48,20 +48,39 @@ def code(stage, task=None):
     return f"code {code_digest(script, ROOT / 'src', task)}"
 
 
+def any_of(names):
+    """A regular expression for one of some names."""
+    return "|".join(names) or "(?!)"
+
+
 def runs_of(*tasks):
-    """A regular expression for the names of the runs of some tasks."""
-    runs = [run for run in EXPERIMENT.runs if plan.task(EXPERIMENT, run) in tasks]
-    return "|".join(runs) or "(?!)"
+    """The names of the runs of some tasks."""
+    return [run for run in EXPERIMENT.runs if plan.task(EXPERIMENT, run) in tasks]
 
 
-def stores_of(task):
-    """A regular expression for the names of the token stores of a task's runs."""
-    stores = [
-        store
-        for store, (run, _) in STORES.items()
-        if plan.task(EXPERIMENT, run) == task
+def models_of(*tasks):
+    """The names of the base models of some tasks."""
+    return [
+        name
+        for name in EXPERIMENT.models
+        if plan.task_of_model(EXPERIMENT, name) in tasks
     ]
-    return "|".join(stores) or "(?!)"
+
+
+def datasets_of(*tasks):
+    """The names of the datasets of some tasks."""
+    return [
+        name
+        for name in EXPERIMENT.datasets
+        if plan.task_of_dataset(EXPERIMENT, name) in tasks
+    ]
+
+
+def stores_of(*tasks):
+    """The names of the stores that datasets are prepared into for runs of some tasks."""
+    return [
+        name for name, (run, _) in STORES.items() if plan.task(EXPERIMENT, run) in tasks
+    ]
 
 
 def start_manifest(wildcards):
@@ -84,8 +103,8 @@ def store_manifests(wildcards):
     return [f"{folder}/manifest.json" for folder in folders]
 
 
-def tokens_manifests(wildcards):
-    folders = plan.tokens_folders(EXPERIMENT, wildcards.run)
+def prepared_manifests(wildcards):
+    folders = plan.prepared_folders(EXPERIMENT, wildcards.run)
     return [f"{folder}/manifest.json" for folder in folders]
 
 
@@ -95,13 +114,13 @@ def in_datasets(wildcards, file):
     return [f"results/datasets/{dataset}/{file}" for dataset in datasets]
 
 
-def tokens_manifest(wildcards):
+def prepared_manifest(wildcards):
     """That of a run on one dataset."""
-    (manifest,) = tokens_manifests(wildcards)
+    (manifest,) = prepared_manifests(wildcards)
     return manifest
 
 
-def tokenize_input(wildcards):
+def store_input(wildcards):
     run, dataset = STORES[wildcards.store]
     return {
         "dataset": f"results/datasets/{dataset}/dataset.json",

@@ -4,7 +4,7 @@ rule evaluate:
         base=start_manifest,
         base_dependencies=start_dependencies,
         tuned="results/runs/{run}/model/manifest.json",
-        tokens=tokens_manifests,
+        tokens=prepared_manifests,
     output:
         "results/runs/{run}/eval.json",
     log:
@@ -12,7 +12,7 @@ rule evaluate:
     benchmark:
         "results/benchmarks/evaluate/{run}.tsv"
     wildcard_constraints:
-        run=runs_of("language"),
+        run=any_of(runs_of("language")),
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "evaluate")

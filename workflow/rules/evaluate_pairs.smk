@@ -4,7 +4,7 @@ rule evaluate_pairs:
         base=start_manifest,
         base_dependencies=start_dependencies,
         tuned="results/runs/{run}/model/manifest.json",
-        tokens=tokens_manifest,
+        tokens=prepared_manifest,
     output:
         "results/runs/{run}/eval.json",
     log:
@@ -12,7 +12,7 @@ rule evaluate_pairs:
     benchmark:
         "results/benchmarks/evaluate/{run}.tsv"
     wildcard_constraints:
-        run=runs_of("preference"),
+        run=any_of(runs_of("preference")),
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "evaluate")

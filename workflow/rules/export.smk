@@ -11,6 +11,8 @@ rule export:
         "logs/export/{run}.log",
     benchmark:
         "results/benchmarks/export/{run}.tsv"
+    wildcard_constraints:
+        run=any_of(runs_of("language", "preference")),
     conda:
         "../../envs/environment.yaml"
     params:

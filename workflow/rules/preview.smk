@@ -1,13 +1,13 @@
 rule preview:
     """A few documents of every run's tokens; trained tokens are between ⟦ and ⟧."""
     input:
-        expand("results/tokens/{store}/manifest.json", store=STORES),
+        expand("results/tokens/{store}/manifest.json", store=stores_of("language")),
     log:
         "logs/preview.log",
     conda:
         "../../envs/environment.yaml"
     params:
-        texts=expand("results/tokens/{store}/preview.txt", store=STORES),
+        texts=expand("results/tokens/{store}/preview.txt", store=stores_of("language")),
     message:
         "trained tokens are between ⟦ and ⟧"
     shell:

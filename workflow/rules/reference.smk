@@ -5,7 +5,7 @@ rule reference:
         start_dependencies=lambda wildcards: start_dependencies(
             reference_run(wildcards)
         ),
-        tokens=lambda wildcards: tokens_manifest(reference_run(wildcards)),
+        tokens=lambda wildcards: prepared_manifest(reference_run(wildcards)),
     output:
         "results/reference/{reference}/manifest.json",
     log:

@@ -1,7 +1,7 @@
 rule tokenize:
     """A dataset as rows of tokens, shared by all runs with equal data settings."""
     input:
-        unpack(tokenize_input),
+        unpack(store_input),
     output:
         "results/tokens/{store}/manifest.json",
     log:
@@ -9,7 +9,7 @@ rule tokenize:
     benchmark:
         "results/benchmarks/tokenize/{store}.tsv"
     wildcard_constraints:
-        store=stores_of("language"),
+        store=any_of(stores_of("language")),
     conda:
         "../../envs/environment.yaml"
     threads: 8

@@ -9,7 +9,7 @@ rule tokenize_pairs:
     benchmark:
         "results/benchmarks/tokenize/{store}.tsv"
     wildcard_constraints:
-        store=stores_of("preference"),
+        store=any_of(stores_of("preference")),
     conda:
         "../../envs/environment.yaml"
     threads: 8

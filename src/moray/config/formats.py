@@ -13,9 +13,10 @@ FORMATS: dict[str, dict[str, bool]] = {
         "tools": False,
         "system": False,
     },
+    "images": {"image": True, "label": True},
 }
 # Rows of `preference` can be conversations or text.
 CHAT_FORMATS = ("instruction", "messages", "preference")
 
 # The task of each format.
-TASKS = dict.fromkeys(FORMATS, "language") | {"preference": "preference"}
+TASKS = dict.fromkeys(FORMATS, "language") | {"preference": "preference", "images": "images"}

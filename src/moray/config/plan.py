@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from moray.config.formats import CHAT_FORMATS, TASKS
+from moray.config.image_files import digest_of_listing, idx_files
 from moray.config.layout import Layout, for_stage, lay_out_here
 from moray.config.schema import (
     Dataset,
     Experiment,
+    HubModel,
+    Idx,
+    ImageFolder,
     LocalFiles,
     PathModel,
     PythonStdlib,
@@ -30,6 +34,12 @@ from moray.config.splits import paths_by_split
 from moray.errors import UserError
 
 SPLITS = ("train", "validation", "test")
+# Where datasets are prepared to, by task.
+_FOLDERS = {
+    "language": "results/tokens",
+    "preference": "results/tokens",
+    "images": "results/pixels",
+}
 
 Stage = Literal["evaluate", "generate"]
 
@@ -43,6 +53,9 @@ def dataset_config(experiment: Experiment, dataset: str) -> dict[str, Any]:
     config = result_keys(section)
     if isinstance(section, PythonStdlib):
         config["python"] = platform.python_version()
+    if isinstance(section, ImageFolder):
+        # Too many to be the input files of a rule.
+        config["listing"] = digest_of_listing(section, dataset)
     return dict(sorted(config.items()))
 
 
@@ -53,6 +66,11 @@ def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
         UserError: if a path or glob matches no file.
     """
     section = experiment.datasets[dataset]
+    if isinstance(section, Idx):
+        return {
+            split: [_files(path, dataset, f"{split}.{key}")[0] for key, path in files.items()]
+            for split, files in idx_files(section).items()
+        }
     if not isinstance(section, LocalFiles):
         return {}
     return {
@@ -61,15 +79,15 @@ def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
     }
 
 
-def _files(path: str, dataset: str) -> list[str]:
+def _files(path: str, dataset: str, key: str = "path") -> list[str]:
     matches = sorted(match for match in glob(path, recursive=True) if Path(match).is_file())
     if not matches:
         raise UserError(
-            f"datasets.{dataset}.path",
+            f"datasets.{dataset}.{key}",
             f"no file matches {path}",
             "check the path; it is relative to the working directory",
         )
-    return [_without_braces(match, f"datasets.{dataset}.path") for match in matches]
+    return [_without_braces(match, f"datasets.{dataset}.{key}") for match in matches]
 
 
 def _without_braces(path: str, key: str) -> str:
@@ -84,19 +102,25 @@ def _without_braces(path: str, key: str) -> str:
 
 def model_config(experiment: Experiment, model: str) -> dict[str, Any]:
     """What a base model depends on."""
-    return result_keys(experiment.models[model])
+    section = experiment.models[model]
+    config = result_keys(section)
+    if isinstance(section, PathModel | HubModel) and section.classes_of is None:
+        return {key: config[key] for key in config if key not in ("classes_of", "seed")}
+    return config
 
 
 def model_files(experiment: Experiment, model: str) -> list[str]:
     """The files that a base model is made from: the user's folder, or the tokenizer's dataset.
+
+    For images, the dataset's description comes first.
 
     Raises:
         UserError: if the user's folder has no `config.json`.
     """
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
-        folder = f"results/datasets/{section.tokenizer.train_on}"
-        return [f"{folder}/dataset.json"]
+        return [_description(section.tokenizer.train_on)]
+    described = [_description(section.classes_of)] if section.classes_of else []
     if isinstance(section, PathModel):
         if not Path(section.path, "config.json").is_file():
             raise UserError(
@@ -108,23 +132,37 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
         found = [*Path(section.path).iterdir()]
         found += Path(section.path).glob("additional_chat_templates/*.jinja")
         names = sorted(str(path) for path in found if path.is_file())
-        return [_without_braces(name, f"models.{model}.path") for name in names]
-    return []
+        return [*described, *(_without_braces(name, f"models.{model}.path") for name in names)]
+    return described
+
+
+def _description(dataset: str) -> str:
+    return f"results/datasets/{dataset}/dataset.json"
+
+
+def task_of_dataset(experiment: Experiment, dataset: str) -> str:
+    """The task of a dataset, which follows from its format."""
+    return TASKS[experiment.datasets[dataset].format]
+
+
+def task_of_model(experiment: Experiment, model: str) -> str:
+    """The task of a base model."""
+    section = experiment.models[model]
+    return "language" if getattr(section, "classes_of", None) is None else "images"
 
 
 def task(experiment: Experiment, run: str) -> str:
     """The task of a run, which follows from the format of its datasets."""
-    return TASKS[_datasets(experiment, run)[0].format]
-
-
-def _datasets(experiment: Experiment, run: str) -> list[Dataset]:
-    return [experiment.datasets[name] for name in experiment.runs[run].datasets]
+    return task_of_dataset(experiment, next(iter(experiment.runs[run].datasets)))
 
 
 def store_config(experiment: Experiment, run: str, name: str) -> dict[str, Any]:
-    """What a run's tokens of a dataset depend on, besides the dataset's rows and the tokenizer."""
+    """What a run's rows of a dataset depend on, besides it and the tokenizer or processor."""
     section, dataset = experiment.runs[run], experiment.datasets[name]
+    if task(experiment, run) == "images":
+        return {"format": dataset.format}
     config = {"format": dataset.format, **result_keys(section.data)}
+    del config["augmentation"]
     config["chat_template"] = chat_template(experiment, run) if _is_chat(dataset) else None
     return dict(sorted(config.items()))
 
@@ -136,7 +174,8 @@ def chat_template(experiment: Experiment, run: str) -> str | None:
     template, use that of the run they start from.
     """
     section = experiment.runs[run]
-    own = section.data.chat_template if any(map(_is_chat, _datasets(experiment, run))) else None
+    datasets = [experiment.datasets[name] for name in section.datasets]
+    own = section.data.chat_template if any(map(_is_chat, datasets)) else None
     if own is None and isinstance(section.model, RunRef):
         return chat_template(experiment, section.model.run)
     return own
@@ -147,7 +186,7 @@ def _is_chat(dataset: Dataset) -> bool:
 
 
 def store_name(experiment: Experiment, run: str, dataset: str) -> str:
-    """Name of a run's token store of a dataset; runs with equal data settings share one."""
+    """Name of a run's store of a dataset; runs with equal data settings share one."""
     model = experiment.base_model(run)
     identity = [dataset, model, store_config(experiment, run, dataset)]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
@@ -169,17 +208,18 @@ def reference_name(experiment: Experiment, run: str) -> str:
     return f"{dataset}-{name}-{digest[:8]}"
 
 
-def tokens_folders(experiment: Experiment, run: str) -> list[str]:
-    """The token stores of a run, in the order of its datasets."""
+def prepared_folders(experiment: Experiment, run: str) -> list[str]:
+    """The stores that a run's datasets are prepared into, in their order."""
+    folder = _FOLDERS[task(experiment, run)]
     names = (store_name(experiment, run, name) for name in experiment.runs[run].datasets)
-    return [f"results/tokens/{name}" for name in names]
+    return [f"{folder}/{name}" for name in names]
 
 
 def store_folders(experiment: Experiment, run: str) -> list[str]:
     """The stores of the rows that a run trains on, in the order of its datasets."""
     if task(experiment, run) == "preference":
         return [f"results/reference/{reference_name(experiment, run)}"]
-    return tokens_folders(experiment, run)
+    return prepared_folders(experiment, run)
 
 
 def start_folder(experiment: Experiment, run: str) -> str:
@@ -210,7 +250,7 @@ def exports_adapter(experiment: Experiment, run: str) -> bool:
 
 
 def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
-    """What a run's weights depend on, besides tokens and start."""
+    """What a run's weights depend on, besides its rows and its start."""
     section = experiment.runs[run]
     adapter = section.adapter and result_keys(section.adapter)
     config = {
@@ -220,6 +260,8 @@ def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
     }
     if task(experiment, run) == "preference":
         config["preference"] = result_keys(section.preference)
+    if task(experiment, run) == "images":
+        config["augmentation"] = result_keys(section.data.augmentation)
     return dict(sorted(config.items()))
 
 
@@ -233,8 +275,10 @@ def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
 def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What the model card says about a run, besides what training recorded."""
     section = experiment.runs[run]
+    of_text = task(experiment, run) != "images"
+    template = {"chat_template": chat_template(experiment, run)} if of_text else {}
     return {
-        "chat_template": chat_template(experiment, run),
+        **template,
         "datasets": section.datasets,
         **result_keys(section.export),
         "run": run,
@@ -266,6 +310,12 @@ def generate_config(experiment: Experiment, run: str) -> dict[str, Any]:
         for name in section.datasets
     }
     return dict(sorted({"datasets": datasets, **result_keys(section.generate)}.items()))
+
+
+def predict_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a run's predictions depend on, besides models and images."""
+    section = experiment.runs[run].generate
+    return {"num_samples": section.num_samples, "precision": section.precision}
 
 
 def train_threads(experiment: Experiment, run: str) -> int:

@@ -4,19 +4,19 @@ import difflib
 from collections.abc import Collection, Iterator
 
 from moray.config.formats import TASKS
-from moray.config.plan import exports_adapter, task
-from moray.config.schema import Adapter, Experiment, Run, RunRef, ScratchModel
+from moray.config.plan import exports_adapter, task, task_of_dataset, task_of_model
+from moray.config.schema import Adapter, Augmentation, Experiment, Run, RunRef, ScratchModel
 from moray.errors import UserError
 
 
 def check_references(experiment: Experiment) -> list[UserError]:
     """All faults that involve several sections."""
-    problems = [*_shares(experiment), *_tokenizers(experiment)]
+    problems = [*_shares(experiment), *_tokenizers(experiment), *_classes(experiment)]
     for name, run in experiment.runs.items():
         problems += _run(experiment, name, run)
     problems += _circles(experiment)
     if not problems:
-        problems += _blocks(experiment)
+        problems += [*_blocks(experiment), *_tasks(experiment)]
     return problems
 
 
@@ -37,6 +37,24 @@ def _tokenizers(experiment: Experiment) -> Iterator[UserError]:
         if isinstance(model, ScratchModel):
             path = f"models.{name}.tokenizer.train_on"
             yield from _known(path, model.tokenizer.train_on, experiment.datasets, "datasets")
+            yield from _text_only(experiment, path, model.tokenizer.train_on)
+
+
+def _text_only(experiment: Experiment, path: str, dataset: str) -> Iterator[UserError]:
+    if dataset in experiment.datasets and task_of_dataset(experiment, dataset) != "language":
+        yield UserError(path, f"got {dataset}, which has images, expected text", "choose another")
+
+
+def _classes(experiment: Experiment) -> Iterator[UserError]:
+    for name, model in experiment.models.items():
+        dataset, path = getattr(model, "classes_of", None), f"models.{name}.classes_of"
+        if dataset is None:
+            continue
+        yield from _known(path, dataset, experiment.datasets, "datasets")
+        if dataset in experiment.datasets and task_of_dataset(experiment, dataset) != "images":
+            yield UserError(
+                path, f"got {dataset}, which has text, expected images", "choose another"
+            )
 
 
 def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
@@ -210,6 +228,43 @@ def _circles(experiment: Experiment) -> Iterator[UserError]:
                 f"runs form a cycle ({' <- '.join(lineage)})",
                 "start one of them from a name under models",
             )
+
+
+def _tasks(experiment: Experiment) -> Iterator[UserError]:
+    for name, run in experiment.runs.items():
+        base, images = experiment.base_model(name), task(experiment, name) == "images"
+        dataset = next(iter(run.datasets))
+        if images != (task_of_model(experiment, base) == "images"):
+            yield UserError(
+                f"runs.{name}.model",
+                f"got a model of {'text' if images else 'images'}, but dataset {dataset} has "
+                f"{'images' if images else 'text'}",
+                f"choose another model, or set models.{base}.classes_of: {dataset}"
+                if images
+                else "choose another model or dataset",
+            )
+        yield from _image_run(f"runs.{name}", run) if images else _text_run(f"runs.{name}", run)
+
+
+def _image_run(path: str, run: Run) -> Iterator[UserError]:
+    """Keys that images don't have."""
+    if run.adapter:
+        yield UserError(
+            f"{path}.adapter", "adapters are for language models only", "set it to null"
+        )
+    if run.train.attention in ("varlen", "flex"):
+        yield UserError(
+            f"{path}.train.attention",
+            f"{run.train.attention} is for rows of documents, and images have none",
+            "set it to auto, sdpa or eager",
+        )
+    if run.data.tokenize != "ahead":
+        yield UserError(f"{path}.data.tokenize", "images have no tokens", "remove the key")
+
+
+def _text_run(path: str, run: Run) -> Iterator[UserError]:
+    if run.data.augmentation != Augmentation():
+        yield UserError(f"{path}.data.augmentation", "is for images only", "remove the key")
 
 
 def _blocks(experiment: Experiment) -> Iterator[UserError]:

@@ -3,7 +3,7 @@
 Row groups are limited in bytes, because later stages hold one in memory at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,10 +17,15 @@ from moray.provenance.manifest import write_json
 
 SPLITS = ("train", "validation", "test")
 _GROUP_BYTES = 4 * 2**20
+_TYPES = {"image": pa.binary(), "label": pa.int64()}
 
 
 def write_dataset(
-    folder: Path, rows: Iterator[tuple[str, Document]], format: str, origin: dict[str, Any]
+    folder: Path,
+    rows: Iterator[tuple[str, Document]],
+    format: str,
+    origin: dict[str, Any],
+    facts: Callable[[], dict[str, Any]] = dict,
 ) -> dict[str, Any]:
     """Write each document to the file of its split, and a description to `dataset.json`.
 
@@ -29,6 +34,7 @@ def write_dataset(
         rows: pairs of split and document.
         format: format of the documents.
         origin: description of the source for `dataset.json`.
+        facts: called after the last document; what it returns is added to the description.
 
     Returns:
         The contents of `dataset.json`.
@@ -39,7 +45,7 @@ def write_dataset(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "dataset.json").unlink(missing_ok=True)
     columns = COLUMNS[format]
-    schema = pa.schema([(column, pa.string()) for column in columns])
+    schema = pa.schema([(column, _TYPES.get(column, pa.string())) for column in columns])
     writers = {split: _SplitWriter(folder / f"{split}.parquet", schema) for split in SPLITS}
     kinds = set()
     for split, document in rows:
@@ -65,7 +71,7 @@ def write_dataset(
         split: {"rows": writer.rows, "bytes": writer.bytes, "sha256": sha256_file(writer.path)}
         for split, writer in writers.items()
     }
-    description = {**origin, "format": format, "splits": splits}
+    description = {**origin, **facts(), "format": format, "splits": splits}
     write_json(folder / "dataset.json", description)
     return description
 
@@ -79,7 +85,7 @@ class _SplitWriter:
         self._waiting_bytes = 0
 
     def add(self, document: Document) -> None:
-        size = sum(len(str(document.get(name) or "").encode()) for name in self._schema.names)
+        size = sum(_size(document.get(name)) for name in self._schema.names)
         self._waiting.append(document)
         self._waiting_bytes += size
         self.rows += 1
@@ -100,6 +106,10 @@ class _SplitWriter:
         self._file.write_table(table, row_group_size=len(self._waiting))
         self._waiting.clear()
         self._waiting_bytes = 0
+
+
+def _size(value: Any) -> int:
+    return len(value if isinstance(value, bytes) else str(value or "").encode())
 
 
 def num_groups(file: Path) -> int:

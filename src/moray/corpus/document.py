@@ -5,14 +5,15 @@ from typing import Any, TypedDict
 
 
 class Document(TypedDict, total=False):
-    """A row: `text`; or `prompt` and `completion`; or `messages` with `tools`; or a pair.
+    """A row: `text`; `prompt` and `completion`; `messages` with `tools`; a pair; or an image.
 
     A pair is `prompt`, `chosen` and `rejected` as text. If it has no `prompt`, both answers are
     whole conversations like `messages`, in which only the answers are trained on.
 
     Messages and tools are JSON strings in OpenAI's format: a column of nested values would need
-    one type for all rows, but the arguments of tools have many. Rows with the same `group` are put
-    into the same split.
+    one type for all rows, but the arguments of tools have many. An image is the content of a file
+    of any type that Pillow reads, and its label is a number. Rows with the same `group` are put
+    into the same split. `place` is where a row comes from, for errors.
     """
 
     text: str
@@ -22,7 +23,10 @@ class Document(TypedDict, total=False):
     chosen: str
     rejected: str
     tools: str | None
+    image: bytes
+    label: int
     group: str
+    place: str
 
 
 COLUMNS = {
@@ -31,11 +35,15 @@ COLUMNS = {
     "instruction": ("messages", "tools"),
     "messages": ("messages", "tools"),
     "preference": ("prompt", "chosen", "rejected", "tools"),
+    "images": ("image", "label"),
 }
 
 
 def content(document: Document) -> str:
     """The content by which duplicates are recognised."""
+    if "image" in document:
+        # Each byte becomes the character of the same number.
+        return document["image"].decode("latin-1")
     if "text" in document:
         return document["text"]
     if "chosen" in document:

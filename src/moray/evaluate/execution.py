@@ -21,6 +21,9 @@ from moray.workers.worker import Worker
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
+Load = Callable[[Path, torch.dtype, torch.device], PreTrainedModel]
+"""Loads a model from a folder, with weights of a type, to a device."""
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -51,8 +54,16 @@ def of_each_model(
     models: dict[str, Path],
     execution: Execution,
     worker: Worker,
+    load: Load = load_model,
 ) -> dict[str, Result]:
     """Call a function on each model, one in memory at a time.
+
+    Args:
+        function: called on each model.
+        models: the models' folders, by name.
+        execution: how to run the job.
+        worker: this worker.
+        load: loads a model.
 
     Returns:
         Its results, by the models' names.
@@ -65,8 +76,7 @@ def of_each_model(
     dtype = _dtype(execution.precision, worker.device)
     try:
         return {
-            name: function(load_model(folder, dtype, worker.device))
-            for name, folder in models.items()
+            name: function(load(folder, dtype, worker.device)) for name, folder in models.items()
         }
     except Exception as error:
         if not is_out_of_memory(error):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moray.rows.mixture import Mixture
-from moray.rows.order import Group
+from moray.rows.order import Drawn, Group
 from moray.rows.store import Record, Rows, StoredRows
 from moray.rows.windows import WindowReader
 
@@ -42,6 +42,15 @@ def from_memory(splits: Sequence[StoredRows], mixture: Mixture, shard: Shard) ->
             mine = stores == store
             rows[mine] = split.rows[numbers[mine]]
         yield rows
+
+
+def drawn(mixture: Mixture, shard: Shard) -> Iterator[Drawn]:
+    """Yield where the rows of the same steps are in the mixture's sequence."""
+    size = mixture.global_batch_size
+    per_worker = size // shard.world_size
+    for step in range(shard.first_step, shard.num_steps):
+        first = step * size + shard.rank * per_worker
+        yield Drawn(mixture.seed, np.arange(first, first + per_worker))
 
 
 def from_stream(

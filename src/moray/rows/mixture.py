@@ -73,6 +73,7 @@ class Mixture:
         orders: the order of each store's rows.
         interleaving: which store each position belongs to.
         global_batch_size: rows in a step.
+        seed: seed of the orders.
         num_rows: number of rows of all stores.
     """
 
@@ -94,6 +95,7 @@ class Mixture:
         self.orders = [Order(sizes, seed) for sizes in windows]
         self.interleaving = Interleaving(shares)
         self.global_batch_size = global_batch_size
+        self.seed = seed
         self.num_rows = sum(order.num_rows for order in self.orders)
 
     def num_steps(self, num_epochs: float) -> int:

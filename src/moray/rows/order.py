@@ -13,6 +13,23 @@ _WINDOWS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """Where in an order's sequence rows are: a position says both epoch and row.
+
+    Attributes:
+        seed: seed of the order.
+        positions: shape (rows,).
+    """
+
+    seed: int
+    positions: NDArray[np.int64]
+
+    def at(self, indices: NDArray[np.int64]) -> "Drawn":
+        """Some of the rows."""
+        return Drawn(self.seed, self.positions[indices])
+
+
+@dataclass(frozen=True)
 class Group:
     """Windows whose rows are shuffled together in an epoch, and a range of the shuffled rows.
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 from pydantic import TypeAdapter
 
-from moray.config.schema import Dataset
+from moray.config.schema import TextDataset
 from moray.console import progress, say
 from moray.corpus.dataset import write_dataset
 from moray.corpus.sources.source import opened
@@ -12,7 +12,7 @@ from moray.corpus.split import by_hash, by_tail
 from moray.provenance.manifest import whole_or_nothing
 from moray.stages.boundary import Folder, Json, command_line
 
-_DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
+_DATASET: TypeAdapter[TextDataset] = TypeAdapter(TextDataset)
 
 
 def download(output: Folder, cfg: Json, files: Json | None = None) -> None:

@@ -13,9 +13,9 @@ from moray.model.folder import base_reference, stored_dtype, whole_model_and_ada
 from moray.model.load import load_model
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 from moray.stages.boundary import File, Folder, Json, command_line
+from moray.stages.card import facts_for_card
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train.checkpoints.trained_model import trained_model
-from moray.train.history import read_history
 
 _CARD = """\
 ---
@@ -113,43 +113,15 @@ def _dtype(key: str, start: Path) -> torch.dtype:
 
 
 def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path, alone: bool) -> str:
-    exported = record["exported_step"]
-    lines = [line for line in read_history(history) if line["step"] <= exported]
-    losses = [line["loss"] for line in lines if "loss" in line]
-    held_out = [line["eval_loss"] for line in lines if "eval_loss" in line]
-    unit = "per pair" if "preference" in record else "nats per token"
     return _CARD.format(
-        **{key: cfg[key] for key in ("run", "start")},
-        datasets=_datasets(cfg["datasets"]),
+        **facts_for_card(cfg, record, history, _unit(record)),
         library="peft" if alone else "transformers",
         kind=_ALONE.format(start=cfg["start"]) if alone else "",
-        steps=exported,
-        loss=losses[-1],
-        unit=unit,
-        eval_loss=f"{held_out[-1]:.4f} {unit}" if held_out else "none: the split is empty",
-        precision=record["precision"],
-        fingerprint=record["fingerprint"],
-        continued=_continued(record["continued_from"]),
-        settings=json.dumps(record["train"], indent=2),
-        software=json.dumps(record["software"], indent=2),
     )
 
 
-def _datasets(shares: dict[str, float]) -> str:
-    if len(shares) == 1:
-        return f"the dataset `{next(iter(shares))}`"
-    total = sum(shares.values())
-    return "the datasets " + ", ".join(
-        f"`{dataset}` ({share / total:.1%})" for dataset, share in shares.items()
-    )
-
-
-def _continued(record: dict[str, Any] | None) -> str:
-    if record is None:
-        return ""
-    row = "continued at step {step} from a checkpoint of fingerprint"
-    differing = ", ".join(record["differences"])
-    return f"| {row.format(**record)} | `{record['fingerprint']}`; different: {differing} |\n"
+def _unit(record: dict[str, Any]) -> str:
+    return "per pair" if "preference" in record else "nats per token"
 
 
 if __name__ == "__main__":

@@ -33,11 +33,11 @@ def finetune(
         output=output,
         settings=Train(**cfg["train"], **execution["train"]),
         adapter=Adapter(**cfg["adapter"]) if cfg["adapter"] else None,
-        task_settings={name: cfg[name] for name in cfg.keys() - {"adapter", "train"}},
         data_settings=Data(**execution["data"]),
         ray_settings=Ray(**execution["ray"]),
         code=code,
         shares=cfg["datasets"],
+        task_settings={key: cfg[key] for key in cfg if key not in ("adapter", "datasets", "train")},
     )
 
 

@@ -2,10 +2,19 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from moray.config import plan
-from moray.config.schema import Experiment, HubModel, PathModel, ScratchModel
+from moray.config.schema import (
+    BaseModelSource,
+    Digits,
+    Experiment,
+    HubModel,
+    PathModel,
+    ScratchModel,
+    ScratchVisionModel,
+)
 from moray.errors import ConfigError, UserError
 from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
@@ -40,9 +49,25 @@ def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserErr
     for dataset in sorted({name for run in runs for name in experiment.runs[run].datasets}):
         for files in plan.dataset_files(experiment, dataset).values():
             yield from _readable(f"datasets.{dataset}.path", files)
+        yield from _libraries(experiment, dataset)
     for model in sorted({experiment.base_model(run) for run in runs}):
         if isinstance(experiment.models[model], PathModel):
             yield from _readable(f"models.{model}.path", plan.model_files(experiment, model))
+
+
+def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
+    """Optional libraries that images need and that are missing."""
+    if plan.task_of_dataset(experiment, dataset) != "images":
+        return
+    needed = {"Pillow": "PIL", "Matplotlib": "matplotlib"}
+    if isinstance(experiment.datasets[dataset], Digits):
+        needed["scikit-learn"] = "sklearn"
+    if missing := [name for name, module in needed.items() if not find_spec(module)]:
+        yield UserError(
+            f"datasets.{dataset}.format",
+            f"images need {' and '.join(missing)}, which isn't installed",
+            "pip install -e '.[vision]'",
+        )
 
 
 def _readable(path: str, files: Sequence[str]) -> Iterator[UserError]:
@@ -52,10 +77,15 @@ def _readable(path: str, files: Sequence[str]) -> Iterator[UserError]:
 
 
 def _shapes(experiment: Experiment, model: str) -> Shapes | None:
-    """The shapes of a base's weights; None if a hub model isn't downloaded yet."""
+    """The shapes of a base's weights; None if a hub model isn't downloaded yet.
+
+    For a model of images from scratch they aren't known before it is made, as its image size.
+    """
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
         return llama_shapes(section)
+    if isinstance(section, ScratchVisionModel):
+        return None
     folder = _folder(section, model)
     return shapes_in(folder) or None if folder else None
 
@@ -68,6 +98,8 @@ def _positions(experiment: Experiment, model: str) -> int | None:
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
         return section.max_position_embeddings
+    if plan.task_of_model(experiment, model) == "images":
+        return None
     folder = _folder(section, model)
     config = folder / "config.json" if folder else None
     if config is None and isinstance(section, HubModel):
@@ -78,7 +110,7 @@ def _positions(experiment: Experiment, model: str) -> int | None:
     return positions_in(config) if config else None
 
 
-def _folder(section: PathModel | HubModel, model: str) -> Path | None:
+def _folder(section: BaseModelSource, model: str) -> Path | None:
     """The folder of a base; None if a hub model isn't downloaded yet."""
     if isinstance(section, PathModel):
         return Path(section.path)

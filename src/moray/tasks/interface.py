@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from moray.rows.order import Drawn
 from moray.rows.store import Record, Rows
 from moray.rows.windows import WindowReader
 
@@ -42,8 +43,9 @@ class LossModule(nn.Module):
 class Task(Protocol):
     """What the rows of a store mean. All workers make an equal one.
 
-    Made from the store's manifest and the sections of the run's config that only its task reads, by
-    name.
+    Args:
+        manifest: the store's manifest.
+        settings: the sections of the run's config that only its task reads, by name.
     """
 
     def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None: ...
@@ -59,6 +61,10 @@ class Task(Protocol):
     @property
     def row_length(self) -> int | None:
         """Number of tokens in a row; None if rows aren't sequences."""
+
+    @property
+    def fault_of_bf16_on_cpu(self) -> str | None:
+        """Why the models of these rows can't be trained in bf16 on a CPU; None if they can."""
 
     @property
     def record(self) -> Record:
@@ -84,11 +90,16 @@ class Task(Protocol):
     def flops_per_row(self, model: PreTrainedModel) -> float:
         """FLOPs of a forward and a backward pass for a row."""
 
-    def batch(self, rows: Rows) -> Batch:
+    def batch(self, rows: Rows, drawn: Drawn | None) -> Batch:
         """Make a batch of rows; records of zeros are padding, which adds nothing to the loss.
 
         Called in a thread beside the training, so it should use NumPy rather than PyTorch, whose
         threads would compete with those of the training.
+
+        Args:
+            rows: shape (rows,).
+            drawn: where in the order's sequence the rows are; None for held-out rows. Whatever is
+                random about a batch is a function of it.
         """
 
     def weight(self, rows: Rows) -> int:

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from moray.provenance.manifest import read_manifest
+from moray.tasks.images.task import ImageTask
 from moray.tasks.interface import Task
 from moray.tasks.language.task import LanguageTask
 from moray.tasks.preference.task import PreferenceTask
 
 _TASKS: dict[str, type[Task]] = {
+    "images": ImageTask,
     "language": LanguageTask,
     "preference": PreferenceTask,
 }

@@ -109,6 +109,7 @@ def _check_tensors(
 
     from moray.tasks.of_store import task_of
     from moray.train.checkpoints.metadata import MetadataReader
+    from moray.train.engine.statistics import statistics_of
     from moray.train.engine.strategies.state import trained_parameters
 
     model = task_of(store, sections).empty(start, torch.float32)
@@ -116,7 +117,8 @@ def _check_tensors(
         from moray.model.adapter import add_adapter
 
         add_adapter(model, adapter, seed=0)
-    wanted = {name: tuple(value.shape) for name, value in trained_parameters(model).items()}
+    tensors = {**trained_parameters(model), **statistics_of(model)}
+    wanted = {name: tuple(value.shape) for name, value in tensors.items()}
     if damaged := damaged_files(given):
         raise UserError(
             key,

@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ def run_training(
     output: Path,
     settings: Train,
     adapter: Adapter | None,
-    task_settings: Mapping[str, Any],
+    task_settings: dict[str, Any],
     data_settings: Data,
     ray_settings: Ray,
     code: str,
@@ -57,6 +56,7 @@ def run_training(
         output: the run's folder.
         settings: its `train` section.
         adapter: its `adapter` section.
+        task_settings: the sections that only its task reads, by name.
         data_settings: its `data` section.
         ray_settings: its `ray` section.
         code: digest of the code that the result depends on.

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from moray.rows.order import Drawn
 from moray.rows.store import Rows
 from moray.tasks.interface import Batch, Task
 
@@ -26,13 +27,27 @@ class Feed:
     weight: int
 
 
-def feeds(task: Task, rows: Iterator[Rows], micro_batch_size: int) -> Iterator[Feed]:
-    """A worker's part of each step; the next one is prepared while the current one is used."""
-    parts = (Feed(micro_batches(task, mine, micro_batch_size), task.weight(mine)) for mine in rows)
+def feeds(
+    task: Task, rows: Iterator[Rows], drawn: Iterator[Drawn], micro_batch_size: int
+) -> Iterator[Feed]:
+    """A worker's part of each step; the next one is prepared while the current one is used.
+
+    Args:
+        task: makes the batches.
+        rows: the worker's rows of each step.
+        drawn: where in the order's sequence they are.
+        micro_batch_size: maximum rows in a batch.
+    """
+    parts = (
+        Feed(micro_batches(task, mine, micro_batch_size, drawn=where), task.weight(mine))
+        for mine, where in zip(rows, drawn, strict=False)
+    )
     return _ahead(parts)
 
 
-def micro_batches(task: Task, rows: Rows, size: int, count: int | None = None) -> list[Batch]:
+def micro_batches(
+    task: Task, rows: Rows, size: int, count: int | None = None, drawn: Drawn | None = None
+) -> list[Batch]:
     """Rows in batches of the same size, so that code compiled for that size works for all.
 
     Args:
@@ -40,12 +55,18 @@ def micro_batches(task: Task, rows: Rows, size: int, count: int | None = None) -
         rows: shape (rows,).
         size: maximum rows in a batch.
         count: minimum number of batches; workers that shard a model need the same number.
+        drawn: where in the order's sequence the rows are; None for held-out rows.
     """
     count = max(count or 1, -(-len(rows) // size))
     # A worker may have none.
     size = max(1, -(-len(rows) // count))
-    padded = np.concatenate([rows, np.zeros(count * size - len(rows), rows.dtype)])
-    return [task.batch(padded[start : start + size]) for start in range(0, len(padded), size)]
+    missing = count * size - len(rows)
+    padded = np.concatenate([rows, np.zeros(missing, rows.dtype)])
+    parts: list[Drawn | None] = [None] * count
+    if drawn is not None:
+        positions = np.concatenate([drawn.positions, np.zeros(missing, np.int64)])
+        parts = [Drawn(drawn.seed, part) for part in np.split(positions, count)]
+    return [task.batch(one, part) for one, part in zip(np.split(padded, count), parts, strict=True)]
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:

@@ -1,6 +1,5 @@
 """What a worker needs to train a run, under any launcher."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ class Job:
     adapter: Adapter | None
     threads: int
     cache: Path
-    task_settings: Mapping[str, Any] = field(default_factory=dict)
+    task_settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def store(self) -> Path:

@@ -12,7 +12,7 @@ from torch import Tensor
 from moray.config.schema import Train
 from moray.errors import UserError
 from moray.model.precision import agreed
-from moray.rows.loader import Shard, from_memory, from_stream
+from moray.rows.loader import Shard, drawn, from_memory, from_stream
 from moray.rows.mixture import Mixture
 from moray.rows.store import Rows, StoredRows
 from moray.tasks.interface import Task
@@ -64,17 +64,17 @@ def train(job: Job, worker: Worker) -> dict[str, Any]:
 def _train(
     job: Job, worker: Worker, alive: Callable[[], None], collect: Callable[[], None]
 ) -> dict[str, Any]:
-    precision = agreed(_precision(job), worker.device)
+    task, validation = task_of(job.store, job.task_settings), held_out(job)
+    precision = agreed(_precision(job, task, worker), worker.device)
     settings = job.settings.model_copy(update={"precision": precision})
     job = replace(job, settings=settings)
-    task, validation = task_of(job.store, job.task_settings), held_out(job)
     mixture = mixture_of(job.parts, settings)
     num_steps = settings.max_steps or mixture.num_steps(settings.num_epochs)
 
     strategy = make_strategy(settings, worker)
     size = settings.global_batch_size
     built = build(job, worker, strategy, task, num_steps * size)
-    first_step, history, judged = resume(job, worker, strategy, num_steps)
+    first_step, history, judged = resume(job, worker, strategy, built.statistics, num_steps)
     if history and first_step == 0:
         notes = (describe_mixture(job, mixture, num_steps), built.note)
         for note in filter(None, notes):
@@ -85,11 +85,11 @@ def _train(
         worker, task.unit, size * task.units_per_row, size * built.flops_per_row, first_step
     )
     shard = Shard(first_step, num_steps, worker.rank, worker.world_size)
-    rows = _rows(job, task, mixture, shard)
+    rows, where = _rows(job, task, mixture, shard), drawn(mixture, shard)
 
     done = looked_at = first_step
     largest_norm = torch.zeros((), device=worker.device)
-    for feed in feeds(task, rows, settings.micro_batch_size):
+    for feed in feeds(task, rows, where, settings.micro_batch_size):
         if judged.stop:
             break
         alive()
@@ -101,6 +101,7 @@ def _train(
         loss = gradients(strategy, feed.batches, weight, settings, worker)
         rate = learning_rate(settings, done, num_steps)
         norm = strategy.step(rate)
+        built.statistics.average()
         # Keeps NaN and infinity.
         largest_norm = torch.maximum(largest_norm, norm.to(worker.device))
         done += 1
@@ -147,7 +148,7 @@ def _train(
         if "save" in due or best == done or judged.stop:
             if history:
                 history.sync()
-            saver.save(done, strategy.state(), best)
+            saver.save(done, strategy.state() | built.statistics.state(), best)
         if request:
             saver.finish()
             if worker.rank == 0:
@@ -170,7 +171,12 @@ def _train(
     }
 
 
-def _precision(job: Job) -> str:
+def _precision(job: Job, task: Task, worker: Worker) -> str:
+    fault = task.fault_of_bf16_on_cpu if worker.device.type == "cpu" else None
+    if fault and job.settings.precision == "bf16":
+        raise UserError("train.precision", f"bf16 can't be used on CPUs: {fault}", "set it to auto")
+    if fault:
+        return "fp32"
     # Weights in bf16 are multiplied in bf16, whatever the hardware.
     in_bf16 = job.adapter is not None and job.adapter.base_dtype == "bf16"
     return "bf16" if in_bf16 else job.settings.precision

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from moray.config.schema import Dataset
+from moray.config.schema import TextDataset
 from moray.corpus.sources import hub
 from moray.corpus.sources.source import opened
 from moray.errors import UserError
 
-DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
+DATASET: TypeAdapter[TextDataset] = TypeAdapter(TextDataset)
 
 Read = tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]
 

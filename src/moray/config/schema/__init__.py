@@ -3,31 +3,45 @@
 from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Section, execution_keys, is_execution_only, result_keys
 from moray.config.schema.datasets import (
-    Dataset,
     HubDataset,
     LocalFiles,
     PythonStdlib,
     Synthetic,
+    TextDataset,
     Url,
 )
-from moray.config.schema.experiment import Experiment, Run, RunRef, Sections
-from moray.config.schema.models import HubModel, PathModel, ScratchModel, TrainedTokenizer
+from moray.config.schema.experiment import Dataset, Experiment, Run, RunRef, Sections
+from moray.config.schema.image_datasets import Digits, Idx, ImageDataset, ImageFolder
+from moray.config.schema.models import (
+    BaseModelSource,
+    HubModel,
+    PathModel,
+    ScratchModel,
+    TrainedTokenizer,
+)
 from moray.config.schema.preference import Preference
-from moray.config.schema.sections import Data, Evaluate, Export, Generate, Ray
+from moray.config.schema.sections import Augmentation, Data, Evaluate, Export, Generate, Ray
 from moray.config.schema.train import FSDP2, DeepSpeed, Train
+from moray.config.schema.vision import ScratchVisionModel
 
 __all__ = [
     "FSDP2",
     "Adapter",
+    "Augmentation",
+    "BaseModelSource",
     "Data",
     "Dataset",
     "DeepSpeed",
+    "Digits",
     "Evaluate",
     "Experiment",
     "Export",
     "Generate",
     "HubDataset",
     "HubModel",
+    "Idx",
+    "ImageDataset",
+    "ImageFolder",
     "LocalFiles",
     "PathModel",
     "Preference",
@@ -36,9 +50,11 @@ __all__ = [
     "Run",
     "RunRef",
     "ScratchModel",
+    "ScratchVisionModel",
     "Section",
     "Sections",
     "Synthetic",
+    "TextDataset",
     "Train",
     "TrainedTokenizer",
     "Url",

@@ -20,7 +20,7 @@ CREDENTIALS_REFUSED = (
 )
 
 
-class _Source(Section):
+class Source(Section):
     """Base class of all datasets."""
 
     @property
@@ -29,7 +29,7 @@ class _Source(Section):
         return {"train"}
 
 
-class PythonStdlib(_Source):
+class PythonStdlib(Source):
     """The standard library of the running Python: real code that is on every machine."""
 
     source: Literal["python-stdlib"] = Field(description="Selects this source.")
@@ -45,7 +45,7 @@ class PythonStdlib(_Source):
     test_share: Fraction = Field(0.05, description="Share of the modules in the test split.")
 
 
-class Synthetic(_Source):
+class Synthetic(Source):
     """Generated text of any size, for trying out a setup and for benchmarks."""
 
     source: Literal["synthetic"] = Field(description="Selects this source.")
@@ -69,7 +69,7 @@ class BySplit(Section):
 Locations = Paths | BySplit
 
 
-class _Table(_Source):
+class _Table(Source):
     """Base class of the sources whose rows have named columns."""
 
     format: Literal["text", "prompt-completion", "instruction", "messages", "preference"] = Field(
@@ -212,6 +212,6 @@ class HubDataset(_Table):
         return set(expressions_by_split(self.split))
 
 
-Dataset = Annotated[
+TextDataset = Annotated[
     PythonStdlib | LocalFiles | Url | HubDataset | Synthetic, Field(discriminator="source")
 ]

@@ -6,11 +6,17 @@ from pydantic import Field
 
 from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Name, Section
-from moray.config.schema.datasets import Dataset
+from moray.config.schema.datasets import HubDataset, LocalFiles, PythonStdlib, Synthetic, Url
+from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.preference import Preference
 from moray.config.schema.sections import Data, Evaluate, Export, Generate, Ray
 from moray.config.schema.train import Train
+
+Dataset = Annotated[
+    PythonStdlib | LocalFiles | Url | HubDataset | Synthetic | Digits | Idx | ImageFolder,
+    Field(discriminator="source"),
+]
 
 
 class RunRef(Section):

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from moray.config.schema.base import Name, PositiveInt, Section
+from moray.config.schema.vision import ScratchVisionModel
 
 
 class TrainedTokenizer(Section):
@@ -55,14 +56,25 @@ class ScratchModel(Section):
         return self
 
 
-class PathModel(Section):
-    """A Hugging Face folder on this machine: config, safetensors, tokenizer."""
+class _Existing(Section):
+    """Base class of the models that are not made from scratch."""
+
+    classes_of: Name | None = Field(
+        None,
+        description="For images: name of the dataset whose classes the model tells apart. If its "
+        "own differ, it gets a new, randomly initialised output layer.",
+    )
+    seed: int = Field(0, ge=0, description="For images: seed for the new output layer.")
+
+
+class PathModel(_Existing):
+    """A Hugging Face folder on this machine: config, safetensors, tokenizer or image processor."""
 
     source: Literal["path"] = Field(description="Selects this source.")
     path: str = Field(description="Path of the folder, relative to the working directory.")
 
 
-class HubModel(Section):
+class HubModel(_Existing):
     """A model on the Hugging Face hub, pinned to a commit."""
 
     source: Literal["hub"] = Field(description="Selects this source.")
@@ -74,4 +86,6 @@ class HubModel(Section):
     )
 
 
-BaseModelSource = Annotated[ScratchModel | PathModel | HubModel, Field(discriminator="source")]
+BaseModelSource = Annotated[
+    ScratchModel | ScratchVisionModel | PathModel | HubModel, Field(discriminator="source")
+]

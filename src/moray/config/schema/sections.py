@@ -9,8 +9,23 @@ from moray.config.schema.base import PositiveInt, Section, execution_only
 from moray.config.schema.datasets import CREDENTIALS, CREDENTIALS_REFUSED
 
 
+class Augmentation(Section):
+    """Random changes of training images. A change follows from `train.seed`, epoch and image."""
+
+    shift: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Maximum number of pixels by which an image is moved, in both directions; "
+        "black pixels come in.",
+    )
+    flip: bool = Field(False, description="Whether half of the images are mirrored.")
+
+
 class Data(Section):
-    """How documents become rows of tokens, and how the rows reach the workers."""
+    """How documents or images become rows, and how the rows reach the workers.
+
+    Of these keys, images have `augmentation`, `loader` and `stream_from`; text has all but
+    `augmentation`.
+    """
 
     block_size: Annotated[int, Field(ge=8)] = Field(256, description="Tokens per row.")
     long_documents: Literal["split", "drop"] = Field(
@@ -35,6 +50,9 @@ class Data(Section):
         description="`ahead`: tokenise once and store the tokens. `on-the-fly`: only count "
         "tokens ahead, and tokenise during training, for corpora too large to store twice; the "
         "samples are the same. Needs `loader: stream`.",
+    )
+    augmentation: Augmentation = Field(
+        Augmentation(), description="For images: random changes during training."
     )
     loader: Literal["memory", "stream"] = execution_only(
         "memory",

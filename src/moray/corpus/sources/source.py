@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from moray.config.schema import (
-    Dataset,
     HubDataset,
     LocalFiles,
     PythonStdlib,
     Synthetic,
+    TextDataset,
     Url,
 )
 from moray.config.splits import expressions_by_split, paths_by_split
@@ -29,7 +29,7 @@ Source = tuple[Given, Origin]
 
 
 @contextmanager
-def opened(section: Dataset, files: Mapping[str, list[str]], folder: Path) -> Iterator[Source]:
+def opened(section: TextDataset, files: Mapping[str, list[str]], folder: Path) -> Iterator[Source]:
     """Open a source's splits for the body of the `with` statement.
 
     Args:
@@ -45,7 +45,7 @@ def opened(section: Dataset, files: Mapping[str, list[str]], folder: Path) -> It
         yield given, {"source": section.source, **origin}
 
 
-def _source(section: Dataset, files: Mapping[str, list[str]], temporary: Path) -> Source:
+def _source(section: TextDataset, files: Mapping[str, list[str]], temporary: Path) -> Source:
     match section:
         case PythonStdlib():
             return _python_stdlib(section)

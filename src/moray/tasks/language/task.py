@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from moray.model.flops import flops_per_token
 from moray.model.isolation import check_isolation
 from moray.model.load import check_length, empty_model, load_model
+from moray.rows.order import Drawn
 from moray.rows.store import Rows, record_of
 from moray.rows.windows import WindowReader
 from moray.tasks.language.batch import Batch, make_batch, num_trained
@@ -22,6 +23,7 @@ class LanguageTask:
     """Rows are packed documents; the loss is that of their trained tokens."""
 
     unit = "tokens"
+    fault_of_bf16_on_cpu = None
 
     def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None:
         self.record = record_of(manifest)
@@ -52,8 +54,8 @@ class LanguageTask:
         """See `Task.flops_per_row`."""
         return self.units_per_row * flops_per_token(model, self.row_length)
 
-    def batch(self, rows: Rows) -> Batch:
-        """See `Task.batch`."""
+    def batch(self, rows: Rows, drawn: Drawn | None) -> Batch:
+        """See `Task.batch`; nothing is random."""
         return make_batch(rows)
 
     def weight(self, rows: Rows) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from moray.config.schema import Preference
+from moray.rows.order import Drawn
 from moray.rows.store import Rows
 from moray.rows.windows import WindowReader, stored_windows
 from moray.tasks.language.task import LanguageTask
@@ -32,7 +33,7 @@ class PreferenceTask(LanguageTask):
         plain_head = from_first_worker(lambda: self._checked(model))
         return PreferenceLoss(model, plain_head, self._settings)
 
-    def batch(self, rows: Rows) -> PairBatch:
+    def batch(self, rows: Rows, drawn: Drawn | None) -> PairBatch:
         """See `Task.batch`."""
         return make_pair_batch(rows, self._packing)
 

@@ -7,6 +7,7 @@ from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.checkpoint import folder_of
 from moray.train.checkpoints.saver import read_state
 from moray.train.early_stopping import Evaluations
+from moray.train.engine.statistics import Statistics
 from moray.train.engine.strategies import Strategy
 from moray.train.history import History, evaluations
 from moray.train.job import Job
@@ -15,14 +16,17 @@ from moray.workers.worker import Worker
 
 
 def resume(
-    job: Job, worker: Worker, strategy: Strategy, num_steps: int
+    job: Job, worker: Worker, strategy: Strategy, statistics: Statistics, num_steps: int
 ) -> tuple[int, History | None, Evaluations]:
     """Restore the newest valid checkpoint; returns the steps done, history and evaluations."""
     folder, skipped = folder_of(job.work), list[str]()
     # The first worker decides: on a shared file system, others may not see all files yet.
     step = from_first_worker(lambda: _resume_point(job, folder, skipped))
     if step:
-        strategy.restore(lambda state: read_state(checkpoint.path_of(folder, step), state))
+        path = checkpoint.path_of(folder, step)
+        strategy.restore(lambda state: read_state(path, state))
+        if statistics.tensors:
+            read_state(path, statistics.tensors)
     history = History(job.work, step) if worker.rank == 0 else None
     if history:
         for note in skipped:

@@ -1,5 +1,6 @@
 """Load a checkpoint into a transformers model."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from transformers import PreTrainedModel
@@ -10,16 +11,23 @@ from moray.model.adapter import add_adapter
 from moray.model.load import load_model
 from moray.provenance.manifest import damaged_files
 from moray.train.checkpoints.saver import read_state
+from moray.train.engine.statistics import statistics_of
 from moray.train.engine.strategies.state import trained_parameters
 
 
-def trained_model(start: Path, checkpoint: Path, adapter: Adapter | None) -> PreTrainedModel:
+def trained_model(
+    start: Path,
+    checkpoint: Path,
+    adapter: Adapter | None,
+    load: Callable[[Path], PreTrainedModel] = load_model,
+) -> PreTrainedModel:
     """The model that a run started from, with the weights of a checkpoint.
 
     Args:
         start: Hugging Face folder that the run started from.
         checkpoint: saved by any strategy and number of workers.
         adapter: the run's `adapter` section; if given, the model has adapters in addition.
+        load: loads the model that the run started from.
 
     Raises:
         UserError: if the checkpoint has missing or damaged files.
@@ -30,9 +38,10 @@ def trained_model(start: Path, checkpoint: Path, adapter: Adapter | None) -> Pre
             f"missing or damaged files: {', '.join(damaged)}",
             "rerun with --forcerun finetune_run",
         )
-    model = load_model(start)
+    model = load(start)
     if adapter is not None:
         add_adapter(model, adapter, seed=0)
-    state = {name: value.detach() for name, value in trained_parameters(model).items()}
+    tensors = {**trained_parameters(model), **statistics_of(model)}
+    state = {name: value.detach() for name, value in tensors.items()}
     read_state(checkpoint, state, alone=True)
     return model

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
+from moray.errors import UserError
 from moray.model.size import num_quantized, num_weights
 from moray.tasks.interface import Task
 from moray.train.engine.attention import choose_attention, use_attention
@@ -14,6 +15,7 @@ from moray.train.engine.compilation import (
     use_cache,
 )
 from moray.train.engine.footprint import footprint, frozen_bytes
+from moray.train.engine.statistics import Statistics
 from moray.train.engine.strategies import Strategy
 from moray.train.job import Job
 from moray.workers.collectives import from_any_worker, from_first_worker, together
@@ -30,11 +32,13 @@ class Built:
         flops_per_row: FLOPs of a forward and a backward pass.
         compiled: whether its blocks are compiled.
         note: description for the user.
+        statistics: its running statistics.
     """
 
     flops_per_row: float
     compiled: bool
     note: str
+    statistics: Statistics
 
 
 def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: int) -> Built:
@@ -69,6 +73,7 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
     together(lambda: use_attention(model, attention))
     module.attention = attention
     if settings.gradient_checkpointing:
+        _check_checkpointing(model)
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if reason is None:
         compile_blocks(module)
@@ -77,7 +82,17 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
     note = "compiled" if reason is None else f"not compiled: {reason}"
     if worker.device.type != "cpu":
         note += f"; attention: {attention or 'default of transformers'}"
-    return Built(flops, reason is None, f"{held}; blocks are {note}")
+    statistics = Statistics(module.model, worker)
+    return Built(flops, reason is None, f"{held}; blocks are {note}", statistics)
+
+
+def _check_checkpointing(model: PreTrainedModel) -> None:
+    if not model.supports_gradient_checkpointing:
+        raise UserError(
+            "train.gradient_checkpointing",
+            f"a {model.config.model_type} model doesn't support it",
+            "set it to false",
+        )
 
 
 def _model(job: Job, task: Task, with_weights: bool) -> PreTrainedModel:

@@ -1,0 +1,78 @@
+"""Datasets of labelled images."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from moray.config.schema.base import Fraction, Section
+from moray.config.schema.datasets import Source
+from moray.config.splits import Split
+
+_VALIDATION_SHARE = Field(
+    0.05, description="Share of train to use as the validation split, if none is given."
+)
+_TEST_SHARE = Field(0.05, description="Share of train to use as the test split, if none is given.")
+
+
+class Digits(Source):
+    """1,797 handwritten digits of 8 x 8 pixels, which are part of scikit-learn."""
+
+    source: Literal["digits"] = Field(description="Selects this source.")
+    format: Literal["images"] = Field("images", description="Images with a label each.")
+    validation_share: Fraction = _VALIDATION_SHARE
+    test_share: Fraction = _TEST_SHARE
+
+
+class IdxFiles(Section):
+    """The two files of a split in the format of MNIST, compressed (`.gz`) or not."""
+
+    images: str = Field(description="Path of the images, relative to the working directory.")
+    labels: str = Field(description="Path of the labels.")
+
+
+class Idx(Source):
+    """Images in IDX files, as MNIST and the datasets in its format come."""
+
+    source: Literal["idx"] = Field(description="Selects this source.")
+    format: Literal["images"] = Field("images", description="Images with a label each.")
+    train: IdxFiles = Field(description="Files of the train split.")
+    test: IdxFiles | None = Field(None, description="Files of the test split.")
+    validation_share: Fraction = _VALIDATION_SHARE
+    test_share: Fraction = _TEST_SHARE
+
+    @property
+    def given_splits(self) -> set[Split]:
+        """The splits that have files of their own; the others are taken from train."""
+        return {"train", "test"} if self.test else {"train"}
+
+
+class ImageFolder(Source):
+    """A folder with a subfolder of images for each class, whose name is the label."""
+
+    source: Literal["image-folder"] = Field(description="Selects this source.")
+    format: Literal["images"] = Field("images", description="Images with a label each.")
+    path: str = Field(
+        description="Path of the folder, relative to the working directory. It contains the "
+        "folders of the classes; or `train` and, optionally, `validation` and `test`, which "
+        "contain them. The files are of any type that Pillow reads.",
+    )
+    validation_share: Fraction = _VALIDATION_SHARE
+    test_share: Fraction = _TEST_SHARE
+
+    @property
+    def folders(self) -> dict[Split, Path]:
+        """The folders of the splits; a single folder is that of train."""
+        whole = Path(self.path)
+        if not (whole / "train").is_dir():
+            return {"train": whole}
+        splits: tuple[Split, ...] = ("train", "validation", "test")
+        return {split: whole / split for split in splits if (whole / split).is_dir()}
+
+    @property
+    def given_splits(self) -> set[Split]:
+        """The splits that have folders of their own; the others are taken from train."""
+        return set(self.folders)
+
+
+ImageDataset = Annotated[Digits | Idx | ImageFolder, Field(discriminator="source")]

@@ -1,0 +1,81 @@
+"""Images in files of any type that Pillow reads."""
+
+import io
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from moray.corpus.document import Document
+from moray.errors import UserError, first_line
+
+# Pixels of these modes have more than 8 bits.
+_DEEP = ("I", "F")
+
+
+def decoded(content: bytes, place: str) -> Image.Image:
+    """Decode an image; it is turned upright if its metadata says so.
+
+    Args:
+        content: the content of its file.
+        place: where it comes from, for errors.
+
+    Raises:
+        UserError: if it can't be decoded, or has more than 8 bits per channel.
+    """
+    try:
+        image = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
+        image.load()
+    # Decoders raise many kinds of errors for damaged files.
+    except Exception as error:
+        unknown = isinstance(error, UnidentifiedImageError)
+        reason = "no image of a type that Pillow reads" if unknown else first_line(error)
+        problem = "the file is empty" if not content else f"can't read the image ({reason})"
+        raise UserError(place, problem, "replace the file or remove it") from error
+    if image.mode.startswith(_DEEP):
+        raise UserError(
+            place,
+            f"got pixels of more than 8 bits (Pillow's mode {image.mode}), expected 8",
+            "convert the image",
+        )
+    return image
+
+
+def as_png(image: Image.Image) -> bytes:
+    """Encode an image as PNG."""
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+class ImageFacts:
+    """What is known of the images of a dataset once all of them have been seen."""
+
+    def __init__(self, label_names: list[str]) -> None:
+        self._label_names = label_names
+        self._size: list[int] | None = None
+        self._sizes_differ = False
+
+    def follow(self, rows: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
+        """Yield the rows, after checking that each image can be decoded.
+
+        Raises:
+            UserError: naming the image that can't be, or whose label has no name.
+        """
+        for split, document in rows:
+            if not 0 <= document["label"] < len(self._label_names):
+                raise UserError(
+                    document["place"],
+                    f"got label {document['label']}, expected 0 to {len(self._label_names) - 1}",
+                    "fix the label",
+                )
+            image = decoded(document["image"], document["place"])
+            size = [image.height, image.width]
+            self._sizes_differ |= self._size not in (None, size)
+            self._size = size
+            yield split, document
+
+    def facts(self) -> dict[str, Any]:
+        """For `dataset.json`: names of the labels; height and width, None if they differ."""
+        size = None if self._sizes_differ else self._size
+        return {"label_names": self._label_names, "image_size": size}

@@ -1,0 +1,99 @@
+"""Decode a dataset of images once, into the pixels that training and evaluation read."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moray.console import progress, say
+from moray.corpus.dataset import SPLITS, num_groups, read_documents, share_of_group
+from moray.corpus.document import Document
+from moray.corpus.image import decoded
+from moray.errors import UserError
+from moray.model.classifier import empty_classifier, fault_of_bf16_on_cpu, names_of
+from moray.model.image_processor import load_processor, normalization, pixels_of
+from moray.provenance.manifest import whole_or_nothing, write_manifest
+from moray.provenance.space import check_space
+from moray.rows.store import RowsWriter, describe
+from moray.stages.boundary import Folder, Json, command_line
+from moray.tasks.images.rows import make_rows, row_type
+
+_AT_ONCE = 256
+
+
+def decode(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
+    """Write the store of a dataset's three splits, its manifest last.
+
+    Args:
+        dataset: folder with the splits as Parquet.
+        model: Hugging Face folder with the image processor.
+        output: folder to write to.
+        cfg: what the store depends on besides dataset and model.
+
+    Raises:
+        UserError: if the model's image processor doesn't give all images the same size.
+    """
+    empty, processor = empty_classifier(model), load_processor(model)
+    channels: int = empty.config.num_channels
+    with whole_or_nothing(output):
+        shape = _shape(dataset, processor, channels)
+        facts = {split: _write(dataset, split, output, processor, shape) for split in SPLITS}
+        write_manifest(
+            output,
+            task="images",
+            record=describe(row_type(shape)),
+            label_names=names_of(empty.config),
+            normalization=normalization(processor, channels),
+            fault_of_bf16_on_cpu=fault_of_bf16_on_cpu(empty),
+            recipe=cfg,
+            splits=facts,
+        )
+    counts = ", ".join(f"{split} {facts[split]['rows']:,}" for split in SPLITS)
+    say(f"pixels {output.name}: {counts} images of {' x '.join(map(str, shape))}")
+
+
+def _shape(dataset: Path, processor: Any, channels: int) -> tuple[int, ...]:
+    """Channels, height and width of the first image, which all must have."""
+    first = next(read_documents(dataset / "train.parquet"))[:1]
+    (pixels,) = _pixels(first, processor, channels)
+    return pixels.shape
+
+
+def _write(
+    dataset: Path, split: str, output: Path, processor: Any, shape: tuple[int, ...]
+) -> dict[str, Any]:
+    file, record = dataset / f"{split}.parquet", row_type(shape)
+    groups = progress(read_documents(file), f"decode {split}", "group", num_groups(file))
+    with RowsWriter(output, split) as writer:
+        for number, documents in enumerate(groups):
+            pixels = [
+                one
+                for start in range(0, len(documents), _AT_ONCE)
+                for one in _pixels(documents[start : start + _AT_ONCE], processor, shape[0])
+            ]
+            if different := next((one.shape for one in pixels if one.shape != shape), None):
+                raise UserError(
+                    str(file),
+                    "the model's image processor gives images different sizes: "
+                    f"{_size(shape)} and {_size(different)}",
+                    "set a height and a width in its preprocessor_config.json",
+                )
+            rows = make_rows(pixels, [document["label"] for document in documents], record)
+            if number == 0:
+                check_space(output, round(rows.nbytes / share_of_group(file, 0)))
+            writer.add(rows, weight=len(rows))
+        return writer.facts()
+
+
+def _pixels(documents: list[Document], processor: Any, channels: int) -> list[NDArray[np.uint8]]:
+    images = [decoded(document["image"], "an image") for document in documents]
+    return pixels_of(images, processor, channels)
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return f"{shape[2]} x {shape[1]}"
+
+
+if __name__ == "__main__":
+    command_line(decode)

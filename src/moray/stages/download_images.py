@@ -1,0 +1,49 @@
+"""Read a dataset of images from its source, check and split it, and write it as Parquet."""
+
+from collections import Counter
+
+from pydantic import TypeAdapter
+
+from moray.config.schema import ImageDataset
+from moray.console import progress, say
+from moray.corpus.dataset import write_dataset
+from moray.corpus.image import ImageFacts
+from moray.corpus.sources.images import open_images
+from moray.corpus.split import by_hash
+from moray.errors import UserError
+from moray.provenance.manifest import whole_or_nothing
+from moray.stages.boundary import Folder, Json, command_line
+
+_DATASET: TypeAdapter[ImageDataset] = TypeAdapter(ImageDataset)
+
+
+def download_images(output: Folder, cfg: Json) -> None:
+    """Write `train.parquet`, `validation.parquet`, `test.parquet` and `dataset.json`.
+
+    Args:
+        output: the folder to write to.
+        cfg: the dataset's section of the config.
+    """
+    section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "listing"})
+    dropped: Counter[str] = Counter()
+    with whole_or_nothing(output):
+        given, origin, label_names = open_images(section)
+        if len(label_names) < 2:
+            raise UserError(
+                f"datasets.{output.name}", "got only one class, expected at least two", "add one"
+            )
+        validation = 0.0 if "validation" in given else section.validation_share
+        test = 0.0 if "test" in given else section.test_share
+        facts = ImageFacts(label_names)
+        rows = facts.follow(by_hash(given, validation, test, dropped))
+        shown = progress(rows, f"download {output.name}", "image")
+        description = {"source": section.source, **origin, "duplicates": dropped}
+        described = write_dataset(output, shown, section.format, description, facts.facts)
+    splits = described["splits"]
+    counts = ", ".join(f"{split} {facts['rows']:,}" for split, facts in splits.items())
+    copies = f", {dropped.total():,} duplicates dropped" if dropped else ""
+    say(f"dataset {output.name}: {counts} images of {len(label_names)} classes{copies}")
+
+
+if __name__ == "__main__":
+    command_line(download_images)

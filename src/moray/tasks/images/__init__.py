@@ -1,0 +1,1 @@
+"""Image classification: labelled images to pixels, and the loss of their labels."""

@@ -1,0 +1,57 @@
+"""Random changes of training images, as a pure function of seed, epoch and image.
+
+An image's position in the order's sequence says both epoch and image, so the changes are drawn from
+seed and position. They are the same for any number of workers, in memory and streamed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moray.rows.order import Drawn
+
+# Tells these draws from those of the order, which have the same seed.
+_STREAM = 0xA06
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """The `data.augmentation` section of the config.
+
+    Attributes:
+        shift: maximum number of pixels by which an image is moved.
+        flip: whether half of the images are mirrored.
+    """
+
+    shift: int = 0
+    flip: bool = False
+
+
+def augmented(pixels: NDArray[np.uint8], settings: Augmentation, drawn: Drawn) -> NDArray[np.uint8]:
+    """Change images.
+
+    Args:
+        pixels: shape (images, channels, height, width).
+        settings: what may change.
+        drawn: where in the order's sequence the images are.
+    """
+    if settings == Augmentation():
+        return pixels
+    changed = np.zeros_like(pixels)
+    for number, position in enumerate(drawn.positions.tolist()):
+        random = np.random.default_rng([drawn.seed, position, _STREAM])
+        # Both are drawn in any case, so that one key doesn't change what another one draws.
+        down, right = random.integers(-settings.shift, settings.shift, 2, endpoint=True).tolist()
+        mirror = random.random() < 0.5
+        image = pixels[number, :, :, ::-1] if settings.flip and mirror else pixels[number]
+        _move(image, changed[number], down, right)
+    return changed
+
+
+def _move(image: NDArray[np.uint8], into: NDArray[np.uint8], down: int, right: int) -> None:
+    """Copy an image to another place of an array of zeros; what lies outside is cut off."""
+    height, width = image.shape[1:]
+    into[:, max(0, down) : max(0, height + down), max(0, right) : max(0, width + right)] = image[
+        :, max(0, -down) : max(0, height - down), max(0, -right) : max(0, width - right)
+    ]

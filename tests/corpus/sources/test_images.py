@@ -1,0 +1,165 @@
+"""Sources of images as documents."""
+
+import gzip
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pictures import image_folder, write_idx
+
+from moray.config.schema import Digits, Idx, ImageFolder
+from moray.corpus.document import Document
+from moray.corpus.image import decoded
+from moray.corpus.sources.images import open_images
+from moray.errors import UserError
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 3, 4), dtype=np.uint8)
+LABELS = np.array([3, 0, 1, 1, 0, 2], np.uint8)
+
+
+def all_of(make: Callable[[], Iterator[Document]]) -> list[Document]:
+    """The documents of a split, which is read twice as by those that divide it."""
+    first, second = list(make()), list(make())
+    assert first == second
+    return first
+
+
+def test_digits_are_those_of_the_library() -> None:
+    given, origin, names = open_images(Digits(source="digits"))
+    documents = all_of(given["train"])
+    assert len(documents) == 1797
+    assert names == [str(digit) for digit in range(10)]
+    assert set(Counter(document["label"] for document in documents)) == set(range(10))
+    assert origin["revision"].startswith("scikit-learn ")
+    pixels = np.asarray(decoded(documents[0]["image"], "x"))
+    assert pixels.shape == (8, 8)
+    assert (pixels.min(), pixels.max()) == (0, round(15 * 255 / 16))
+
+
+@pytest.fixture
+def idx(tmp_path: Path) -> dict[str, Any]:
+    write_idx(tmp_path / "images.gz", PIXELS)
+    write_idx(tmp_path / "labels", LABELS)
+    files = {"images": str(tmp_path / "images.gz"), "labels": str(tmp_path / "labels")}
+    return {"source": "idx", "train": files}
+
+
+def test_idx_files_compressed_or_not(idx: dict[str, Any]) -> None:
+    section = Idx(**idx)
+    given, origin, names = open_images(section)
+    assert set(given) == section.given_splits == {"train"}
+    documents = all_of(given["train"])
+    assert [document["label"] for document in documents] == LABELS.tolist()
+    assert names == ["0", "1", "2", "3"]
+    assert len(origin["files"]) == 2
+    for document, pixels in zip(documents, PIXELS, strict=True):
+        assert np.array_equal(np.asarray(decoded(document["image"], "x")), pixels)
+
+
+def test_idx_files_of_a_test_split(idx: dict[str, Any], tmp_path: Path) -> None:
+    write_idx(tmp_path / "test-labels", LABELS + 1)
+    test = {**idx["train"], "labels": str(tmp_path / "test-labels")}
+    section = Idx(**idx, test=test)
+    given, _, names = open_images(section)
+    assert set(given) == section.given_splits == {"train", "test"}
+    assert names == ["0", "1", "2", "3", "4"]
+    assert [document["label"] for document in given["test"]()] == (LABELS + 1).tolist()
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-1]
+
+
+def compressed_and_cut(content: bytes) -> bytes:
+    return gzip.compress(content)[:-9]
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        (cut, "got 87 bytes, expected 88 for the shape in its header, 6 x 3 x 4"),
+        (compressed_and_cut, "can't decompress it"),
+        (lambda content: b"P5 6 6", "got no IDX file of bytes in 3 dimensions"),
+        (lambda content: b"", "got no IDX file of bytes in 3 dimensions"),
+    ],
+)
+def test_a_broken_idx_file_costs_one_line(
+    broken: Callable[[bytes], bytes], problem: str, idx: dict[str, Any], tmp_path: Path
+) -> None:
+    content = write_idx(tmp_path / "whole", PIXELS).read_bytes()
+    Path(idx["train"]["images"]).write_bytes(broken(content))
+    with pytest.raises(UserError) as caught:
+        list(open_images(Idx(**idx))[0]["train"]())
+    assert str(caught.value).startswith(f"{idx['train']['images']}: {problem}")
+
+
+def test_labels_of_other_images_cost_one_line(idx: dict[str, Any]) -> None:
+    write_idx(Path(idx["train"]["labels"]), LABELS[:-1])
+    with pytest.raises(UserError, match="got 5 labels for the 6 images of "):
+        list(open_images(Idx(**idx))[0]["train"]())
+
+
+def test_the_folders_of_classes_are_the_labels(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", {"dog": 3, "cat": 2, "cow": 4})
+    (folder / ".hidden").mkdir()
+    (folder / "cat/.DS_Store").write_text("x")
+    (folder / "readme.txt").write_text("x")
+    section = ImageFolder(source="image-folder", path=str(folder))
+    given, _, names = open_images(section)
+    assert set(given) == section.given_splits == {"train"}
+    assert names == ["cat", "cow", "dog"]
+    documents = all_of(given["train"])
+    assert Counter(document["label"] for document in documents) == {0: 2, 1: 4, 2: 3}
+    for document in documents:
+        assert Path(document["place"]).parent.name == names[document["label"]]
+        assert Path(document["place"]).read_bytes() == document["image"]
+
+
+def test_images_of_a_folder_come_mixed(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", {"a": 40, "b": 40})
+    given, _, _ = open_images(ImageFolder(source="image-folder", path=str(folder)))
+    labels = [document["label"] for document in given["train"]()]
+    assert 10 < sum(labels[:40]) < 30
+
+
+def test_a_folder_can_have_splits(tmp_path: Path) -> None:
+    image_folder(tmp_path / "photos/train", {"a": 2, "b": 2})
+    image_folder(tmp_path / "photos/test", {"b": 1})
+    section = ImageFolder(source="image-folder", path=str(tmp_path / "photos"))
+    given, _, names = open_images(section)
+    assert set(given) == section.given_splits == {"train", "test"}
+    assert names == ["a", "b"]
+    assert [document["label"] for document in given["test"]()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("classes", "problem"),
+    [
+        ({}, "got no folder of a class, expected at least two"),
+        ({"cat": 2}, "got only one class, cat, expected at least two"),
+    ],
+)
+def test_fewer_than_two_classes_cost_one_line(
+    classes: dict[str, int], problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "photos").mkdir()
+    folder = image_folder(tmp_path / "photos", classes)
+    with pytest.raises(UserError, match=f"^{folder}: {problem}; "):
+        open_images(ImageFolder(source="image-folder", path=str(folder)))
+
+
+def test_a_class_without_images_costs_one_line(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", {"cat": 2, "dog": 0})
+    given, _, _ = open_images(ImageFolder(source="image-folder", path=str(folder)))
+    with pytest.raises(UserError, match=f"^{folder}/dog: has no images; "):
+        list(given["train"]())
+
+
+def test_a_class_that_train_lacks_costs_one_line(tmp_path: Path) -> None:
+    image_folder(tmp_path / "photos/train", {"a": 2, "b": 2})
+    image_folder(tmp_path / "photos/test", {"c": 1})
+    with pytest.raises(UserError, match=r"photos/test/c: got a class that .* doesn't have; "):
+        open_images(ImageFolder(source="image-folder", path=str(tmp_path / "photos")))

@@ -1,0 +1,74 @@
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import colours
+from PIL import Image
+
+from moray.corpus.document import Document
+from moray.corpus.image import ImageFacts, as_png, decoded
+from moray.errors import UserError
+
+
+def test_an_image_survives_being_written() -> None:
+    image = colours(5, 7)
+    assert np.array_equal(np.asarray(decoded(as_png(image), "x")), np.asarray(image))
+
+
+def test_an_image_is_turned_upright() -> None:
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6
+    colours(4, 8).save(file, "PNG", exif=exif)
+    assert decoded(file.getvalue(), "x").size == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "the file is empty"),
+        (b"no image at all", "can't read the image (no image of a type that Pillow reads)"),
+        (as_png(colours(64, 64))[:2000], "can't read the image ("),
+        (as_png(colours(64, 64))[:20], "can't read the image ("),
+    ],
+)
+def test_a_broken_image_costs_one_line_with_its_name(content: bytes, problem: str) -> None:
+    with pytest.raises(UserError) as caught:
+        decoded(content, "photos/cat/3.png")
+    assert str(caught.value).startswith(f"photos/cat/3.png: {problem}")
+    assert "\n" not in str(caught.value)
+
+
+def test_images_of_more_than_eight_bits_are_refused() -> None:
+    file = io.BytesIO()
+    Image.fromarray(np.full((4, 4), 40000, np.uint16)).save(file, "PNG")
+    with pytest.raises(UserError, match="more than 8 bits"):
+        decoded(file.getvalue(), "deep.png")
+
+
+def rows(*sizes: tuple[int, int], label: int = 0) -> list[tuple[str, Document]]:
+    return [
+        ("train", Document(image=as_png(colours(*size)), label=label, place="here"))
+        for size in sizes
+    ]
+
+
+def test_the_common_size_is_known_in_the_end() -> None:
+    for sizes, expected in (([(3, 4), (3, 4)], [3, 4]), ([(3, 4), (4, 3)], None), ([], None)):
+        facts = ImageFacts(["a", "b"])
+        assert len(list(facts.follow(rows(*sizes)))) == len(sizes)
+        assert facts.facts() == {"label_names": ["a", "b"], "image_size": expected}
+
+
+@pytest.mark.parametrize("label", [-1, 2])
+def test_a_label_without_a_name_costs_one_line(label: int) -> None:
+    with pytest.raises(UserError, match=f"^here: got label {label}, expected 0 to 1; "):
+        list(ImageFacts(["a", "b"]).follow(rows((3, 4), label=label)))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "1", "L", "CMYK"])
+def test_images_of_all_modes_are_read(mode: str, tmp_path: Path) -> None:
+    suffix = "tiff" if mode == "CMYK" else "png"
+    colours(4, 4).convert(mode).save(tmp_path / f"x.{suffix}")
+    image = decoded((tmp_path / f"x.{suffix}").read_bytes(), "x")
+    assert image.convert("RGB").size == (4, 4)

@@ -1,0 +1,326 @@
+"""The stages of image classification, from a folder of images to predictions."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jobs import job_maker
+from pictures import DIGITS, RESNET, VIT, colours, image_folder, make_digits, model_section
+from PIL import Image
+from safetensors.torch import load_file
+from transformers import pipeline
+
+from moray.config.schema import Data, Evaluate, Ray, Train, execution_keys, result_keys
+from moray.errors import UserError
+from moray.model.classifier import load_classifier, names_of
+from moray.model.image_processor import load_processor
+from moray.provenance.manifest import read_manifest
+from moray.rows.store import StoredRows
+from moray.stages.base_model_images import base_model_images
+from moray.stages.decode import decode
+from moray.stages.download_images import download_images
+from moray.stages.evaluate_images import evaluate_images
+from moray.stages.export_images import export_images
+from moray.stages.predict import predict
+from moray.train.driver import run_training
+
+FORMAT = {"format": "images"}
+
+
+def folder_section(folder: Path, **keys: Any) -> dict[str, Any]:
+    return {"source": "image-folder", "path": str(folder), "listing": "x", **FORMAT, **keys}
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A dataset of two classes, of images of 10 x 12."""
+    folder = image_folder(tmp_path / "photos", {"cat": 20, "dog": 20}, 10, 12)
+    shares = {"validation_share": 0.2, "test_share": 0.2}
+    download_images(tmp_path / "dataset", folder_section(folder, **shares))
+    return tmp_path / "dataset"
+
+
+def test_splits_hold_each_image_once_with_its_label(photos: Path) -> None:
+    described = json.loads((photos / "dataset.json").read_text())
+    assert described["label_names"] == ["cat", "dog"]
+    assert described["image_size"] == [10, 12]
+    rows = {split: facts["rows"] for split, facts in described["splits"].items()}
+    assert sum(rows.values()) == 40
+    assert rows["train"] > rows["validation"] > 0 < rows["test"]
+
+
+@pytest.mark.parametrize("broken", [b"", b"no image"])
+def test_of_a_folder_with_a_broken_image_nothing_is_left(broken: bytes, tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", {"cat": 20, "dog": 20})
+    (folder / "dog/003.png").write_bytes(broken)
+    with pytest.raises(UserError, match=f"^{folder}/dog/003.png: "):
+        download_images(tmp_path / "dataset", folder_section(folder))
+    assert not (tmp_path / "dataset").exists()
+
+
+def make_model(dataset: Path, output: Path, **keys: Any) -> Path:
+    base_model_images(output, model_section(**{**VIT, **keys}), dataset)
+    return output
+
+
+def test_the_store_has_the_models_size_and_channels(photos: Path, tmp_path: Path) -> None:
+    for channels in (3, 1):
+        model = make_model(
+            photos, tmp_path / f"model-{channels}", image_size=8, num_channels=channels
+        )
+        decode(photos, model, tmp_path / "pixels", FORMAT)
+        split = StoredRows(tmp_path / "pixels", "test")
+        assert split.rows["pixels"].shape == (len(split), channels, 8, 8)
+        assert split.rows["filled"].all()
+        assert set(split.rows["label"].tolist()) <= {0, 1}
+        assert read_manifest(tmp_path / "pixels")["label_names"] == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "P", "L", "1"])
+def test_images_of_all_modes_become_the_models_channels(mode: str, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    for number in range(30):
+        (folder / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        image = colours(8, 8, number).convert(mode)
+        image.save(folder / "ab"[number % 2] / f"{number}.png")
+    download_images(tmp_path / "dataset", folder_section(folder, test_share=0.3))
+    model = make_model(tmp_path / "dataset", tmp_path / "model")
+    decode(tmp_path / "dataset", model, tmp_path / "pixels", FORMAT)
+    pixels = {image.tobytes() for image in StoredRows(tmp_path / "pixels", "train").rows["pixels"]}
+    originals = [Image.open(file).convert("RGB") for file in folder.glob("*/*.png")]
+    expected = {np.asarray(image).transpose(2, 0, 1).tobytes() for image in originals}
+    assert pixels < expected
+
+
+def test_without_a_size_images_of_different_sizes_cost_one_line(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", {"cat": 20, "dog": 20})
+    colours(9, 8).save(folder / "cat/000.png")
+    download_images(tmp_path / "dataset", folder_section(folder))
+    with pytest.raises(UserError, match=r"^models\.model\.image_size: is not set, .*different"):
+        make_model(tmp_path / "dataset", tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    model = make_model(tmp_path / "dataset", tmp_path / "model", image_size=12)
+    decode(tmp_path / "dataset", model, tmp_path / "pixels", FORMAT)
+    assert StoredRows(tmp_path / "pixels", "train").rows["pixels"].shape[1:] == (3, 12, 12)
+
+
+def test_a_size_that_patches_do_not_divide_costs_one_line(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"image_size: got 10, expected a multiple of vit\.patch"):
+        make_model(photos, tmp_path / "model", image_size=10)
+
+
+def test_an_image_processor_that_keeps_sizes_costs_one_line(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", {"cat": 20, "dog": 20})
+    colours(9, 8).save(folder / "cat/000.png")
+    download_images(tmp_path / "dataset", folder_section(folder))
+    model = make_model(tmp_path / "dataset", tmp_path / "model", image_size=8)
+    file = model / "preprocessor_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "do_resize": False}))
+    with pytest.raises(UserError, match="gives images different sizes: "):
+        decode(tmp_path / "dataset", model, tmp_path / "pixels", FORMAT)
+    assert not (tmp_path / "pixels").exists()
+
+
+def test_the_shape_of_a_model_is_that_of_the_config(photos: Path, tmp_path: Path) -> None:
+    size = {"image_size": 8}
+    vit = load_classifier(make_model(photos, tmp_path / "vit", **size)).config
+    keys = ("patch_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+    keys += ("num_attention_heads",)
+    assert {key: getattr(vit, key) for key in keys} == VIT["vit"]
+    assert (vit.image_size, vit.num_channels, names_of(vit)) == (8, 3, ["cat", "dog"])
+    resnet = load_classifier(make_model(photos, tmp_path / "resnet", **RESNET, **size)).config
+    assert {key: getattr(resnet, key) for key in RESNET["resnet"]} == RESNET["resnet"]
+    assert resnet.layer_type == "basic"
+    assert read_manifest(tmp_path / "resnet")["architecture"] == "resnet"
+
+
+def test_the_seed_alone_decides_the_weights(photos: Path, tmp_path: Path) -> None:
+    seeds = {"a": 0, "b": 0, "c": 1}
+    weights = [
+        make_model(photos, tmp_path / name, image_size=8, seed=seed) / "model.safetensors"
+        for name, seed in seeds.items()
+    ]
+    first, second, third = (file.read_bytes() for file in weights)
+    assert first == second != third
+
+
+def test_a_model_of_other_classes_gets_a_new_output_layer(photos: Path, tmp_path: Path) -> None:
+    """And one of the same classes keeps its own."""
+    download_images(tmp_path / "digits", DIGITS)
+    old = make_model(tmp_path / "digits", tmp_path / "old", image_size=8)
+    section = {"source": "path", "path": str(old), "seed": 0, "classes_of": "photos"}
+    for name, dataset in (("same", tmp_path / "digits"), ("new", photos), ("again", photos)):
+        base_model_images(tmp_path / name, section, dataset)
+    base_model_images(tmp_path / "seeded", {**section, "seed": 1}, photos)
+    names = ("old", "same", "new", "again", "seeded")
+    models = {name: load_classifier(tmp_path / name) for name in names}
+    heads = {name: model.classifier.weight for name, model in models.items()}
+    assert torch.equal(heads["same"], heads["old"])
+    assert heads["new"].shape == (2, 16)
+    assert torch.equal(heads["new"], heads["again"])
+    assert not torch.equal(heads["new"], heads["seeded"])
+    assert names_of(models["new"].config) == ["cat", "dog"]
+    assert models["new"].config.label2id == {"cat": 0, "dog": 1}
+    body = {name: model.vit.state_dict() for name, model in models.items()}
+    assert all(torch.equal(value, body["new"][name]) for name, value in body["old"].items())
+    assert load_processor(tmp_path / "new").size == load_processor(old).size
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digits, a ResNet, and a run of it in `run`."""
+    folder = make_digits(tmp_path_factory.mktemp("digits"), image_size=16, **RESNET)
+    job = job_maker(folder, folder, "pixels")()
+    settings = {"max_steps": 60, "global_batch_size": 32, "learning_rate": 1e-2}
+    (folder / "run").mkdir()
+    run_training(
+        "name",
+        folder / "model",
+        folder / "pixels",
+        folder / "run",
+        Train(**settings, micro_batch_size=32, launcher="torchrun"),
+        adapter=None,
+        data_settings=Data(),
+        ray_settings=Ray(storage_path=str(job.work), num_workers=1),
+        code="",
+    )
+    cfg = {"run": "name", "start": "model", "dataset": "digits", "dtype": "auto"}
+    record, history = folder / "run/train.json", folder / "run/history.jsonl"
+    export_images(folder / "model", record, history, folder / "tuned", cfg)
+    return folder
+
+
+def test_the_pipeline_of_transformers_loads_what_was_exported(
+    trained: Path, tmp_path: Path
+) -> None:
+    classify = pipeline("image-classification", str(trained / "tuned"), device="cpu")
+    split, right = StoredRows(trained / "pixels", "test"), 0
+    for row in split.rows[:40]:
+        Image.fromarray(row["pixels"].transpose(1, 2, 0)).save(tmp_path / "x.png")
+        right += classify(str(tmp_path / "x.png"))[0]["label"] == str(row["label"])
+    assert right > 30
+    card = (trained / "tuned/README.md").read_text()
+    assert "pipeline_tag: image-classification" in card
+    assert "10\nclasses apart: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9." in card
+    assert read_manifest(trained / "tuned")["run"] == "name"
+
+
+def test_an_export_has_the_statistics_of_the_training(trained: Path) -> None:
+    before = dict(load_classifier(trained / "model").named_buffers())
+    after = dict(load_classifier(trained / "tuned").named_buffers())
+    for name, value in after.items():
+        assert not torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("auto", torch.float32), ("fp32", torch.float32), ("bf16", torch.bfloat16)],
+)
+def test_weights_have_the_type_that_the_config_names(
+    dtype: str, expected: torch.dtype, trained: Path, tmp_path: Path
+) -> None:
+    cfg = {"run": "name", "start": "model", "dataset": "digits", "dtype": dtype}
+    record, history = trained / "run/train.json", trained / "run/history.jsonl"
+    export_images(trained / "model", record, history, tmp_path / "out", cfg)
+    weights = load_file(tmp_path / "out/model.safetensors")
+    assert {value.dtype for value in weights.values() if value.is_floating_point()} == {expected}
+
+
+Judge = Callable[..., dict[str, Any]]
+
+
+def execution(stage: str, **keys: Any) -> dict[str, Any]:
+    section = execution_keys(Evaluate(num_workers=1)) | keys
+    return {
+        stage: section,
+        "launcher": "torchrun",
+        "ray": execution_keys(Ray()),
+        "stall_timeout": 600.0,
+    }
+
+
+@pytest.fixture
+def judge(trained: Path, tmp_path: Path) -> Judge:
+    def evaluate(workers: int = 1, **keys: Any) -> dict[str, Any]:
+        cfg = result_keys(Evaluate(bootstrap_samples=50)) | keys
+        evaluate_images(
+            "name",
+            trained / "model",
+            trained / "tuned",
+            trained / "pixels",
+            tmp_path / "eval.json",
+            cfg,
+            execution("evaluate", num_workers=workers),
+        )
+        result: dict[str, Any] = json.loads((tmp_path / "eval.json").read_text())
+        return result
+
+    return evaluate
+
+
+def test_both_models_are_scored_on_every_test_image(judge: Judge, trained: Path) -> None:
+    result = judge()
+    split = StoredRows(trained / "pixels", "test")
+    assert result["images"] == len(split)
+    base, tuned = (result[name]["accuracy"] for name in ("base", "tuned"))
+    assert base["value"] < 0.4 < 0.75 < tuned["low"] < tuned["value"] <= tuned["high"]
+    difference = result["difference"]["accuracy"]["value"]
+    assert difference == pytest.approx(tuned["value"] - base["value"])
+    for name in ("base", "tuned"):
+        table = result["by_class"][name]
+        confusion = np.array(table["confusion"])
+        assert confusion.sum() == len(split)
+        assert np.trace(confusion) / len(split) == result[name]["accuracy"]["value"]
+        counts = np.bincount(split.rows["label"], minlength=10).tolist()
+        assert [entry["images"] for entry in table["classes"].values()] == counts
+        assert list(table["classes"]) == result["label_names"]
+    model = load_classifier(trained / "tuned")
+    pixels = torch.from_numpy(split.rows["pixels"].astype(np.float32) / 255 * 2 - 1)
+    labels = torch.from_numpy(split.rows["label"].astype("i8"))
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(model(pixels).logits, labels).item()
+    assert result["tuned"]["loss"]["value"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_scores_do_not_depend_on_the_number_of_workers(judge: Judge) -> None:
+    assert judge(workers=2) == judge(workers=1)
+
+
+def test_no_more_images_are_scored_than_asked_for(judge: Judge) -> None:
+    assert judge(max_documents=20)["images"] == 20
+
+
+def test_predictions_are_written_and_drawn(trained: Path, tmp_path: Path) -> None:
+    def run(name: str, samples: int) -> list[dict[str, Any]]:
+        folder = tmp_path / name
+        folder.mkdir()
+        files = ("samples.jsonl", "generation.json", "predictions.png", "predictions.svg")
+        predict(
+            "name",
+            trained / "model",
+            trained / "tuned",
+            trained / "pixels",
+            *(folder / file for file in files),
+            {"num_samples": samples, "precision": "auto"},
+            execution("generate"),
+        )
+        return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+
+    lines = run("a", 12)
+    assert len(lines) == 12
+    assert sum(line["tuned"] == line["label"] for line in lines) >= 9
+    assert all(0 < line["tuned_probability"] <= 1 for line in lines)
+    split = StoredRows(trained / "pixels", "test")
+    for line in lines:
+        assert line["label"] == str(split.rows["label"][line["image"]])
+    width, height = Image.open(tmp_path / "a/predictions.png").size
+    assert width > 400 < height
+    assert run("b", 12) == lines
+    for file in ("predictions.png", "predictions.svg", "generation.json"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    # Fewer images than the figure has places.
+    assert len(run("c", 4)) == 4

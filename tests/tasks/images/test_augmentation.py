@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from moray.rows.order import Drawn
+from moray.tasks.images.augmentation import Augmentation, augmented
+
+
+def images(count: int, height: int = 6, width: int = 5) -> NDArray[np.uint8]:
+    """No two pixels of an image are equal, and none is zero."""
+    one = np.arange(1, 3 * height * width + 1, dtype=np.uint8).reshape(3, height, width)
+    return np.repeat(one[None], count, axis=0)
+
+
+def at(*positions: int, seed: int = 0) -> Drawn:
+    return Drawn(seed, np.array(positions))
+
+
+BOTH = Augmentation(shift=2, flip=True)
+
+
+def test_a_change_is_a_function_of_seed_and_position() -> None:
+    whole = augmented(images(40), BOTH, at(*range(40)))
+    alone = [augmented(images(1), BOTH, at(position))[0] for position in range(40)]
+    assert np.array_equal(whole, np.stack(alone))
+    assert len({image.tobytes() for image in whole}) > 15
+    others = augmented(images(40), BOTH, at(*range(40), seed=1))
+    assert not np.array_equal(whole, others)
+    later = augmented(images(40), BOTH, at(*range(10**9, 10**9 + 40)))
+    assert not np.array_equal(whole, later)
+
+
+def test_without_keys_nothing_changes() -> None:
+    before = images(4)
+    assert np.array_equal(augmented(before, Augmentation(), at(0, 1, 2, 3)), images(4))
+
+
+def test_half_of_the_images_are_mirrored() -> None:
+    before = images(200)
+    after = augmented(before, Augmentation(flip=True), at(*range(200)))
+    mirrored = [np.array_equal(image, before[0][:, :, ::-1]) for image in after]
+    kept = [np.array_equal(image, before[0]) for image in after]
+    assert sum(mirrored) + sum(kept) == 200
+    assert 70 < sum(mirrored) < 130
+
+
+@pytest.mark.parametrize("shift", [1, 2, 10])
+def test_images_move_by_up_to_so_many_pixels_and_black_comes_in(shift: int) -> None:
+    before = images(300)
+    after = augmented(before, Augmentation(shift=shift), at(*range(300)))
+    padded = np.pad(before[0], ((0, 0), (shift, shift), (shift, shift)))
+    height, width = before.shape[2:]
+    moves = {
+        (shift - down, shift - right): padded[:, down : down + height, right : right + width]
+        for down in range(2 * shift + 1)
+        for right in range(2 * shift + 1)
+    }
+    by_content = {image.tobytes(): move for move, image in moves.items()}
+    found = {by_content[image.tobytes()] for image in after}
+    if shift == 1:
+        assert found == set(moves)
+    assert len(found) > 8
+
+
+def test_one_key_does_not_change_what_another_draws() -> None:
+    moved = augmented(images(20), Augmentation(shift=1), at(*range(20)))
+    both = augmented(images(20), Augmentation(shift=1, flip=True), at(*range(20)))
+    for one, other in zip(moved, both, strict=True):
+        # A mirrored image moves by as much.
+        assert (one == 0).any(axis=(0, 1)).sum() == (other == 0).any(axis=(0, 1)).sum()

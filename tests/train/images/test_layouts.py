@@ -1,0 +1,187 @@
+"""One run of images, whoever computes it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from fleet import losses, train_all
+from jobs import Make
+from transformers import AutoModelForImageClassification
+
+from moray.rows.store import StoredRows
+from moray.train.checkpoints import checkpoint
+from moray.train.checkpoints.saver import read_state
+from moray.train.engine.statistics import statistics_of
+from moray.train.data import mixture_of
+from moray.train.job import Job
+from moray.train.loop import train
+from moray.train.schedule import learning_rate
+from moray.workers.worker import Worker
+
+RUN: dict[str, Any] = {
+    "max_steps": 20,
+    "global_batch_size": 16,
+    "learning_rate": 3e-3,
+    "eval_steps": 10,
+    "save_steps": 20,
+}
+ENGINES: dict[str, dict[str, Any]] = {
+    "ddp": {"strategy": "ddp"},
+    "fsdp2": {"strategy": "fsdp2"},
+    "zero-1": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 1}},
+    "zero-2": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 2}},
+    "zero-3": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 3}},
+}
+# Workers, and rows of a micro-batch.
+LAYOUTS = {"1 x 16": (1, 16), "2 x 8": (2, 8), "2 x 4 x 2": (2, 4), "4 x 4": (4, 4)}
+
+
+@pytest.fixture(scope="module")
+def alone_job(make_vit_job: Make, alone: Worker) -> Job:
+    """What a single process without a process group trains: the reference."""
+    job = make_vit_job("alone", micro_batch_size=16, **RUN)
+    train(job, alone)
+    return job
+
+
+def test_losses_are_those_of_plain_pytorch(alone_job: Job) -> None:
+    assert losses(alone_job) == pytest.approx(plain_losses(alone_job), rel=1e-5)
+    found = losses(alone_job)
+    assert found[-1] < 0.98 * found[0]
+
+
+def plain_losses(job: Job) -> list[float]:
+    """The loss of each step, by transformers and AdamW alone."""
+    settings, split = job.settings, StoredRows(job.store, "train")
+    model = AutoModelForImageClassification.from_pretrained(job.start).train()
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": 0.1},
+        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+    mixture, found = mixture_of(job.parts, settings), []
+    assert settings.max_steps is not None
+    for step in range(settings.max_steps):
+        rows = split.rows[mixture.rows(step)[1]]
+        # The processor's mean and standard deviation are a half.
+        pixels = torch.from_numpy(rows["pixels"].astype(np.float32) / 255 * 2 - 1)
+        loss = F.cross_entropy(model(pixels).logits, torch.from_numpy(rows["label"].astype("i8")))
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(settings, step, settings.max_steps)
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["2 x 8", *(pytest.param(x, marks=pytest.mark.long) for x in LAYOUTS if x != "2 x 8")],
+)
+def test_a_vit_has_the_losses_of_a_single_process_at_each_step(
+    layout: str, alone_job: Job, make_vit_job: Make, tmp_path: Path
+) -> None:
+    workers, size = LAYOUTS[layout]
+    jobs = {
+        engine: make_vit_job(f"{engine} {layout}", micro_batch_size=size, **RUN, **settings)
+        for engine, settings in ENGINES.items()
+    }
+    train_all([*jobs.values()], workers, "torchrun", tmp_path / "workers")
+    for engine, job in jobs.items():
+        assert losses(job) == pytest.approx(losses(alone_job), rel=1e-5), engine
+        held_out = losses(alone_job, "eval_loss")
+        assert losses(job, "eval_loss") == pytest.approx(held_out, rel=1e-5), engine
+
+
+def last_state(job: Job) -> dict[str, torch.Tensor]:
+    """Weights and statistics in a job's last checkpoint."""
+    model = AutoModelForImageClassification.from_pretrained(job.start)
+    state = {name: value.detach() for name, value in model.named_parameters()}
+    state |= statistics_of(model)
+    steps = job.settings.max_steps
+    assert steps is not None
+    read_state(checkpoint.path_of(checkpoint.folder_of(job.work), steps), state, alone=True)
+    return state
+
+
+@pytest.fixture(scope="module")
+def resnets(make_resnet_job: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
+    """A ResNet after some steps on two workers, by engine."""
+    jobs = {
+        engine: make_resnet_job(engine, micro_batch_size=8, **RUN, **settings)
+        for engine, settings in ENGINES.items()
+    }
+    jobs["one step"] = make_resnet_job("one", micro_batch_size=8, **RUN | {"max_steps": 1})
+    train_all([*jobs.values()], 2, "torchrun", tmp_path_factory.mktemp("workers"))
+    return jobs
+
+
+def test_a_resnet_has_the_same_losses_and_statistics_under_all_strategies(
+    resnets: dict[str, Job],
+) -> None:
+    expected = last_state(resnets["ddp"])
+    for engine in ENGINES:
+        assert losses(resnets[engine]) == pytest.approx(losses(resnets["ddp"]), rel=1e-4), engine
+        evaluated = losses(resnets["ddp"], "eval_loss")
+        assert losses(resnets[engine], "eval_loss") == pytest.approx(evaluated, rel=1e-4), engine
+        state = last_state(resnets[engine])
+        for name in expected:
+            if "running" in name:
+                torch.testing.assert_close(state[name], expected[name], rtol=1e-3, atol=1e-4)
+
+
+def test_statistics_are_the_mean_of_those_of_the_workers(resnets: dict[str, Job]) -> None:
+    job = resnets["one step"]
+    split = StoredRows(job.store, "train")
+    rows = split.rows[mixture_of(job.parts, job.settings).rows(0)[1]]
+    states = []
+    for mine in np.split(rows, 2):
+        model = AutoModelForImageClassification.from_pretrained(job.start).train()
+        model(torch.from_numpy(mine["pixels"].astype(np.float32) / 255 * 2 - 1))
+        states.append(statistics_of(model))
+    found = last_state(job)
+    assert states[0]
+    for name in states[0]:
+        if "running" in name:
+            mean = (states[0][name] + states[1][name]) / 2
+            torch.testing.assert_close(found[name], mean, rtol=1e-5, atol=1e-6)
+            assert not torch.equal(states[0][name], states[1][name])
+        else:
+            assert found[name] == 1
+
+
+def test_a_resumed_run_has_the_same_bits_statistics_included(
+    make_resnet_job: Make, tmp_path: Path
+) -> None:
+    jobs = {}
+    for engine in ("ddp", "fsdp2", "zero-2"):
+        keys = RUN | ENGINES[engine] | {"micro_batch_size": 8, "save_steps": 10}
+        jobs[engine] = make_resnet_job(f"resumed {engine}", **keys)
+    train_all([*jobs.values()], 2, "torchrun", tmp_path / "first")
+    before = {engine: last_state(job) for engine, job in jobs.items()}
+    for job in jobs.values():
+        checkpoint.remove_from(checkpoint.folder_of(job.work), 20)
+    train_all([*jobs.values()], 2, "torchrun", tmp_path / "second")
+    for engine, job in jobs.items():
+        after = last_state(job)
+        for name, value in before[engine].items():
+            assert torch.equal(after[name], value), f"{engine} {name}"
+
+
+def test_augmented_images_are_the_same_on_any_number_of_workers_and_streamed(
+    make_vit_job: Make, alone: Worker, tmp_path: Path
+) -> None:
+    settings = {"augmentation": {"shift": 2, "flip": True}}
+    one, two, plain = (make_vit_job(name, micro_batch_size=8, **RUN) for name in "ABC")
+    one, two = (replace(job, task_settings=settings) for job in (one, two))
+    for job in (one, plain):
+        train(job, alone)
+    train_all([two], 2, "torchrun", tmp_path / "workers")
+    assert losses(two) == pytest.approx(losses(one), rel=1e-5)
+    assert losses(one)[0] != pytest.approx(losses(plain)[0], rel=1e-4)

@@ -1,0 +1,21 @@
+rule base_model_images:
+    """A base model that classifies images, as a Hugging Face folder."""
+    input:
+        files=lambda wildcards: MODEL_FILES[wildcards.model],
+    output:
+        "results/models/{model}/manifest.json",
+    log:
+        "logs/base_model/{model}.log",
+    benchmark:
+        "results/benchmarks/base_model/{model}.tsv"
+    wildcard_constraints:
+        model=any_of(models_of("images")),
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        code=code("base_model_images"),
+        cfg=lambda wildcards: plan.model_config(EXPERIMENT, wildcards.model),
+    message:
+        "base model {wildcards.model}"
+    script:
+        "../scripts/base_model_images.py"

@@ -1,0 +1,19 @@
+rule decode:
+    """A dataset as rows of pixels, shared by all runs on the same images and model."""
+    input:
+        unpack(store_input),
+    output:
+        "results/pixels/{store}/manifest.json",
+    log:
+        "logs/decode/{store}.log",
+    benchmark:
+        "results/benchmarks/decode/{store}.tsv"
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        code=code("decode"),
+        cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
+    message:
+        "decode {wildcards.store}"
+    script:
+        "../scripts/decode.py"

@@ -1,0 +1,24 @@
+rule download_images:
+    """A dataset of images, read from its source and split into three."""
+    input:
+        unpack(lambda wildcards: DATASET_FILES[wildcards.dataset]),
+    output:
+        train="results/datasets/{dataset}/train.parquet",
+        validation="results/datasets/{dataset}/validation.parquet",
+        test="results/datasets/{dataset}/test.parquet",
+        index="results/datasets/{dataset}/dataset.json",
+    log:
+        "logs/download/{dataset}.log",
+    benchmark:
+        "results/benchmarks/download/{dataset}.tsv"
+    wildcard_constraints:
+        dataset=any_of(datasets_of("images")),
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        code=code("download_images"),
+        cfg=lambda wildcards: plan.dataset_config(EXPERIMENT, wildcards.dataset),
+    message:
+        "download {wildcards.dataset}"
+    script:
+        "../scripts/download_images.py"

@@ -1,0 +1,32 @@
+rule evaluate_images:
+    """Accuracy on the test images, before and after training."""
+    input:
+        base=start_manifest,
+        tuned="results/runs/{run}/model/manifest.json",
+        store=prepared_manifest,
+    output:
+        "results/runs/{run}/eval.json",
+    log:
+        "logs/evaluate/{run}.log",
+    benchmark:
+        "results/benchmarks/evaluate/{run}.tsv"
+    wildcard_constraints:
+        run=any_of(runs_of("images")),
+    conda:
+        "../../envs/environment.yaml"
+    threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "evaluate")
+    resources:
+        gpu=lambda wildcards: plan.evaluation_gpus(
+            EXPERIMENT, wildcards.run, "evaluate"
+        ),
+    params:
+        code=code("evaluate_images"),
+        cfg=lambda wildcards: plan.evaluate_config(EXPERIMENT, wildcards.run),
+        # Not compared with the last execution, because it takes `input`.
+        execution=lambda wildcards, input: plan.evaluation_execution(
+            EXPERIMENT, wildcards.run, "evaluate"
+        ),
+    message:
+        "evaluate {wildcards.run}"
+    script:
+        "../scripts/evaluate_images.py"

@@ -1,0 +1,23 @@
+rule export_images:
+    """A run's last checkpoint, or its best, as a Hugging Face folder that classifies images."""
+    input:
+        start=start_manifest,
+        train="results/runs/{run}/train.json",
+        history="results/runs/{run}/history.jsonl",
+    output:
+        "results/runs/{run}/model/manifest.json",
+    log:
+        "logs/export/{run}.log",
+    benchmark:
+        "results/benchmarks/export/{run}.tsv"
+    wildcard_constraints:
+        run=any_of(runs_of("images")),
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        code=code("export_images"),
+        cfg=lambda wildcards: plan.export_config(EXPERIMENT, wildcards.run),
+    message:
+        "export {wildcards.run}"
+    script:
+        "../scripts/export_images.py"

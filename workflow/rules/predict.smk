@@ -1,0 +1,35 @@
+rule predict:
+    """Predictions for a few test images, before and after training, and a figure of nine."""
+    input:
+        base=start_manifest,
+        tuned="results/runs/{run}/model/manifest.json",
+        store=prepared_manifest,
+    output:
+        samples="results/runs/{run}/samples.jsonl",
+        settings="results/runs/{run}/generation.json",
+        png="results/runs/{run}/predictions.png",
+        svg="results/runs/{run}/predictions.svg",
+    log:
+        "logs/predict/{run}.log",
+    benchmark:
+        "results/benchmarks/predict/{run}.tsv"
+    wildcard_constraints:
+        run=any_of(runs_of("images")),
+    conda:
+        "../../envs/environment.yaml"
+    threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "generate")
+    resources:
+        gpu=lambda wildcards: plan.evaluation_gpus(
+            EXPERIMENT, wildcards.run, "generate"
+        ),
+    params:
+        code=code("predict"),
+        cfg=lambda wildcards: plan.predict_config(EXPERIMENT, wildcards.run),
+        # Not compared with the last execution, because it takes `input`.
+        execution=lambda wildcards, input: plan.evaluation_execution(
+            EXPERIMENT, wildcards.run, "generate"
+        ),
+    message:
+        "predict {wildcards.run}"
+    script:
+        "../scripts/predict.py"

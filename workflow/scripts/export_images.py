@@ -1,0 +1,16 @@
+"""Rule export_images."""
+
+from pathlib import Path
+
+from moray.stages.boundary import stage
+
+with stage(snakemake.log[0]):
+    from moray.stages.export_images import export_images
+
+    export_images(
+        start=Path(snakemake.input.start).parent,
+        train=Path(snakemake.input.train),
+        history=Path(snakemake.input.history),
+        output=Path(snakemake.output[0]).parent,
+        cfg=snakemake.params.cfg,
+    )
