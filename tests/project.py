@@ -86,7 +86,7 @@ class Project:
         answered = [{"prompt": row["prompt"], "completion": row["completion"]} for row in rows]
         # Short, so that rows of 64 tokens have several of them.
         preferred = [
-            {name: row[name][:30] for name in ("prompt", "chosen", "rejected")}  # type: ignore[literal-required]
+            {name: row[name][:30] for name in ("prompt", "chosen", "rejected")}
             for row in islice(pairs(), 60)
         ]
         files = {"modules": texts, "functions": answered, "pairs": preferred}
