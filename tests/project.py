@@ -7,11 +7,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import yaml
 
-from moray.corpus.sources.python_stdlib import functions
+from moray.corpus.sources.python_stdlib import functions, pairs
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,6 +23,13 @@ datasets:
     source: files
     path: data/functions.jsonl
     format: prompt-completion
+    test_share: 0.2
+    validation_share: 0.1
+  # For the runs that a test adds.
+  pairs:
+    source: files
+    path: data/pairs.jsonl
+    format: preference
     test_share: 0.2
     validation_share: 0.1
 models:
@@ -75,8 +83,14 @@ class Project:
         data.mkdir()
         rows = [row for row, _ in zip(functions(), range(60), strict=False)]
         texts = [{"text": row["prompt"] + row["completion"]} for row in rows]
-        pairs = [{"prompt": row["prompt"], "completion": row["completion"]} for row in rows]
-        for name, lines in (("modules", texts), ("functions", pairs)):
+        answered = [{"prompt": row["prompt"], "completion": row["completion"]} for row in rows]
+        # Short, so that rows of 64 tokens have several of them.
+        preferred = [
+            {name: row[name][:30] for name in ("prompt", "chosen", "rejected")}
+            for row in islice(pairs(), 60)
+        ]
+        files = {"modules": texts, "functions": answered, "pairs": preferred}
+        for name, lines in files.items():
             (data / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
         return project
 

@@ -27,6 +27,7 @@ ENGINES: dict[str, Changes] = {
     "zero-2": {"train.strategy": "deepspeed", "train.deepspeed": {"zero_stage": 2}},
     "lora": {"adapter": {"rank": 4}},
     "stream": {"data.loader": "stream", "ray.resources_per_worker": {"CPU": 0.5}},
+    "preference": {},
 }
 
 
@@ -59,7 +60,8 @@ def copy_and_undisturbed(
 ) -> Iterator[tuple[Project, Project]]:
     engine = request.param
     if engine not in prepared:
-        ready = prepare(tmp_path_factory.mktemp(engine) / "ready", ENGINES[engine])
+        dataset = "pairs" if engine == "preference" else "functions"
+        ready = prepare(tmp_path_factory.mktemp(engine) / "ready", ENGINES[engine], dataset)
         undisturbed = ready.copy(ready.folder.parent / "undisturbed")
         done = run(undisturbed)
         assert done.returncode == 0, done.stderr
@@ -71,7 +73,7 @@ def copy_and_undisturbed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("copy_and_undisturbed", ["ddp"], indirect=True)
+@pytest.mark.parametrize("copy_and_undisturbed", ["ddp", "preference"], indirect=True)
 def test_a_workflow_of_which_everything_is_killed_goes_on_by_the_same_command(
     copy_and_undisturbed: tuple[Project, Project],
 ) -> None:

@@ -21,15 +21,16 @@ COMMAND = ("snakemake", "finetune", "--cores", "8")
 Changes = dict[str, Any]
 
 
-def prepare(folder: Path, changes: Changes) -> Project:
+def prepare(folder: Path, changes: Changes, dataset: str = "functions") -> Project:
     """A project with one run, whose data, base and tokens are there.
 
     Args:
         folder: where it is made.
         changes: values by dotted path in `defaults`.
+        dataset: the run's dataset.
     """
     project = Project.create(folder)
-    project.configure(["runs"], {"only": {"model": "tiny", "dataset": "functions"}})
+    project.configure(["runs"], {"only": {"model": "tiny", "dataset": dataset}})
     for key, value in {"train.max_steps": STEPS, "train.save_steps": SAVE_STEPS}.items():
         project.configure(["defaults", *key.split(".")], value)
     for key, value in changes.items():

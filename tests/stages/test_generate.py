@@ -126,6 +126,22 @@ def test_a_conversation_s_last_answer_is_written_again(
     assert [sample["tuned"] for sample in samples] == expected
 
 
+def test_of_a_pair_the_chosen_answer_is_written_again(
+    tmp_path: Path, tuned_folder: Path, pairs: Path
+) -> None:
+    chosen = [
+        Document(prompt=row["prompt"], chosen=row["completion"], rejected="no", tools=None)
+        for row in PAIRS
+    ]
+    rows = ((split, row) for split in ("train", "test") for row in chosen)
+    write_dataset(tmp_path / "chosen", rows, "preference", {})
+    file = tmp_path / "chosen/test.parquet"
+    cfg = {"is_python": True, "format": "preference"}
+    samples = run(tuned_folder, tuned_folder, file, tmp_path / "chosen.jsonl", **cfg)
+    cfg = {"is_python": True, "format": "prompt-completion"}
+    assert samples == run(tuned_folder, tuned_folder, pairs, tmp_path / "plain.jsonl", **cfg)
+
+
 def test_the_stop_tokens_of_the_model_s_folder_end_a_continuation(
     tmp_path: Path, tuned_folder: Path, tokenizer: PreTrainedTokenizerFast, pairs: Path
 ) -> None:

@@ -180,15 +180,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_training(
         "name",
         folder / "model",
-        folder / "pixels",
+        {"digits": folder / "pixels"},
         folder / "run",
         Train(**settings, micro_batch_size=32, launcher="torchrun"),
         adapter=None,
+        task_settings={},
         data_settings=Data(),
         ray_settings=Ray(storage_path=str(job.work), num_workers=1),
         code="",
+        shares={"digits": 1.0},
     )
-    cfg = {"run": "name", "start": "model", "dataset": "digits", "dtype": "auto"}
+    cfg = {"run": "name", "start": "model", "datasets": {"digits": 1.0}, "dtype": "auto"}
     record, history = folder / "run/train.json", folder / "run/history.jsonl"
     export_images(folder / "model", record, history, folder / "tuned", cfg)
     return folder
@@ -223,7 +225,7 @@ def test_an_export_has_the_statistics_of_the_training(trained: Path) -> None:
 def test_weights_have_the_type_that_the_config_names(
     dtype: str, expected: torch.dtype, trained: Path, tmp_path: Path
 ) -> None:
-    cfg = {"run": "name", "start": "model", "dataset": "digits", "dtype": dtype}
+    cfg = {"run": "name", "start": "model", "datasets": {"digits": 1.0}, "dtype": dtype}
     record, history = trained / "run/train.json", trained / "run/history.jsonl"
     export_images(trained / "model", record, history, tmp_path / "out", cfg)
     weights = load_file(tmp_path / "out/model.safetensors")

@@ -15,8 +15,8 @@ from transformers import AutoModelForImageClassification
 from moray.rows.store import StoredRows
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.saver import read_state
-from moray.train.engine.statistics import statistics_of
 from moray.train.data import mixture_of
+from moray.train.engine.statistics import statistics_of
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.schedule import learning_rate

@@ -31,7 +31,8 @@ class Data(Section):
     long_documents: Literal["split", "drop"] = Field(
         "split",
         description="What to do with documents longer than a row. `split`: continue them in "
-        "another row. `drop`: leave them out and count them.",
+        "another row. `drop`: leave them out and count them. Pairs of a preference dataset can't "
+        "continue, and each answer has half a row: `split` truncates them.",
     )
     packing: Literal["auto"] | bool = Field(
         "auto",
@@ -49,7 +50,7 @@ class Data(Section):
         "ahead",
         description="`ahead`: tokenise once and store the tokens. `on-the-fly`: only count "
         "tokens ahead, and tokenise during training, for corpora too large to store twice; the "
-        "samples are the same. Needs `loader: stream`.",
+        "samples are the same. Needs `loader: stream`; not for preference datasets.",
     )
     augmentation: Augmentation = Field(
         Augmentation(), description="For images: random changes during training."
@@ -183,10 +184,9 @@ class Export(Section):
     )
 
 
-_PRECISION: Any = Field(
-    "auto",
-    description="Data type of the models' weights and arithmetic. `auto`: bf16 on GPUs that "
-    "support it, fp32 otherwise.",
+_PRECISION = (
+    "Data type of the models' weights and arithmetic. `auto`: bf16 on GPUs that support it, fp32 "
+    "otherwise."
 )
 _NUM_WORKERS: Any = execution_only(
     "auto",
@@ -208,7 +208,11 @@ class Evaluate(Section):
         1000, description="Bootstrap resamples of the documents for the confidence intervals."
     )
     confidence: float = Field(0.95, gt=0, lt=1, description="Confidence level of the intervals.")
-    precision: Literal["auto", "bf16", "fp32"] = _PRECISION
+    precision: Literal["auto", "bf16", "fp32"] = Field(
+        "auto",
+        description=f"{_PRECISION} A preference run's reference is computed in it too, so "
+        "changing it also trains such a run again.",
+    )
     num_workers: Literal["auto"] | PositiveInt = _NUM_WORKERS
     batch_size: PositiveInt = execution_only(
         16, description="Rows per forward pass; halved if they don't fit in memory."
@@ -235,7 +239,7 @@ class Generate(Section):
         description="Sample from the smallest set of tokens with this total probability.",
     )
     seed: int = Field(0, ge=0, description="Seed for sampling.")
-    precision: Literal["auto", "bf16", "fp32"] = _PRECISION
+    precision: Literal["auto", "bf16", "fp32"] = Field("auto", description=_PRECISION)
     num_workers: Literal["auto"] | PositiveInt = _NUM_WORKERS
     batch_size: PositiveInt = execution_only(
         16, description="Prompts continued at once; halved if they don't fit in memory."
