@@ -28,6 +28,7 @@ def facts_for_card(
         "datasets": _datasets(cfg["datasets"]),
         "steps": exported,
         "loss": losses[-1],
+        "unit": unit,
         "eval_loss": f"{held_out[-1]:.4f} {unit}" if held_out else "none: the split is empty",
         "precision": record["precision"],
         "fingerprint": record["fingerprint"],
