@@ -21,10 +21,8 @@ class Augmentation(Section):
 
 
 class Data(Section):
-    """How documents or images become rows, and how the rows reach the workers.
-
-    Of these keys, images have `augmentation`, `loader` and `stream_from`; text has all but
-    `augmentation`.
+    """How documents or images become rows, and how the rows reach the workers. Of these keys, images
+    have only `augmentation`, `loader` and `stream_from`.
     """
 
     block_size: Annotated[int, Field(ge=8)] = Field(256, description="Tokens per row.")
