@@ -20,7 +20,7 @@ def expressions_by_split(expression: str | BaseModel) -> dict[Split, str]:
 
 
 def folders_by_split(path: str) -> dict[Split, Path]:
-    """The folders of images of each split that has its own; a folder without splits is for train."""
+    """The folder of images of each split that has its own; one without splits is for train."""
     whole = Path(path)
     if not (whole / "train").is_dir():
         return {"train": whole}
