@@ -249,13 +249,33 @@ SCRIPTS = {
         ["corpus/split.py", "corpus/readers.py", "corpus/sources/url.py"],
         ["rows", "tasks", "model", "train", "evaluate"],
     ),
+    "base_model_images": (
+        ["model/classifier.py", "model/image_processor.py"],
+        ["rows", "tasks", "train", "evaluate"],
+    ),
+    "decode": (
+        ["tasks/images/rows.py", "corpus/image.py", "model/image_processor.py"],
+        ["train", "evaluate"],
+    ),
+    "download_images": (
+        ["corpus/sources/idx.py", "corpus/split.py"],
+        ["rows", "tasks", "model", "train", "evaluate"],
+    ),
     "evaluate": (["evaluate/likelihood.py", "tasks/language/loss.py"], ["train", "rows/order.py"]),
     "evaluate_pairs": (
         ["evaluate/preferences.py", "tasks/preference/loss.py", "tasks/language/loss.py"],
         ["train"],
     ),
+    "evaluate_images": (
+        ["evaluate/accuracy.py", "evaluate/bootstrap.py", "tasks/images/batch.py"],
+        ["train", "corpus"],
+    ),
     "export": (
         ["train/checkpoints/trained_model.py", "train/engine/strategies/ddp.py"],
+        ["evaluate"],
+    ),
+    "export_images": (
+        ["train/checkpoints/trained_model.py", "train/engine/statistics.py"],
         ["evaluate"],
     ),
     "finetune": (
@@ -271,6 +291,7 @@ SCRIPTS = {
         ["corpus/dataset.py", "tasks/preference/encode.py", "tasks/language/encode.py"],
         ["model", "train", "evaluate"],
     ),
+    "predict": (["evaluate/picture.py", "evaluate/classification.py"], ["train", "corpus"]),
     "tokenize": (
         ["tasks/language/packing.py", "corpus/dataset.py"],
         ["model", "train", "evaluate"],
@@ -317,6 +338,20 @@ STAGES = {
 }
 
 
+def test_stages_of_one_task_do_not_depend_on_the_code_of_another() -> None:
+    def files_of(script: str, task: str | None = None) -> str:
+        files = code_of(ROOT / f"workflow/scripts/{script}.py", ROOT / "src", task)
+        return "\n".join(path.relative_to(ROOT).as_posix() for path in files)
+
+    for script in ("base_model", "download", "evaluate", "export", "generate", "tokenize"):
+        for of_images in ("tasks/images", "image.py", "images.py", "classifier"):
+            assert of_images not in files_of(script), script
+    for script in ("base_model_images", "decode", "evaluate_images", "export_images", "predict"):
+        assert "tasks/language" not in files_of(script), script
+    assert "tasks/images" not in files_of("finetune", "language")
+    assert "tasks/language" not in files_of("finetune", "images")
+
+
 @pytest.mark.parametrize("module", sorted(STAGES), ids=lambda path: path.stem)
 def test_of_the_schema_stages_take_sections_alone(module: Path) -> None:
     """What else is in it counts as without effect on a result."""
@@ -324,7 +359,10 @@ def test_of_the_schema_stages_take_sections_alone(module: Path) -> None:
         if place.startswith("moray.config.schema"):
             thing = getattr(importlib.import_module(place), name)
             # A type of several; and what says which keys the result depends on.
-            assert is_section(thing) or name in {"Dataset", "result_keys"}, (place, name)
+            assert is_section(thing) or name in {"ImageDataset", "TextDataset", "result_keys"}, (
+                place,
+                name,
+            )
 
 
 SECTIONS = [model for model in vars(schema).values() if is_section(model)]

@@ -8,12 +8,16 @@ from small_config import HUB, MADE_UP, ON_THE_FLY, TABLE, URL, config_with, faul
 
 from moray.config.load import load_experiment
 from moray.config.schema import (
+    Digits,
     HubDataset,
     HubModel,
+    Idx,
+    ImageFolder,
     LocalFiles,
     PathModel,
     PythonStdlib,
     ScratchModel,
+    ScratchVisionModel,
     Section,
     Sections,
     Synthetic,
@@ -27,6 +31,10 @@ ENTRIES: list[tuple[str, type[Section], dict[str, Any]]] = [
     ("datasets", Url, URL),
     ("datasets", HubDataset, HUB),
     ("datasets", Synthetic, MADE_UP),
+    ("datasets", Digits, {"source": "digits"}),
+    ("datasets", Idx, {"source": "idx", "train": {"images": "x", "labels": "x"}}),
+    ("datasets", ImageFolder, {"source": "image-folder", "path": "x"}),
+    ("models", ScratchVisionModel, {"source": "scratch-vision", "classes_of": "x"}),
     ("models", ScratchModel, {"source": "scratch", "tokenizer": {"train_on": "modules"}}),
     ("models", PathModel, {"source": "path", "path": "x"}),
     ("models", HubModel, HUB),

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 import torch
 from jobs import job_maker
-from pictures import DIGITS, RESNET, VIT, colours, image_folder, make_digits, model_section
+from pictures import (
+    DIGITS,
+    RESNET,
+    VIT,
+    colours,
+    image_folder,
+    make_digits,
+    model_section,
+    write_idx,
+)
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import pipeline
@@ -51,6 +60,24 @@ def test_splits_hold_each_image_once_with_its_label(photos: Path) -> None:
     rows = {split: facts["rows"] for split, facts in described["splits"].items()}
     assert sum(rows.values()) == 40
     assert rows["train"] > rows["validation"] > 0 < rows["test"]
+
+
+@pytest.mark.parametrize("kind", ["digits", "idx", "image-folder"])
+def test_shares_of_train_are_held_out(kind: str, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (400, 4, 4), dtype=np.uint8)
+    images = write_idx(tmp_path / "images", pixels)
+    labels = write_idx(tmp_path / "labels", np.arange(400, dtype=np.uint8) % 3)
+    section: dict[str, Any] = {
+        "digits": {},
+        "idx": {"train": {"images": str(images), "labels": str(labels)}},
+        "image-folder": {"path": str(image_folder(tmp_path / "photos", {"a": 200, "b": 200}))},
+    }[kind]
+    shares = {"validation_share": 0.2, "test_share": 0.3}
+    download_images(tmp_path / "dataset", {"source": kind, **FORMAT, **section, **shares})
+    splits = json.loads((tmp_path / "dataset/dataset.json").read_text())["splits"]
+    rows = np.array([splits[split]["rows"] for split in ("train", "validation", "test")])
+    assert rows.sum() == (1797 if kind == "digits" else 400)
+    assert rows / rows.sum() == pytest.approx([0.5, 0.2, 0.3], abs=0.06)
 
 
 @pytest.mark.parametrize("broken", [b"", b"no image"])

@@ -1,5 +1,6 @@
 """Keys that take one value or one per split. Part of the code that results depend on."""
 
+from pathlib import Path
 from typing import Literal, cast
 
 from pydantic import BaseModel
@@ -16,6 +17,15 @@ def paths_by_split(locations: str | list[str] | BaseModel) -> dict[Split, list[s
 def expressions_by_split(expression: str | BaseModel) -> dict[Split, str]:
     """The split expression of each split that has its own."""
     return cast(dict[Split, str], _by_split(expression))
+
+
+def folders_by_split(path: str) -> dict[Split, Path]:
+    """The folder of images of each split that has its own; one without splits is for train."""
+    whole = Path(path)
+    if not (whole / "train").is_dir():
+        return {"train": whole}
+    splits: tuple[Split, ...] = ("train", "validation", "test")
+    return {split: whole / split for split in splits if (whole / split).is_dir()}
 
 
 def _by_split(value: str | list[str] | BaseModel) -> dict[Split, str | list[str]]:

@@ -1,13 +1,12 @@
 """Datasets of labelled images."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from moray.config.schema.base import Fraction, Section
 from moray.config.schema.datasets import Source
-from moray.config.splits import Split
+from moray.config.splits import Split, folders_by_split
 
 _VALIDATION_SHARE = Field(
     0.05, description="Share of train to use as the validation split, if none is given."
@@ -61,18 +60,9 @@ class ImageFolder(Source):
     test_share: Fraction = _TEST_SHARE
 
     @property
-    def folders(self) -> dict[Split, Path]:
-        """The folders of the splits; a single folder is that of train."""
-        whole = Path(self.path)
-        if not (whole / "train").is_dir():
-            return {"train": whole}
-        splits: tuple[Split, ...] = ("train", "validation", "test")
-        return {split: whole / split for split in splits if (whole / split).is_dir()}
-
-    @property
     def given_splits(self) -> set[Split]:
         """The splits that have folders of their own; the others are taken from train."""
-        return set(self.folders)
+        return set(folders_by_split(self.path))
 
 
 ImageDataset = Annotated[Digits | Idx | ImageFolder, Field(discriminator="source")]

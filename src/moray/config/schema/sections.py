@@ -21,11 +21,7 @@ class Augmentation(Section):
 
 
 class Data(Section):
-    """How documents or images become rows, and how the rows reach the workers.
-
-    Of these keys, images have `augmentation`, `loader` and `stream_from`; text has all but
-    `augmentation`.
-    """
+    """How documents or images become rows. Images have only the last three keys."""
 
     block_size: Annotated[int, Field(ge=8)] = Field(256, description="Tokens per row.")
     long_documents: Literal["split", "drop"] = Field(

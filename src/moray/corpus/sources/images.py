@@ -7,6 +7,7 @@ from typing import Any
 
 from moray.config.image_files import idx_files
 from moray.config.schema import Digits, Idx, ImageDataset
+from moray.config.splits import folders_by_split
 from moray.corpus.sources import digits, idx, image_folder
 from moray.corpus.split import Documents, Given
 from moray.provenance.digest import sha256_file
@@ -27,7 +28,7 @@ def open_images(section: ImageDataset) -> tuple[Given, Origin, list[str]]:
         case Idx():
             return _idx(section)
         case _:
-            folders = section.folders
+            folders = folders_by_split(section.path)
             names = image_folder.label_names([*folders.values()])
             given: dict[str, Documents] = {
                 split: partial(image_folder.images, folder, names)

@@ -1,0 +1,154 @@
+"""What a config says about images: stores, what stages depend on, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pictures import image_folder
+from small_config import experiment_with, faults
+
+from moray.config import plan
+from moray.config.references import check_references
+from moray.config.schema import Experiment
+from moray.errors import UserError
+
+MODEL = {"source": "scratch-vision", "classes_of": "digits"}
+IMAGES: dict[str, Any] = {
+    "datasets.digits": {"source": "digits"},
+    "models.resnet": MODEL,
+    "runs.seen": {"model": "resnet", "dataset": "digits"},
+}
+
+
+def test_a_run_on_images_has_a_store_of_pixels_which_no_key_of_its_data_changes() -> None:
+    before = experiment_with(IMAGES)
+    assert plan.task(before, "seen") == "images"
+    folder = plan.store_folder(before, "seen")
+    assert folder.startswith("results/pixels/digits-resnet-")
+    augmented = {"data": {"augmentation": {"shift": 2}, "block_size": 512}}
+    after = experiment_with({**IMAGES, "runs.seen": {**IMAGES["runs.seen"], **augmented}})
+    assert plan.store_folder(after, "seen") == folder
+    assert plan.store_folder(before, "base").startswith("results/tokens/")
+
+
+@pytest.mark.parametrize("key", ["shift", "flip"])
+def test_training_depends_on_the_augmentation(key: str) -> None:
+    data = {"data": {"augmentation": {key: 1}}}
+    before = experiment_with(IMAGES)
+    after = experiment_with({**IMAGES, "runs.seen": {**IMAGES["runs.seen"], **data}})
+    assert plan.train_config(before, "seen") != plan.train_config(after, "seen")
+    assert "augmentation" not in plan.train_config(before, "tuned")
+    assert "augmentation" not in plan.store_config(before, "tuned")
+
+
+def test_a_model_of_images_depends_on_the_dataset_of_its_classes(tmp_path: Path) -> None:
+    experiment = experiment_with(IMAGES)
+    assert plan.model_files(experiment, "resnet") == ["results/datasets/digits/dataset.json"]
+    (tmp_path / "config.json").write_text("{}")
+    path = {"source": "path", "path": str(tmp_path)}
+    experiment = experiment_with(
+        {**IMAGES, "models.own": {**path, "classes_of": "digits", "seed": 3}, "models.text": path}
+    )
+    files = plan.model_files(experiment, "own")
+    assert files == ["results/datasets/digits/dataset.json", str(tmp_path / "config.json")]
+    assert plan.model_config(experiment, "own")["seed"] == 3
+    assert (plan.task_of_model(experiment, "own"), plan.task_of_model(experiment, "text")) == (
+        "images",
+        "language",
+    )
+    # A model of text depends on neither.
+    assert plan.model_config(experiment, "text") == path
+
+
+def test_a_folder_of_images_is_read_again_when_its_files_change(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", {"a": 2, "b": 1})
+    section = {"source": "image-folder", "path": str(folder)}
+    experiment = experiment_with({"datasets.photos": section})
+    before = plan.dataset_config(experiment, "photos")
+    assert plan.dataset_config(experiment, "photos") == before
+    assert plan.dataset_files(experiment, "photos") == {}
+    (folder / "b/new.png").write_bytes(b"x")
+    assert plan.dataset_config(experiment, "photos") != before
+
+
+def test_a_folder_that_is_not_there_costs_one_line() -> None:
+    section = {"source": "image-folder", "path": "nowhere"}
+    experiment = experiment_with({"datasets.photos": section})
+    with pytest.raises(UserError, match=r"^datasets\.photos\.path: got nowhere, expected a folder"):
+        plan.dataset_config(experiment, "photos")
+
+
+def test_idx_files_are_inputs_and_have_to_be_there(tmp_path: Path) -> None:
+    files = {key: str(tmp_path / key) for key in ("images", "labels")}
+    section = {"source": "idx", "train": files, "test": files}
+    experiment = experiment_with({"datasets.mnist": section})
+    with pytest.raises(UserError, match=r"^datasets\.mnist\.train\.images: no file matches "):
+        plan.dataset_files(experiment, "mnist")
+    for file in files.values():
+        Path(file).write_bytes(b"")
+    both = list(files.values())
+    assert plan.dataset_files(experiment, "mnist") == {"train": both, "test": both}
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"runs.seen.adapter": {}}, "runs.seen.adapter: adapters are for language models only"),
+        ({"runs.seen.train": {"attention": "flex"}}, "runs.seen.train.attention: flex is for rows"),
+        (
+            {"runs.seen.train": {"attention": "varlen"}},
+            "runs.seen.train.attention: varlen is for rows",
+        ),
+        (
+            {"runs.seen.data": {"tokenize": "on-the-fly", "loader": "stream"}},
+            "runs.seen.data.tokenize: images have no tokens",
+        ),
+        (
+            {"runs.base.data": {"augmentation": {"flip": True}}},
+            "runs.base.data.augmentation: is for images only",
+        ),
+        ({"runs.seen.model": "tiny"}, "runs.seen.model: got a model of text, but dataset digits"),
+        ({"runs.base.model": "resnet"}, "runs.base.model: got a model of images, but dataset"),
+        (
+            {"models.resnet": {**MODEL, "classes_of": "modules"}},
+            "models.resnet.classes_of: got modules, which has text, expected images",
+        ),
+        (
+            {"models.resnet": {**MODEL, "classes_of": "digit"}},
+            "models.resnet.classes_of: got digit, expected a name under datasets; did you mean",
+        ),
+        (
+            {"models.tiny.tokenizer.train_on": "digits"},
+            "models.tiny.tokenizer.train_on: got digits, which has images, expected text",
+        ),
+        (
+            {"models.resnet": {**MODEL, "resnet": {"depths": [1]}}},
+            "models.resnet.resnet.depths: got 1 stages, expected as many as hidden_sizes has (4)",
+        ),
+        (
+            {"models.resnet": {**MODEL, "vit": {"hidden_size": 10}}},
+            "models.resnet.vit.hidden_size: got 10, expected a multiple of num_attention_heads (3)",
+        ),
+        (
+            {"models.resnet": {**MODEL, "num_channels": 4}},
+            "models.resnet.num_channels: got 4, expected ",
+        ),
+    ],
+)
+def test_what_does_not_fit_images_costs_one_line(values: dict[str, Any], fault: str) -> None:
+    (line,) = faults(IMAGES | values)
+    assert line.startswith(fault)
+
+
+def test_splits_that_a_source_has_need_no_share(tmp_path: Path) -> None:
+    files = {"images": "a", "labels": "b"}
+    image_folder(tmp_path / "photos/train", {"a": 1})
+    image_folder(tmp_path / "photos/test", {"a": 1})
+    for section in (
+        {"source": "idx", "train": files, "test": files, "test_share": 0},
+        {"source": "image-folder", "path": str(tmp_path / "photos"), "test_share": 0},
+    ):
+        experiment: Experiment = experiment_with({**IMAGES, "datasets.digits": section})
+        assert check_references(experiment) == []
+    (line,) = faults({**IMAGES, "datasets.digits": {"source": "digits", "test_share": 0}})
+    assert line.startswith("datasets.digits.test_share: got 0")
