@@ -23,12 +23,12 @@ IMAGES: dict[str, Any] = {
 def test_a_run_on_images_has_a_store_of_pixels_which_no_key_of_its_data_changes() -> None:
     before = experiment_with(IMAGES)
     assert plan.task(before, "seen") == "images"
-    folder = plan.store_folder(before, "seen")
+    folder = plan.store_folders(before, "seen")[0]
     assert folder.startswith("results/pixels/digits-resnet-")
     augmented = {"data": {"augmentation": {"shift": 2}, "block_size": 512}}
     after = experiment_with({**IMAGES, "runs.seen": {**IMAGES["runs.seen"], **augmented}})
-    assert plan.store_folder(after, "seen") == folder
-    assert plan.store_folder(before, "base").startswith("results/tokens/")
+    assert plan.store_folders(after, "seen")[0] == folder
+    assert plan.store_folders(before, "base")[0].startswith("results/tokens/")
 
 
 @pytest.mark.parametrize("key", ["shift", "flip"])
@@ -38,7 +38,7 @@ def test_training_depends_on_the_augmentation(key: str) -> None:
     after = experiment_with({**IMAGES, "runs.seen": {**IMAGES["runs.seen"], **data}})
     assert plan.train_config(before, "seen") != plan.train_config(after, "seen")
     assert "augmentation" not in plan.train_config(before, "tuned")
-    assert "augmentation" not in plan.store_config(before, "tuned")
+    assert "augmentation" not in plan.store_config(before, "tuned", "functions")
 
 
 def test_a_model_of_images_depends_on_the_dataset_of_its_classes(tmp_path: Path) -> None:

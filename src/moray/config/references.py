@@ -41,7 +41,7 @@ def _tokenizers(experiment: Experiment) -> Iterator[UserError]:
 
 
 def _text_only(experiment: Experiment, path: str, dataset: str) -> Iterator[UserError]:
-    if dataset in experiment.datasets and task_of_dataset(experiment, dataset) != "language":
+    if dataset in experiment.datasets and task_of_dataset(experiment, dataset) == "images":
         yield UserError(path, f"got {dataset}, which has images, expected text", "choose another")
 
 
