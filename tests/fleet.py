@@ -17,7 +17,13 @@ from moray.workers.worker import Worker
 CORES = 2
 
 
-def train_all(jobs: list[Job], workers: int, launcher: str, folder: Path) -> None:
+def train_all(
+    jobs: list[Job],
+    workers: int,
+    launcher: str,
+    folder: Path,
+    entry_point: Callable[[list[Job], Worker], None] | None = None,
+) -> None:
     """Train jobs one after another on workers that one launch starts."""
     folder.mkdir(exist_ok=True)
     launch = Launch(
@@ -35,10 +41,11 @@ def train_all(jobs: list[Job], workers: int, launcher: str, folder: Path) -> Non
     with pytest.MonkeyPatch.context() as patch:
         # Ray's processes find this module by it.
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-        run_on_workers(_train_each, jobs, launch)
+        run_on_workers(entry_point or train_each, jobs, launch)
 
 
-def _train_each(jobs: list[Job], worker: Worker) -> None:
+def train_each(jobs: list[Job], worker: Worker) -> None:
+    """Train jobs on this worker."""
     from moray.train.loop import train
 
     for job in jobs:

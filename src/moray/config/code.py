@@ -14,8 +14,8 @@ _NO_EFFECT = ("moray.config.schema", "moray.errors", "moray.console")
 _HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-# Imports the module of every task, and uses that of one.
-_ALL_TASKS = "moray/tasks/of_store.py"
+# Imports the module of a task by its name.
+_BY_NAME = "moray/tasks/of_store.py"
 
 
 def code_digest(script: Path, source: Path, task: str | None = None) -> str:
@@ -26,7 +26,7 @@ def code_digest(script: Path, source: Path, task: str | None = None) -> str:
     Args:
         script: the file that a rule runs.
         source: the folder that holds the package `moray`.
-        task: the task of the run; None for a stage that has only one.
+        task: the task of the run, for a stage that finds it by name.
     """
     digest = hashlib.sha256()
     for path in code_of(script, source, task):
@@ -40,7 +40,7 @@ def code_of(script: Path, source: Path, task: str | None = None) -> list[Path]:
     Args:
         script: the file that a rule runs.
         source: the folder that holds the package `moray`.
-        task: the task whose modules are imported where all tasks are; None for all of them.
+        task: the task whose modules are imported by name.
 
     Returns:
         The files, sorted.
@@ -50,17 +50,10 @@ def code_of(script: Path, source: Path, task: str | None = None) -> list[Path]:
         path = waiting.pop()
         if path not in found:
             found.add(path)
-            imported = _imported(path.read_bytes(), source)
-            if task is not None and path == source / _ALL_TASKS:
-                imported = [file for file in imported if not _of_another(task, file, source)]
-            waiting += imported
+            waiting += _imported(path.read_bytes(), source)
+            if path == source / _BY_NAME:
+                waiting += _files(f"moray.tasks.{task}.task", source)
     return sorted(found)
-
-
-def _of_another(task: str, file: Path, source: Path) -> bool:
-    """Whether a file is in the folder of another task."""
-    tasks = source / "moray/tasks"
-    return tasks in file.parents and file.parent not in (tasks, tasks / task)
 
 
 @cache

@@ -1,19 +1,18 @@
-"""The task of a store: the one place that knows all tasks."""
+"""The task of a store."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from moray.provenance.manifest import read_manifest
-from moray.tasks.images.task import ImageTask
 from moray.tasks.interface import Task
-from moray.tasks.language.task import LanguageTask
-from moray.tasks.preference.task import PreferenceTask
 
-_TASKS: dict[str, type[Task]] = {
-    "images": ImageTask,
-    "language": LanguageTask,
-    "preference": PreferenceTask,
+# By name, so that a run imports its own task and depends on no other's code; see `config.code`.
+_TASKS = {
+    "images": "moray.tasks.images.task:ImageTask",
+    "language": "moray.tasks.language.task:LanguageTask",
+    "preference": "moray.tasks.preference.task:PreferenceTask",
 }
 
 
@@ -25,4 +24,5 @@ def task_of(store: Path, settings: Mapping[str, Any]) -> Task:
         settings: the sections of the run's config that only its task reads, by name.
     """
     manifest = read_manifest(store)
-    return _TASKS[manifest["task"]](manifest, settings)
+    kind: type[Task] = resolve_name(_TASKS[manifest["task"]])
+    return kind(manifest, settings)
