@@ -48,7 +48,7 @@ lock:
 	rm -rf .venv-lock
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install torch==2.13.0
-	.venv-lock/bin/pip install setuptools .
+	.venv-lock/bin/pip install setuptools .[vision]
 	.venv-lock/bin/python envs/lock.py
 	.venv-lock/bin/pip install --constraint envs/requirements.txt .[dev]
 	.venv-lock/bin/python envs/lock.py dev

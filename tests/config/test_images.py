@@ -1,5 +1,6 @@
 """What a config says about images: stores, what stages depend on, and what is refused."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,10 @@ def test_idx_files_are_inputs_and_have_to_be_there(tmp_path: Path) -> None:
             "runs.base.data.augmentation: is for images only",
         ),
         ({"runs.seen.model": "tiny"}, "runs.seen.model: got a model of text, but dataset digits"),
-        ({"runs.base.model": "resnet"}, "runs.base.model: got a model of images, but dataset"),
+        (
+            {"runs.new": {"model": "resnet", "dataset": "modules"}},
+            "runs.new.model: got a model of images, but dataset modules has text",
+        ),
         (
             {"models.resnet": {**MODEL, "classes_of": "modules"}},
             "models.resnet.classes_of: got modules, which has text, expected images",
@@ -136,7 +140,7 @@ def test_idx_files_are_inputs_and_have_to_be_there(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_images_costs_one_line(values: dict[str, Any], fault: str) -> None:
-    (line,) = faults(IMAGES | values)
+    (line,) = faults(deepcopy(IMAGES) | values)
     assert line.startswith(fault)
 
 
