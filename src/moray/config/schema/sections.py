@@ -16,8 +16,8 @@ class Data(Section):
     long_documents: Literal["split", "drop"] = Field(
         "split",
         description="What to do with documents longer than a row. `split`: continue them in "
-        "another row. `drop`: leave them out and count them. Pairs of a preference dataset, of which "
-        "each answer has half a row, can't continue: `split` truncates them.",
+        "another row. `drop`: leave them out and count them. Pairs of a preference dataset can't "
+        "continue: `split` truncates answers longer than half a row.",
     )
     packing: Literal["auto"] | bool = Field(
         "auto",
