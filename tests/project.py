@@ -86,8 +86,9 @@ class Project:
         answered = [{"prompt": row["prompt"], "completion": row["completion"]} for row in rows]
         # Short, so that rows of 64 tokens have several of them.
         preferred = [
-            {name: row[name][:30] for name in ("prompt", "chosen", "rejected")}
-            for row in islice(pairs(), 60)
+            {"prompt": row["prompt"][:20], "chosen": chosen, "rejected": rejected}
+            for row in islice(pairs(), 80)
+            if (chosen := row["chosen"][:40]) != (rejected := row["rejected"][:30])
         ]
         files = {"modules": texts, "functions": answered, "pairs": preferred}
         for name, lines in files.items():

@@ -63,14 +63,15 @@ def test_a_long_pair_loses_the_beginning_of_its_prompt_then_the_ends_of_its_answ
     for piece, before in ((pair.chosen, whole.chosen), (pair.rejected, whole.rejected)):
         np.testing.assert_array_equal(piece.tokens, before.tokens[2:])
         np.testing.assert_array_equal(piece.mask, before.mask[2:])
-    # Far too long: one token of the prompt is left, and the longer answer loses its end.
-    size = length - context - 2
+    # Far too long: the prompt keeps a quarter of a row, and the longer answer loses its end.
+    size = context + 2
+    assert length - size > context - size // 2
     (pair,), _, _ = encoded(tokenizer, [texts(prompt, chosen, rejected)], 2 * size, False)
     for piece, before in ((pair.chosen, whole.chosen), (pair.rejected, whole.rejected)):
-        part = slice(context - 1, context - 1 + size)
+        part = slice(context - size // 2, context - size // 2 + size)
         np.testing.assert_array_equal(piece.tokens, before.tokens[part])
-        assert piece.mask.tolist() == [False, *before.mask[part][1:]]
-        assert len(piece.tokens) <= size
+        np.testing.assert_array_equal(piece.mask, before.mask[part])
+        assert int(piece.mask.argmax()) == size // 2
     found, dropped, _ = encoded(tokenizer, [texts(prompt, chosen, rejected)], 2 * size, True)
     assert (found, dropped) == ([], 1)
 

@@ -28,7 +28,7 @@ class Data(Section):
         "split",
         description="What to do with documents longer than a row. `split`: continue them in "
         "another row. `drop`: leave them out and count them. Pairs of a preference dataset can't "
-        "continue, and each answer has half a row: `split` truncates them.",
+        "continue: `split` truncates answers longer than half a row.",
     )
     packing: Literal["auto"] | bool = Field(
         "auto",

@@ -40,8 +40,8 @@ class PairEncoder:
     """Tokenises pairs.
 
     If a half is longer than half a row, the pair is dropped, or it is truncated: both prompts lose
-    the same number of tokens at their beginning, as many as the longer half needs or as they have
-    but for the last; then answers that are still too long lose their end.
+    the same number of tokens at their beginning, as many as the longer half needs, but keep a
+    quarter of a row; then answers that are still too long lose their end.
     """
 
     def __init__(self, encoder: Encoder, drop_long: bool) -> None:
@@ -88,9 +88,8 @@ class PairEncoder:
 
     def _cut(self, chosen: Encoded, rejected: Encoded, number: int) -> Pair:
         excess = max(0, max(len(chosen.tokens), len(rejected.tokens)) - self._longest)
-        # The first trained token needs one token of context.
         prompt = min(int(half.mask.argmax()) for half in (chosen, rejected))
-        start = min(excess, max(0, prompt - 1))
+        start = min(excess, max(0, prompt - self._longest // 2))
         part = slice(start, start + self._longest)
         return Pair(_piece(chosen, part, number), _piece(rejected, part, number))
 
