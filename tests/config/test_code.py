@@ -304,7 +304,7 @@ def test_each_script_of_the_workflow_is_held_against_what_it_depends_on() -> Non
 def test_a_script_depends_on_the_code_of_its_stage_and_on_no_other(
     script: str,
 ) -> None:
-    files = code_of(ROOT / f"workflow/scripts/{script}.py", ROOT / "src")
+    files = code_of(ROOT / f"workflow/scripts/{script}.py", ROOT / "src", "language")
     found = [path.relative_to(ROOT).as_posix() for path in files]
     needed, foreign = SCRIPTS[script]
     stage = [f"workflow/scripts/{script}.py", f"src/moray/stages/{script}.py"]
