@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults.workflows import (
+    IMAGES,
     STEPS,
     Changes,
     losses,
@@ -25,6 +26,10 @@ ENGINES: dict[str, Changes] = {
     "ddp": {},
     "fsdp2": {"train.strategy": "fsdp2"},
     "zero-2": {"train.strategy": "deepspeed", "train.deepspeed": {"zero_stage": 2}},
+    "images": {
+        "data": {"augmentation": {"shift": 1, "flip": True}},
+        "train.global_batch_size": 8,
+    },
     "lora": {"adapter": {"rank": 4}},
     "stream": {"data.loader": "stream", "ray.resources_per_worker": {"CPU": 0.5}},
 }
@@ -59,7 +64,11 @@ def copy_and_undisturbed(
 ) -> Iterator[tuple[Project, Project]]:
     engine = request.param
     if engine not in prepared:
-        ready = prepare(tmp_path_factory.mktemp(engine) / "ready", ENGINES[engine])
+        ready = prepare(
+            tmp_path_factory.mktemp(engine) / "ready",
+            ENGINES[engine],
+            IMAGES if engine == "images" else None,
+        )
         undisturbed = ready.copy(ready.folder.parent / "undisturbed")
         done = run(undisturbed)
         assert done.returncode == 0, done.stderr
@@ -71,7 +80,7 @@ def copy_and_undisturbed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("copy_and_undisturbed", ["ddp"], indirect=True)
+@pytest.mark.parametrize("copy_and_undisturbed", ["ddp", "images"], indirect=True)
 def test_a_workflow_of_which_everything_is_killed_goes_on_by_the_same_command(
     copy_and_undisturbed: tuple[Project, Project],
 ) -> None:
