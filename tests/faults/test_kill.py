@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults.workflows import (
+    IMAGES,
     STEPS,
     Changes,
     losses,
@@ -25,9 +26,20 @@ ENGINES: dict[str, Changes] = {
     "ddp": {},
     "fsdp2": {"train.strategy": "fsdp2"},
     "zero-2": {"train.strategy": "deepspeed", "train.deepspeed": {"zero_stage": 2}},
+    "images": {
+        "data": {"augmentation": {"shift": 1, "flip": True}},
+        "train.global_batch_size": 8,
+    },
     "lora": {"adapter": {"rank": 4}},
     "stream": {"data.loader": "stream", "ray.resources_per_worker": {"CPU": 0.5}},
+    "mixture": {},
     "preference": {},
+}
+# Of engines whose run isn't that of a language model on one dataset.
+SECTIONS: dict[str, Changes] = {
+    "images": IMAGES,
+    "mixture": {"runs": {"only": {"model": "tiny", "dataset": {"functions": 0.7, "modules": 0.3}}}},
+    "preference": {"runs": {"only": {"model": "tiny", "dataset": "pairs"}}},
 }
 
 
@@ -60,8 +72,8 @@ def copy_and_undisturbed(
 ) -> Iterator[tuple[Project, Project]]:
     engine = request.param
     if engine not in prepared:
-        dataset = "pairs" if engine == "preference" else "functions"
-        ready = prepare(tmp_path_factory.mktemp(engine) / "ready", ENGINES[engine], dataset)
+        folder = tmp_path_factory.mktemp(engine) / "ready"
+        ready = prepare(folder, ENGINES[engine], SECTIONS.get(engine))
         undisturbed = ready.copy(ready.folder.parent / "undisturbed")
         done = run(undisturbed)
         assert done.returncode == 0, done.stderr
@@ -73,7 +85,9 @@ def copy_and_undisturbed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("copy_and_undisturbed", ["ddp", "preference"], indirect=True)
+@pytest.mark.parametrize(
+    "copy_and_undisturbed", ["ddp", "images", "mixture", "preference"], indirect=True
+)
 def test_a_workflow_of_which_everything_is_killed_goes_on_by_the_same_command(
     copy_and_undisturbed: tuple[Project, Project],
 ) -> None:

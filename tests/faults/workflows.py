@@ -21,16 +21,33 @@ COMMAND = ("snakemake", "finetune", "--cores", "8")
 Changes = dict[str, Any]
 
 
-def prepare(folder: Path, changes: Changes, dataset: str = "functions") -> Project:
-    """A project with one run, whose data, base and tokens are there.
+# A ResNet on scikit-learn's digits, augmented.
+IMAGES: Changes = {
+    "datasets": {"digits": {"source": "digits"}},
+    "models": {
+        "resnet": {
+            "source": "scratch-vision",
+            "classes_of": "digits",
+            "image_size": 16,
+            "resnet": {"depths": [1, 1], "hidden_sizes": [8, 16], "embedding_size": 8},
+        }
+    },
+    "runs": {"only": {"model": "resnet", "dataset": "digits"}},
+}
+
+
+def prepare(folder: Path, changes: Changes, sections: Changes | None = None) -> Project:
+    """A project with one run, whose data, base and rows are there.
 
     Args:
         folder: where it is made.
         changes: values by dotted path in `defaults`.
-        dataset: the run's dataset.
+        sections: other sections of the config, such as the run's dataset and model.
     """
     project = Project.create(folder)
-    project.configure(["runs"], {"only": {"model": "tiny", "dataset": dataset}})
+    project.configure(["runs"], {"only": {"model": "tiny", "dataset": "functions"}})
+    for key, value in (sections or {}).items():
+        project.configure([key], value)
     for key, value in {"train.max_steps": STEPS, "train.save_steps": SAVE_STEPS}.items():
         project.configure(["defaults", *key.split(".")], value)
     for key, value in changes.items():

@@ -58,13 +58,17 @@ def _change(loop: Any, wanted: dict[str, Any]) -> None:
     def recorded(strategy: Any, batches: list[Any], *arguments: Any) -> Any:
         result = gradients(strategy, batches, *arguments)
         if "ledger" in wanted:
-            rows = [row for batch in batches for row in batch.input_ids if row.any()]
+            rows = [row for batch in batches for row in _inputs(batch) if row.any()]
             digests = [hashlib.sha256(row.numpy().tobytes()).hexdigest()[:16] for row in rows]
             with Path(wanted["ledger"]).open("a") as file:
                 file.write(json.dumps([os.getpid(), *place, digests]) + "\n")
         return result
 
     loop._seed_dropout, loop.gradients = seen, recorded
+
+
+def _inputs(batch: Any) -> Any:
+    return batch.pixels if hasattr(batch, "pixels") else batch.input_ids
 
 
 def limit_memory(more: int) -> None:
