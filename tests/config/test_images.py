@@ -32,9 +32,9 @@ def test_a_run_on_images_has_a_store_of_pixels_which_no_key_of_its_data_changes(
     assert plan.store_folders(before, "base")[0].startswith("results/tokens/")
 
 
-@pytest.mark.parametrize("key", ["shift", "flip"])
-def test_training_depends_on_the_augmentation(key: str) -> None:
-    data = {"data": {"augmentation": {key: 1}}}
+@pytest.mark.parametrize(("key", "value"), [("shift", 1), ("crop", 0.1), ("flip", True)])
+def test_training_depends_on_the_augmentation(key: str, value: object) -> None:
+    data = {"data": {"augmentation": {key: value}}}
     before = experiment_with(IMAGES)
     after = experiment_with({**IMAGES, "runs.seen": {**IMAGES["runs.seen"], **data}})
     assert plan.train_config(before, "seen") != plan.train_config(after, "seen")

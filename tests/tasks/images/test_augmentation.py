@@ -62,6 +62,25 @@ def test_images_move_by_up_to_so_many_pixels_and_black_comes_in(shift: int) -> N
     assert len(found) > 8
 
 
+def test_a_part_of_an_image_is_resized_to_the_whole() -> None:
+    before = images(300, height=8, width=8)
+    after = augmented(before, Augmentation(crop=0.5), at(*range(300)))
+    assert after.shape == before.shape
+    found = set()
+    for image in after:
+        values = image[0].astype(int) - 1
+        rows, columns = np.unique(values // 8), np.unique(values % 8)
+        # A window without gaps, of the same size in both directions, in the order of the image.
+        assert rows.tolist() == list(range(rows[0], rows[-1] + 1))
+        assert columns.tolist() == list(range(columns[0], columns[-1] + 1))
+        assert len(rows) == len(columns) >= 4
+        assert (np.diff(values, axis=0) >= 0).all()
+        assert (np.diff(values, axis=1) >= 0).all()
+        found.add((len(rows), rows[0], columns[0]))
+    assert {size for size, _, _ in found} == {4, 5, 6, 7, 8}
+    assert {top for size, top, _ in found if size == 4} == {0, 1, 2, 3, 4}
+
+
 def test_one_key_does_not_change_what_another_draws() -> None:
     moved = augmented(images(20), Augmentation(shift=1), at(*range(20)))
     both = augmented(images(20), Augmentation(shift=1, flip=True), at(*range(20)))

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import PositiveInt, Section, execution_only
+from moray.config.schema.base import Fraction, PositiveInt, Section, execution_only
 from moray.config.schema.datasets import CREDENTIALS, CREDENTIALS_REFUSED
 
 
@@ -16,6 +16,11 @@ class Augmentation(Section):
         0,
         description="Maximum number of pixels by which an image is moved, in both directions; "
         "black pixels come in.",
+    )
+    crop: Fraction = Field(
+        0.0,
+        description="Maximum share of height and width that is cut away; what is left is resized "
+        "to the whole (nearest neighbour).",
     )
     flip: bool = Field(False, description="Whether half of the images are mirrored.")
 

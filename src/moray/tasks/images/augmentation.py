@@ -21,10 +21,12 @@ class Augmentation:
 
     Attributes:
         shift: maximum number of pixels by which an image is moved.
+        crop: maximum share of height and width that is cut away before an image is resized.
         flip: whether half of the images are mirrored.
     """
 
     shift: int = 0
+    crop: float = 0.0
     flip: bool = False
 
 
@@ -41,12 +43,36 @@ def augmented(pixels: NDArray[np.uint8], settings: Augmentation, drawn: Drawn) -
     changed = np.zeros_like(pixels)
     for number, position in enumerate(drawn.positions.tolist()):
         random = np.random.default_rng([drawn.seed, position, _STREAM])
-        # Both are drawn in any case, so that one key doesn't change what another one draws.
+        # All are drawn in any case, so that one key doesn't change what another one draws.
         down, right = random.integers(-settings.shift, settings.shift, 2, endpoint=True).tolist()
         mirror = random.random() < 0.5
-        image = pixels[number, :, :, ::-1] if settings.flip and mirror else pixels[number]
+        size, top, left = random.random(3).tolist()
+        image = _cropped(pixels[number], 1 - settings.crop * size, top, left)
+        image = image[:, :, ::-1] if settings.flip and mirror else image
         _move(image, changed[number], down, right)
     return changed
+
+
+def _cropped(image: NDArray[np.uint8], share: float, top: float, left: float) -> NDArray[np.uint8]:
+    """A part of an image, resized to the whole.
+
+    Args:
+        image: shape (channels, height, width).
+        share: share of height and width that is kept.
+        top: where the part is between the top (0) and the bottom (1).
+        left: where it is between the left and the right.
+    """
+    rows, columns = (
+        _kept(whole, share, where)
+        for whole, where in zip(image.shape[1:], (top, left), strict=True)
+    )
+    return image[:, rows[:, None], columns]
+
+
+def _kept(whole: int, share: float, where: float) -> NDArray[np.int64]:
+    """The pixels along a side of the part that is kept, repeated to the whole length."""
+    part = max(1, round(whole * share))
+    return int(where * (whole - part + 1)) + np.arange(whole) * part // whole
 
 
 def _move(image: NDArray[np.uint8], into: NDArray[np.uint8], down: int, right: int) -> None:
