@@ -1,7 +1,7 @@
 rule tokenize_pairs:
     """A preference dataset as rows of pairs, shared by all runs with equal data settings."""
     input:
-        unpack(tokenize_input),
+        unpack(store_input),
     output:
         "results/tokens/{store}/manifest.json",
     log:
