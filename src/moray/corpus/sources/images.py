@@ -63,9 +63,15 @@ def _hub(section: HubDataset) -> tuple[Given, Origin, list[str]]:
     from moray.corpus.sources import hub_images
 
     expressions = expressions_by_split(section.split)
+    given, names = hub_images.load(
+        section.repo_id,
+        section.revision,
+        section.name,
+        section.data_dir,
+        expressions,
+        section.columns,
+    )
     keys = ("repo_id", "revision", "name", "data_dir")
-    place = [getattr(section, key) for key in keys]
-    given, names = hub_images.load(*place, expressions, section.columns)
     origin = {key: getattr(section, key) for key in keys} | {"splits_read": expressions}
     return given, origin, names
 
