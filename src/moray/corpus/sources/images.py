@@ -62,7 +62,7 @@ def _hub(section: HubDataset) -> tuple[Given, Origin, list[str]]:
     # Importing `datasets` takes longer than all other imports of the download together.
     from moray.corpus.sources import hub_images
 
-    expressions = expressions_by_split(section.split)
+    expressions = {str(split): one for split, one in expressions_by_split(section.split).items()}
     given, names = hub_images.load(
         section.repo_id,
         section.revision,
