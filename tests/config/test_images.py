@@ -134,6 +134,10 @@ def test_idx_files_are_inputs_and_have_to_be_there(tmp_path: Path) -> None:
             "models.resnet.vit.hidden_size: got 10, expected a multiple of num_attention_heads (3)",
         ),
         (
+            {"datasets.x": {"source": "url", "url": "https://host/a.parquet", "format": "images"}},
+            "datasets.x.format: images can't be read from a URL",
+        ),
+        (
             {"models.resnet": {**MODEL, "num_channels": 4}},
             "models.resnet.num_channels: got 4, expected ",
         ),

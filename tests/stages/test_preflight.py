@@ -55,6 +55,23 @@ def test_sound_runs_pass(unmet: Unmet) -> None:
     assert unmet() == []
 
 
+def test_libraries_that_images_need_are_named_before_anything_starts(
+    unmet: Unmet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = {
+        "datasets.digits": {"source": "digits"},
+        "models.seen": {"source": "scratch-vision", "classes_of": "digits"},
+        "runs.seen": {"model": "seen", "dataset": "digits"},
+    }
+    assert unmet(["seen"], **images) == []
+    monkeypatch.setattr("moray.stages.preflight.find_spec", lambda name: None)
+    assert unmet(["seen"], **images) == [
+        "datasets.digits.format: images need libraries that are missing: Pillow, Matplotlib, "
+        "scikit-learn; pip install -e '.[vision]'"
+    ]
+    assert unmet(["base"], **images) == []
+
+
 def test_without_runs_there_is_nothing_to_look_over(unmet: Unmet) -> None:
     assert unmet([], **{"defaults.ray.num_workers": CORES + 1}) == []
 

@@ -10,4 +10,5 @@ with stage(snakemake.log[0]):
     download_images(
         output=Path(snakemake.output.index).parent,
         cfg=snakemake.params.cfg,
+        files={split: list(files) for split, files in snakemake.input.items()},
     )

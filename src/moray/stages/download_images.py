@@ -17,17 +17,18 @@ from moray.stages.boundary import Folder, Json, command_line
 _DATASET: TypeAdapter[ImageDataset] = TypeAdapter(ImageDataset)
 
 
-def download_images(output: Folder, cfg: Json) -> None:
+def download_images(output: Folder, cfg: Json, files: Json | None = None) -> None:
     """Write `train.parquet`, `validation.parquet`, `test.parquet` and `dataset.json`.
 
     Args:
         output: the folder to write to.
         cfg: the dataset's section of the config.
+        files: for `source: files`, the files of each split.
     """
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "listing"})
     dropped: Counter[str] = Counter()
     with whole_or_nothing(output):
-        given, origin, label_names = open_images(section)
+        given, origin, label_names = open_images(section, files or {})
         if len(label_names) < 2:
             raise UserError(
                 f"datasets.{output.name}", "got only one class, expected at least two", "add one"

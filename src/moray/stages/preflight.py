@@ -65,7 +65,7 @@ def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
     if missing := [name for name, module in needed.items() if not find_spec(module)]:
         yield UserError(
             f"datasets.{dataset}.format",
-            f"images need {' and '.join(missing)}, which isn't installed",
+            f"images need libraries that are missing: {', '.join(missing)}",
             "pip install -e '.[vision]'",
         )
 

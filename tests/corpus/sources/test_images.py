@@ -1,18 +1,22 @@
 """Sources of images as documents."""
 
 import gzip
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pictures import image_folder, write_idx
+from pictures import colours, image_folder, write_idx
 
-from moray.config.schema import Digits, Idx, ImageFolder
+from moray.config.schema import Digits, Idx, ImageFolder, LocalFiles
 from moray.corpus.document import Document
-from moray.corpus.image import decoded
+from moray.corpus.image import as_png, decoded
+from moray.corpus.sources import hub_images
 from moray.corpus.sources.images import open_images
 from moray.errors import UserError
 
@@ -28,7 +32,7 @@ def all_of(make: Callable[[], Iterator[Document]]) -> list[Document]:
 
 
 def test_digits_are_those_of_the_library() -> None:
-    given, origin, names = open_images(Digits(source="digits"))
+    given, origin, names = open_images(Digits(source="digits"), {})
     documents = all_of(given["train"])
     assert len(documents) == 1797
     assert names == [str(digit) for digit in range(10)]
@@ -49,7 +53,7 @@ def idx(tmp_path: Path) -> dict[str, Any]:
 
 def test_idx_files_compressed_or_not(idx: dict[str, Any]) -> None:
     section = Idx(**idx)
-    given, origin, names = open_images(section)
+    given, origin, names = open_images(section, {})
     assert set(given) == section.given_splits == {"train"}
     documents = all_of(given["train"])
     assert [document["label"] for document in documents] == LABELS.tolist()
@@ -63,7 +67,7 @@ def test_idx_files_of_a_test_split(idx: dict[str, Any], tmp_path: Path) -> None:
     write_idx(tmp_path / "test-labels", LABELS + 1)
     test = {**idx["train"], "labels": str(tmp_path / "test-labels")}
     section = Idx(**idx, test=test)
-    given, _, names = open_images(section)
+    given, _, names = open_images(section, {})
     assert set(given) == section.given_splits == {"train", "test"}
     assert names == ["0", "1", "2", "3", "4"]
     assert [document["label"] for document in given["test"]()] == (LABELS + 1).tolist()
@@ -92,14 +96,14 @@ def test_a_broken_idx_file_costs_one_line(
     content = write_idx(tmp_path / "whole", PIXELS).read_bytes()
     Path(idx["train"]["images"]).write_bytes(broken(content))
     with pytest.raises(UserError) as caught:
-        list(open_images(Idx(**idx))[0]["train"]())
+        list(open_images(Idx(**idx), {})[0]["train"]())
     assert str(caught.value).startswith(f"{idx['train']['images']}: {problem}")
 
 
 def test_labels_of_other_images_cost_one_line(idx: dict[str, Any]) -> None:
     write_idx(Path(idx["train"]["labels"]), LABELS[:-1])
     with pytest.raises(UserError, match="got 5 labels for the 6 images of "):
-        list(open_images(Idx(**idx))[0]["train"]())
+        list(open_images(Idx(**idx), {})[0]["train"]())
 
 
 def test_the_folders_of_classes_are_the_labels(tmp_path: Path) -> None:
@@ -108,7 +112,7 @@ def test_the_folders_of_classes_are_the_labels(tmp_path: Path) -> None:
     (folder / "cat/.DS_Store").write_text("x")
     (folder / "readme.txt").write_text("x")
     section = ImageFolder(source="image-folder", path=str(folder))
-    given, _, names = open_images(section)
+    given, _, names = open_images(section, {})
     assert set(given) == section.given_splits == {"train"}
     assert names == ["cat", "cow", "dog"]
     documents = all_of(given["train"])
@@ -120,7 +124,7 @@ def test_the_folders_of_classes_are_the_labels(tmp_path: Path) -> None:
 
 def test_images_of_a_folder_come_mixed(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "photos", {"a": 40, "b": 40})
-    given, _, _ = open_images(ImageFolder(source="image-folder", path=str(folder)))
+    given, _, _ = open_images(ImageFolder(source="image-folder", path=str(folder)), {})
     labels = [document["label"] for document in given["train"]()]
     assert 10 < sum(labels[:40]) < 30
 
@@ -129,7 +133,7 @@ def test_a_folder_can_have_splits(tmp_path: Path) -> None:
     image_folder(tmp_path / "photos/train", {"a": 2, "b": 2})
     image_folder(tmp_path / "photos/test", {"b": 1})
     section = ImageFolder(source="image-folder", path=str(tmp_path / "photos"))
-    given, _, names = open_images(section)
+    given, _, names = open_images(section, {})
     assert set(given) == section.given_splits == {"train", "test"}
     assert names == ["a", "b"]
     assert [document["label"] for document in given["test"]()] == [1]
@@ -148,12 +152,12 @@ def test_fewer_than_two_classes_cost_one_line(
     (tmp_path / "photos").mkdir()
     folder = image_folder(tmp_path / "photos", classes)
     with pytest.raises(UserError, match=f"^{folder}: {problem}; "):
-        open_images(ImageFolder(source="image-folder", path=str(folder)))
+        open_images(ImageFolder(source="image-folder", path=str(folder)), {})
 
 
 def test_a_class_without_images_costs_one_line(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "photos", {"cat": 2, "dog": 0})
-    given, _, _ = open_images(ImageFolder(source="image-folder", path=str(folder)))
+    given, _, _ = open_images(ImageFolder(source="image-folder", path=str(folder)), {})
     with pytest.raises(UserError, match=f"^{folder}/dog: has no images; "):
         list(given["train"]())
 
@@ -162,4 +166,75 @@ def test_a_class_that_train_lacks_costs_one_line(tmp_path: Path) -> None:
     image_folder(tmp_path / "photos/train", {"a": 2, "b": 2})
     image_folder(tmp_path / "photos/test", {"c": 1})
     with pytest.raises(UserError, match=r"photos/test/c: got a class that .* doesn't have; "):
-        open_images(ImageFolder(source="image-folder", path=str(tmp_path / "photos")))
+        open_images(ImageFolder(source="image-folder", path=str(tmp_path / "photos")), {})
+
+
+def tables(folder: Path, labels: list[Any], described: list[str] | None = None) -> Path:
+    """A Parquet file with an image for each label, as the library `datasets` writes it."""
+    rows = [
+        {"image": {"bytes": as_png(colours(4, 4, number)), "path": None}, "label": label}
+        for number, label in enumerate(labels)
+    ]
+    table = pa.Table.from_pylist(rows)
+    if described:
+        feature = {"label": {"names": described, "_type": "ClassLabel"}}
+        about = json.dumps({"info": {"features": feature}})
+        table = table.replace_schema_metadata({"huggingface": about})
+    pq.write_table(table, folder / "images.parquet")
+    return folder / "images.parquet"
+
+
+@pytest.mark.parametrize(
+    ("labels", "described", "names", "numbers"),
+    [
+        ([1, 0, 2], None, ["0", "1", "2"], [1, 0, 2]),
+        ([1, 0, 1], ["cat", "dog", "cow"], ["cat", "dog", "cow"], [1, 0, 1]),
+        (["dog", "cat", "dog"], None, ["cat", "dog"], [1, 0, 1]),
+    ],
+)
+def test_tables_with_a_column_of_images(
+    labels: list[Any],
+    described: list[str] | None,
+    names: list[str],
+    numbers: list[int],
+    tmp_path: Path,
+) -> None:
+    file = str(tables(tmp_path, labels, described))
+    section = LocalFiles(source="files", format="images", path=file)
+    given, origin, found = open_images(section, {"train": [file]})
+    documents = all_of(given["train"])
+    assert found == names
+    assert [document["label"] for document in documents] == numbers
+    assert documents[1]["image"] == as_png(colours(4, 4, 1))
+    assert documents[1]["place"] == f"{file}, row 2"
+    assert list(origin["files"]) == [file]
+
+
+def test_a_repository_with_a_column_of_images(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    tables(tmp_path / "data", [1, 0, 2])
+    given, names = hub_images.load(str(tmp_path), None, None, None, {"train": "train"}, {})
+    documents = all_of(given["train"])
+    assert names == ["0", "1", "2"]
+    assert [document["label"] for document in documents] == [1, 0, 2]
+    assert documents[1]["image"] == as_png(colours(4, 4, 1))
+
+
+def test_other_names_of_columns_are_mapped_and_missing_ones_cost_one_line(tmp_path: Path) -> None:
+    file = tables(tmp_path, [0, 1])
+    table = pq.read_table(file).rename_columns(["picture", "kind"])
+    pq.write_table(table, file)
+    files = {"train": [str(file)]}
+    keys: dict[str, Any] = {"source": "files", "format": "images", "path": str(file)}
+    columns = {"image": "picture", "label": "kind"}
+    given, _, names = open_images(LocalFiles(**keys, columns=columns), files)
+    assert len(list(given["train"]())) == len(names) == 2
+    with pytest.raises(UserError, match=f"^{file}: got columns picture, kind, expected label; "):
+        open_images(LocalFiles(**keys), files)
+
+
+def test_what_is_no_parquet_costs_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"x" * 100)
+    keys: dict[str, Any] = {"source": "files", "format": "images", "path": "x"}
+    with pytest.raises(UserError, match=r"x\.parquet: can't read it as Parquet"):
+        open_images(LocalFiles(**keys), {"train": [str(tmp_path / "x.parquet")]})

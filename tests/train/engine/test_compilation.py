@@ -1,6 +1,7 @@
 """Whether a run is compiled, and what becomes of a model that is."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,13 @@ import pytest
 import torch
 from architectures import PACKED, UNPACKED, build
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import (
+    PreTrainedModel,
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 from moray.config.schema import Train
 from moray.errors import UserError
@@ -48,6 +55,20 @@ def test_a_recurrence_is_compiled_only_if_the_config_says_so() -> None:
     for attends in ("GPT-2", "BLOOM", "MPT", "OPT"):
         model = build((PACKED | UNPACKED)[attends]())
         assert reason_not_to_compile(Train(), model, 1e30, CPU, 1) is None
+
+
+@pytest.mark.usefixtures("sound")
+def test_blocks_of_many_shapes_are_compiled_only_if_the_config_says_so() -> None:
+    with torch.device("meta"):
+        resnet = ResNetForImageClassification(ResNetConfig(layer_type="basic", depths=[2] * 4))
+        vit = ViTForImageClassification(ViTConfig())
+    reason = reason_not_to_compile(Train(), resnet, 1e30, CPU, 1)
+    assert reason is not None
+    assert re.fullmatch(
+        r"its blocks have \d+ different shapes, and each would be compiled by itself", reason
+    )
+    assert reason_not_to_compile(Train(compile=True), resnet, 1e30, CPU, 1) is None
+    assert reason_not_to_compile(Train(), vit, 1e30, CPU, 1) is None
 
 
 @pytest.mark.usefixtures("sound")

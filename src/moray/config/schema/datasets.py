@@ -72,21 +72,24 @@ Locations = Paths | BySplit
 class _Table(Source):
     """Base class of the sources whose rows have named columns."""
 
-    format: Literal["text", "prompt-completion", "instruction", "messages", "preference"] = Field(
+    format: Literal[
+        "text", "prompt-completion", "instruction", "messages", "preference", "images"
+    ] = Field(
         "text",
         description="Format of a row. `text`: a document. `prompt-completion`: only the "
         "completion is trained on. `instruction`: an instruction, an optional input, and the "
         "output (Alpaca). `messages`: a conversation in OpenAI's format (`role`, `content`, "
         "`tool_calls`) or ShareGPT's (`from`, `value`). The last two are rendered with a chat "
         "template, and only what the assistant says is trained on. `preference`: a prompt with a "
-        "chosen and a rejected answer, as text or as messages; see [preference](preference.md).",
+        "chosen and a rejected answer, as text or as messages; see [preference](preference.md). "
+        "`images`: an image and its label, in Parquet files or on the hub; see [images](images.md).",
     )
     columns: dict[str, str] = Field(
         {},
         description="Column names that differ from the format's own: `text`; `prompt`, "
         "`completion`; `instruction`, `input`, `output`, `system`; `messages` (or "
-        "`conversations`), `tools`, `system`; `prompt`, `chosen`, `rejected`, `tools`, `system`. "
-        "For example `{prompt: question, completion: answer}`.",
+        "`conversations`), `tools`, `system`; `prompt`, `chosen`, `rejected`, `tools`, `system`; "
+        "`image`, `label`. For example `{prompt: question, completion: answer}`.",
     )
     system: str | None = Field(None, description="System prompt for conversations that have none.")
     split_by: Literal["hash", "tail"] = Field(
@@ -161,6 +164,14 @@ class Url(_Table):
     def given_splits(self) -> set[Split]:
         """The splits that have URLs of their own; the others are taken from train."""
         return set(paths_by_split(self.url))
+
+    @model_validator(mode="after")
+    def _has_no_images(self) -> Self:
+        if self.format == "images":
+            raise ValueError(
+                "format: images can't be read from a URL; download the files and set source: files"
+            )
+        return self
 
     @model_validator(mode="after")
     def _no_credentials(self) -> Self:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from moray.config.schema.base import Fraction, Section
-from moray.config.schema.datasets import Source
+from moray.config.schema.datasets import HubDataset, LocalFiles, Source
 from moray.config.splits import Split, folders_by_split
 
 _VALIDATION_SHARE = Field(
@@ -65,4 +65,6 @@ class ImageFolder(Source):
         return set(folders_by_split(self.path))
 
 
-ImageDataset = Annotated[Digits | Idx | ImageFolder, Field(discriminator="source")]
+ImageDataset = Annotated[
+    Digits | Idx | ImageFolder | LocalFiles | HubDataset, Field(discriminator="source")
+]

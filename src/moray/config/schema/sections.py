@@ -202,8 +202,8 @@ class Evaluate(Section):
 
     max_documents: PositiveInt | None = Field(
         None,
-        description="Maximum number of test documents to score, each in full: a random sample, "
-        "the same for every model. By default, all documents.",
+        description="Maximum number of test documents (or images) to score, each in full: a random "
+        "sample, the same for every model. By default, all of them.",
     )
     bootstrap_samples: PositiveInt = Field(
         1000, description="Bootstrap resamples of the documents for the confidence intervals."
@@ -221,9 +221,11 @@ class Evaluate(Section):
 
 
 class Generate(Section):
-    """How a run's model and its base continue prompts of the test split."""
+    """How a run's model and its base continue prompts of the test split, or classify its images."""
 
-    num_samples: PositiveInt = Field(32, description="Number of prompts to continue.")
+    num_samples: PositiveInt = Field(
+        32, description="Number of prompts to continue, or of images to classify."
+    )
     max_new_tokens: PositiveInt = Field(
         128, description="Maximum number of tokens in a continuation."
     )

@@ -18,6 +18,8 @@ from moray.tasks.interface import LossModule
 _FLOPS_PER_CORE, _FLOPS_PER_GPU = 0.15e12, 100e12
 # Compiling takes some 20 s when nothing is cached, and saves about a third of the time.
 _SECONDS_THAT_EARN_IT = 60.0
+# PyTorch compiles the same code for so many shapes, and runs it uncompiled for others.
+_MOST_KINDS = 8
 
 
 def reason_not_to_compile(
@@ -51,6 +53,8 @@ def reason_not_to_compile(
     if settings.compile == "auto" and _is_recurrent(model):
         # Measured on a tiny Mamba: two minutes for rows of 32 tokens.
         return f"the compiler would unroll a {model.config.model_type} model token by token"
+    if settings.compile == "auto" and (kinds := _num_kinds(model)) > _MOST_KINDS:
+        return f"its blocks have {kinds} different shapes, and each would be compiled by itself"
     fault = _no_blocks(model) or compiler_fault(device)
     if fault and settings.compile is True:
         raise UserError("train.compile", f"can't compile: {fault}", "set it to auto or false")
@@ -61,6 +65,12 @@ def _is_recurrent(model: PreTrainedModel) -> bool:
     """Whether it is a language model without attention."""
     text = model.config.get_text_config()
     return hasattr(text, "vocab_size") and not getattr(text, "num_attention_heads", 0)
+
+
+def _num_kinds(model: PreTrainedModel) -> int:
+    """Number of different blocks, by the shapes of their weights."""
+    blocks = blocks_of(model)
+    return len({(type(one), *(weight.shape for weight in one.parameters())) for one in blocks})
 
 
 def _no_blocks(model: PreTrainedModel) -> str | None:
