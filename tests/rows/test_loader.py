@@ -9,15 +9,16 @@ import ray
 from many_windows import write_many_windows
 from object_store import object_store
 
-from moray.config.schema import Data, result_keys
+from moray.config.schema import Data, Preference, result_keys
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, from_memory, from_stream
 from moray.rows.mixture import Mixture
 from moray.rows.remote import copy_to
-from moray.rows.store import Rows, record_of
+from moray.rows.store import Rows, StoredRows, record_of
 from moray.stages.tokenize import tokenize
 from moray.tasks.language.store import StoredSplit
 from moray.tasks.language.windows import window_reader
+from moray.tasks.of_store import task_of
 
 GLOBAL_BATCH_SIZE = 12
 
@@ -118,3 +119,16 @@ def test_a_stream_of_two_stores_has_the_rows_that_memory_has(
     splits = [StoredSplit(stores["ahead"], "train")] * 2
     streamed = stream(both, [str(store) for store in both], mixture, shard)
     assert same(streamed, from_memory(splits, mixture, shard)) == 25 - first_step
+
+
+@pytest.mark.usefixtures("_ray")
+def test_rows_of_pairs_are_streamed_with_their_reference(preferences: Path, bucket: str) -> None:
+    store = preferences / "reference"
+    task = task_of(store, {"preference": result_keys(Preference())})
+    split = StoredRows(store, "train")
+    mixture = Mixture([split.windows], [1.0], GLOBAL_BATCH_SIZE, seed=3)
+    shard = Shard(0, mixture.num_steps(2), 1, world_size=2)
+    for rows_url in (str(store), copy_to(store, bucket)):
+        windows = task.window_reader(store, rows_url)
+        streamed = from_stream([windows], task.record, mixture, shard)
+        assert same(streamed, from_memory([split], mixture, shard)) > 5

@@ -92,7 +92,7 @@ CHANGES: dict[str, tuple[Callable[[Project], None], set[str]]] = {
         setting("runs.preferred.data.block_size", 32),
         OF_PREFERRED | {"reference pairs", "tokenize pairs"},
     ),
-    "code of the loss": (code("tasks/preference/loss.py"), OF_BOTH - {"export preferred"}),
+    "code of the loss": (code("tasks/preference/loss.py"), OF_BOTH),
     "code of the pairs": (
         code("tasks/preference/encode.py"),
         OF_BOTH | {"reference pairs", "tokenize pairs"},

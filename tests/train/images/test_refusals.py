@@ -51,7 +51,7 @@ def test_patches_are_trained_in_bf16(make_vit_job: Make, alone: Worker) -> None:
 def test_a_single_image_is_too_few_for_statistics_of_a_single_pixel(
     resnet: Path, tmp_path: Path
 ) -> None:
-    task = task_of(resnet / "pixels")
+    task = task_of(resnet / "pixels", {})
     module = task.loss_module(task.load(resnet / "model", torch.float32, False)).train()
     rows = StoredRows(resnet / "pixels", "train").rows[:1].copy()
     small = np.zeros(1, [("pixels", "u1", (3, 4, 4)), ("label", "<u4"), ("filled", "u1")])
@@ -73,7 +73,7 @@ def test_a_model_of_other_classes_is_refused(
     file.write_text(json.dumps(config))
     model = load_classifier(tmp_path / "model")
     with pytest.raises(UserError, match=r"^model: its classes aren't those of the dataset: only"):
-        task_of(job.store).loss_module(model)
+        task_of(job.store, {}).loss_module(model)
 
 
 def test_statistics_are_among_the_tensors_that_a_checkpoint_must_have(
@@ -83,10 +83,10 @@ def test_statistics_are_among_the_tensors_that_a_checkpoint_must_have(
     train(job, alone)
     given = checkpoint.path_of(checkpoint.folder_of(job.work), 2)
     none: Adapter | None = None
-    _check_tensors("key", given, job.start, job.store, none)
+    _check_tensors("key", given, job.start, job.store, none, {})
     assert statistics_of(load_classifier(job.start))
     with pytest.raises(UserError, match=r"^key: the tensors in "):
-        _check_tensors("key", given, other.start, other.store, none)
+        _check_tensors("key", given, other.start, other.store, none, {})
 
 
 def test_a_model_without_batch_norm_has_no_statistics(vit: Path) -> None:

@@ -82,7 +82,8 @@ class _Table(Source):
         "`tool_calls`) or ShareGPT's (`from`, `value`). The last two are rendered with a chat "
         "template, and only what the assistant says is trained on. `preference`: a prompt with a "
         "chosen and a rejected answer, as text or as messages; see [preference](preference.md). "
-        "`images`: an image and its label, in Parquet files or on the hub; see [images](images.md).",
+        "`images`: an image and its label, in Parquet files or on the hub; see "
+        "[images](images.md).",
     )
     columns: dict[str, str] = Field(
         {},
