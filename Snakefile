@@ -1,4 +1,4 @@
-"""moray: fine-tune language models with Snakemake and Ray Train."""
+"""moray: fine-tune models with Snakemake and Ray Train."""
 
 from snakemake.utils import min_version
 
