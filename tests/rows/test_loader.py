@@ -11,7 +11,7 @@ from object_store import object_store
 
 from moray.config.schema import Data, result_keys
 from moray.provenance.manifest import read_manifest
-from moray.rows.loader import Shard, from_memory, from_stream
+from moray.rows.loader import Shard, drawn, from_memory, from_stream
 from moray.rows.order import Order
 from moray.rows.remote import copy_to
 from moray.rows.store import Rows, record_of
@@ -103,3 +103,17 @@ def test_a_stream_from_an_object_store_has_the_rows_that_memory_has(
     shard = Shard(0, order.num_steps(1), 0, 1)
     streamed = stream(ahead, copy_to(ahead, bucket), order, shard)
     assert same(streamed, from_memory(StoredSplit(ahead, "train"), order, shard)) > 10
+
+
+def test_where_rows_are_drawn_is_their_place_in_the_orders_sequence(
+    stores: dict[str, Path],
+) -> None:
+    store = stores["ahead"]
+    order, split = order_of(store), StoredSplit(store, "train")
+    sequence = np.concatenate([order.rows(step) for step in range(7)])
+    for rank in range(3):
+        shard = Shard(first_step=2, num_steps=7, rank=rank, world_size=3)
+        pairs = zip(from_memory(split, order, shard), drawn(order, shard), strict=True)
+        for rows, where in pairs:
+            assert where.seed == order.seed
+            assert np.array_equal(split.rows[sequence[where.positions]], rows)

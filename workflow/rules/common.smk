@@ -56,7 +56,9 @@ def runs_of(task):
 def models_of(task):
     """A regular expression for the names of the base models of a task."""
     models = [
-        name for name in EXPERIMENT.models if plan.task_of_model(EXPERIMENT, name) == task
+        name
+        for name in EXPERIMENT.models
+        if plan.task_of_model(EXPERIMENT, name) == task
     ]
     return "|".join(models) or "(?!)"
 
@@ -73,9 +75,7 @@ def datasets_of(task):
 
 def stores_of(task):
     """The names of the stores of the runs of a task."""
-    return [
-        name for name, run in STORES.items() if plan.task(EXPERIMENT, run) == task
-    ]
+    return [name for name, run in STORES.items() if plan.task(EXPERIMENT, run) == task]
 
 
 def start_manifest(wildcards):
