@@ -117,7 +117,7 @@ TESTED = {
     "ViT.num_attention_heads": "stages/test_images.py::test_the_shape_of_a_model_is_that_of_the_config",
     "_Existing.classes_of": "stages/test_images.py::test_a_model_of_other_classes_gets_a_new_output_layer",
     "_Existing.seed": "stages/test_images.py::test_a_model_of_other_classes_gets_a_new_output_layer",
-    "Data.augmentation": "train/images/test_layouts.py::test_augmented_images_are_the_same_on_any_number_of_workers_and_streamed",
+    "Data.augmentation": "train/images/test_layouts.py::test_augmented_images_are_the_same_on_any_number_of_workers",
     "Augmentation.shift": "tasks/images/test_augmentation.py::test_images_move_by_up_to_so_many_pixels_and_black_comes_in",
     "Augmentation.crop": "tasks/images/test_augmentation.py::test_a_part_of_an_image_is_resized_to_the_whole",
     "Augmentation.flip": "tasks/images/test_augmentation.py::test_half_of_the_images_are_mirrored",

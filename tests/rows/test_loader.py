@@ -11,7 +11,7 @@ from object_store import object_store
 
 from moray.config.schema import Data, Preference, result_keys
 from moray.provenance.manifest import read_manifest
-from moray.rows.loader import Shard, from_memory, from_stream
+from moray.rows.loader import Shard, drawn, from_memory, from_stream
 from moray.rows.mixture import Mixture
 from moray.rows.remote import copy_to
 from moray.rows.store import Rows, StoredRows, record_of
@@ -132,3 +132,15 @@ def test_rows_of_pairs_are_streamed_with_their_reference(preferences: Path, buck
         windows = task.window_reader(store, rows_url)
         streamed = from_stream([windows], task.record, mixture, shard)
         assert same(streamed, from_memory([split], mixture, shard)) > 5
+
+
+def test_where_rows_are_drawn_is_their_place_in_the_sequence(stores: dict[str, Path]) -> None:
+    store = stores["ahead"]
+    mixture, split = mixture_of(store), StoredSplit(store, "train")
+    sequence = np.concatenate([mixture.rows(step)[1] for step in range(7)])
+    for rank in range(3):
+        shard = Shard(first_step=2, num_steps=7, rank=rank, world_size=3)
+        pairs = zip(from_memory([split], mixture, shard), drawn(mixture, shard), strict=True)
+        for rows, where in pairs:
+            assert where.seed == mixture.seed
+            assert np.array_equal(split.rows[sequence[where.positions]], rows)

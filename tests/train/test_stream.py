@@ -62,7 +62,7 @@ def started(
     execution["train"] = execution_keys(TRAIN)
     options: dict[str, Any] = {
         "start": inputs / "model",
-        "tokens": inputs / tokens,
+        "store": inputs / tokens,
         "output": output,
         "cfg": json.dumps({"adapter": None, "train": result_keys(TRAIN)}),
         "execution": json.dumps(execution),

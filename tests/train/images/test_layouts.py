@@ -12,11 +12,14 @@ from fleet import losses, train_all
 from jobs import Make
 from transformers import AutoModelForImageClassification
 
+from moray.config.schema import Data, Ray
 from moray.rows.store import StoredRows
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.saver import read_state
 from moray.train.data import mixture_of
+from moray.train.driver import run_training
 from moray.train.engine.statistics import statistics_of
+from moray.train.history import read_history
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.schedule import learning_rate
@@ -174,7 +177,7 @@ def test_a_resumed_run_has_the_same_bits_statistics_included(
             assert torch.equal(after[name], value), f"{engine} {name}"
 
 
-def test_augmented_images_are_the_same_on_any_number_of_workers_and_streamed(
+def test_augmented_images_are_the_same_on_any_number_of_workers(
     make_vit_job: Make, alone: Worker, tmp_path: Path
 ) -> None:
     settings = {"augmentation": {"shift": 2, "flip": True}}
@@ -185,3 +188,31 @@ def test_augmented_images_are_the_same_on_any_number_of_workers_and_streamed(
     train_all([two], 2, "torchrun", tmp_path / "workers")
     assert losses(two) == pytest.approx(losses(one), rel=1e-5)
     assert losses(one) != pytest.approx(losses(plain), rel=1e-4)
+
+
+@pytest.mark.long
+def test_augmented_images_are_the_same_when_they_are_streamed(
+    make_vit_job: Make, vit: Path, alone: Worker, tmp_path: Path
+) -> None:
+    settings = {"augmentation": {"shift": 2, "flip": True}}
+    job = replace(make_vit_job("in memory", micro_batch_size=8, **RUN), task_settings=settings)
+    train(job, alone)
+    (tmp_path / "out").mkdir()
+    run_training(
+        "name",
+        vit / "model",
+        {"digits": vit / "pixels"},
+        tmp_path / "out",
+        job.settings,
+        adapter=None,
+        data_settings=Data(loader="stream"),
+        ray_settings=Ray(
+            storage_path=str(tmp_path / "state"), num_workers=2, resources_per_worker={"CPU": 0.5}
+        ),
+        code="",
+        shares={"digits": 1.0},
+        task_settings=settings,
+    )
+    lines = read_history(tmp_path / "out/history.jsonl")
+    streamed = [line["loss"] for line in lines if "loss" in line]
+    assert streamed == pytest.approx(losses(job), rel=1e-5)
