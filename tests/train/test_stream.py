@@ -62,9 +62,11 @@ def started(
     execution["train"] = execution_keys(TRAIN)
     options: dict[str, Any] = {
         "start": inputs / "model",
-        "store": inputs / tokens,
+        "stores": inputs / tokens,
         "output": output,
-        "cfg": json.dumps({"adapter": None, "train": result_keys(TRAIN)}),
+        "cfg": json.dumps(
+            {"adapter": None, "datasets": {"data": 1.0}, "train": result_keys(TRAIN)}
+        ),
         "execution": json.dumps(execution),
     }
     command = [sys.executable, "-m", "moray.stages.finetune", "name"]
