@@ -120,8 +120,9 @@ def test_a_signal_to_the_driver_saves_the_step_and_a_second_start_goes_on(
         "train": execution_keys(settings),
     }
     command = [sys.executable, "-m", "moray.stages.finetune", "name"]
-    command += ["--start", str(small / "model"), "--tokens", str(small / "tokens")]
-    command += ["--cfg", json.dumps({"adapter": None, "train": result_keys(settings)})]
+    command += ["--start", str(small / "model"), "--stores", str(small / "tokens")]
+    cfg = {"adapter": None, "datasets": {"data": 1.0}, "train": result_keys(settings)}
+    command += ["--cfg", json.dumps(cfg)]
     command += ["--execution", json.dumps(execution), "--output", str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as driver:
         until(lambda: steps_in(tmp_path / "state") or driver.poll() is not None)
