@@ -114,9 +114,8 @@ def test_varlen_is_given_what_makes_the_loss_that_of_a_dense_mask(
 
 
 # Each is compiled, for seconds.
-@pytest.mark.parametrize(
-    "name", [pytest.param("llama", marks=pytest.mark.long), "mistral with a window"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["llama", "mistral with a window"])
 @torch.no_grad()
 def test_flex_attention_gives_the_loss_of_a_dense_mask(name: str, split: StoredSplit) -> None:
     model, batch = build(name), make_batch(split.rows[:6])

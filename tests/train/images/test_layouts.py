@@ -83,10 +83,8 @@ def plain_losses(job: Job) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(
-    "layout",
-    ["2 x 8", *(pytest.param(x, marks=pytest.mark.long) for x in LAYOUTS if x != "2 x 8")],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_vit_has_the_losses_of_a_single_process_at_each_step(
     layout: str, alone_job: Job, make_vit_job: Make, tmp_path: Path
 ) -> None:
@@ -125,6 +123,7 @@ def resnets(make_resnet_job: Make, tmp_path_factory: pytest.TempPathFactory) -> 
     return jobs
 
 
+@pytest.mark.long
 def test_a_resnet_has_the_same_losses_and_statistics_under_all_strategies(
     resnets: dict[str, Job],
 ) -> None:
