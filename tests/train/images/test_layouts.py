@@ -138,6 +138,7 @@ def test_a_resnet_has_the_same_losses_and_statistics_under_all_strategies(
                 torch.testing.assert_close(state[name], expected[name], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.long
 def test_statistics_are_the_mean_of_those_of_the_workers(resnets: dict[str, Job]) -> None:
     job = resnets["one step"]
     split = StoredRows(job.store, "train")
