@@ -313,6 +313,7 @@ def test_both_models_are_scored_on_every_test_image(judge: Judge, trained: Path)
     assert result["tuned"]["loss"]["value"] == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.long
 def test_scores_do_not_depend_on_the_number_of_workers(judge: Judge) -> None:
     assert judge(workers=2) == judge(workers=1)
 

@@ -104,6 +104,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 
 
+@pytest.mark.long
 def test_two_workers_have_the_losses_of_one(
     make_mixed: MakeMixed, alone: Worker, tmp_path: Path
 ) -> None:

@@ -159,6 +159,7 @@ def test_statistics_are_the_mean_of_those_of_the_workers(resnets: dict[str, Job]
             assert found[name] == 1
 
 
+@pytest.mark.long
 def test_a_resumed_run_has_the_same_bits_statistics_included(
     make_resnet_job: Make, tmp_path: Path
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_resumed_run_has_the_same_bits_statistics_included(
             assert torch.equal(after[name], value), f"{engine} {name}"
 
 
+@pytest.mark.long
 def test_augmented_images_are_the_same_on_any_number_of_workers(
     make_vit_job: Make, alone: Worker, tmp_path: Path
 ) -> None:
