@@ -1,18 +1,22 @@
-"""Low-rank adapters on a frozen base model, with PEFT."""
+"""Low-rank adapters on a frozen base model, with PEFT.
+
+PEFT is imported when it is needed: that takes over a second, and most runs have no adapter.
+"""
 
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import LoraConfig, PeftModel
-from peft.utils import get_peft_model_state_dict
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from moray.config.schema import Adapter
 from moray.errors import UserError, first_line
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
 
 
 def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
@@ -74,6 +78,8 @@ def save_adapter(
         folder: where to write; created if necessary.
         dtype: type of the stored weights.
     """
+    from peft.utils import get_peft_model_state_dict
+
     folder.mkdir(exist_ok=True)
     _config(settings).save_pretrained(str(folder))
     weights = {
@@ -85,12 +91,16 @@ def save_adapter(
 
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """Merge an adapter into its base; returns a plain model."""
+    from peft import PeftModel
+
     whole: Any = PeftModel.from_pretrained(base, str(folder))
     model: PreTrainedModel = whole.merge_and_unload()
     return model
 
 
-def _config(settings: Adapter) -> LoraConfig:
+def _config(settings: Adapter) -> "LoraConfig":
+    from peft import LoraConfig
+
     targets = settings.target_modules
     return LoraConfig(
         r=settings.rank,

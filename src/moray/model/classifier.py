@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from moray.errors import UserError, first_line
+from moray.model.folder import LOCAL
 
 
 def new_classifier(
@@ -89,7 +90,7 @@ def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> PreTr
 def empty_classifier(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The model that `load_classifier` returns, without weights, on PyTorch's `meta` device."""
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, **LOCAL)
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForImageClassification.from_config(
                 config, dtype=dtype
@@ -131,9 +132,7 @@ def _loaded(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, list[str
             folder,
             dtype=dtype,
             use_safetensors=True,
-            local_files_only=True,
-            # Otherwise, transformers asks on the terminal whether to run code from the folder.
-            trust_remote_code=False,
+            **LOCAL,
             output_loading_info=True,
         )
     except (OSError, ValueError, ImportError, SafetensorError) as error:

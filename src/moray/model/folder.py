@@ -12,6 +12,9 @@ from moray.errors import UserError
 from moray.provenance.digest import sha256_file
 from moray.provenance.manifest import MANIFEST
 
+# For transformers' `from_pretrained`: never ask the hub, and never ask on the terminal whether to
+# run code from the folder.
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
 _STORED = {"BF16": torch.bfloat16, "F16": torch.float16}
 
 

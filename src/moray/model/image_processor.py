@@ -10,6 +10,7 @@ from PIL import Image
 from transformers import AutoImageProcessor, ViTImageProcessorPil
 
 from moray.errors import UserError, first_line
+from moray.model.folder import LOCAL
 
 
 def save_processor(folder: Path, image_size: int, num_channels: int) -> None:
@@ -30,8 +31,7 @@ def load_processor(folder: Path) -> Any:
             # Computes with Pillow, so that results don't depend on what else is installed.
             folder,
             backend="pil",
-            local_files_only=True,
-            trust_remote_code=False,
+            **LOCAL,
         )
     except (OSError, ValueError, ImportError) as error:
         raise UserError(

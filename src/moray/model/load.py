@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from moray.errors import UserError, first_line
-from moray.model.folder import whole_model_and_adapters
+from moray.model.folder import LOCAL, whole_model_and_adapters
 
 _FOUR_BITS = BitsAndBytesConfig(
     load_in_4bit=True,
@@ -72,9 +72,7 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
             folder,
             dtype=dtype,
             use_safetensors=True,
-            local_files_only=True,
-            # Otherwise, transformers asks on the terminal whether to run code from the folder.
-            trust_remote_code=False,
+            **LOCAL,
             output_loading_info=True,
             quantization_config=_FOUR_BITS if in_4bit else None,
         )
@@ -136,7 +134,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
     whole, _ = whole_model_and_adapters(folder)
     config: PreTrainedConfig
     try:
-        config = AutoConfig.from_pretrained(whole, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(whole, **LOCAL)
     except (OSError, ValueError, ImportError) as error:
         raise _no_model(folder, error) from error
     return config

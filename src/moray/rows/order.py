@@ -73,6 +73,8 @@ class Order:
         self._sizes = np.array(windows, np.int64)
         self._firsts = np.cumsum(self._sizes) - self._sizes
         self._layout = lru_cache(maxsize=2)(self._lay_out)
+        # A step can span two groups. Without the cache, each step would shuffle its groups again.
+        self._permutation = lru_cache(maxsize=2)(_permutation)
 
     def rows(self, first_position: int, end_position: int) -> NDArray[np.int64]:
         """The rows between two positions of the sequence, shape (positions,)."""
@@ -106,7 +108,8 @@ class Order:
         within = np.arange(sum(group.sizes)) - np.repeat(
             np.cumsum(group.sizes) - group.sizes, group.sizes
         )
-        return (np.repeat(firsts, group.sizes) + within)[group.picked()]
+        shuffled = self._permutation(sum(group.sizes), group.seed)
+        return (np.repeat(firsts, group.sizes) + within)[shuffled[group.low : group.high]]
 
     def _lay_out(self, epoch: int) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
         """The windows of each group of an epoch, and where each group starts in the epoch."""
@@ -119,7 +122,5 @@ class Order:
         return members, np.cumsum(sizes) - sizes
 
 
-# A step can span two groups. Without the cache, each step would shuffle its groups again.
-@lru_cache(maxsize=2)
 def _permutation(num_rows: int, seed: tuple[int, ...]) -> NDArray[np.int64]:
     return np.random.default_rng(seed).permutation(num_rows)

@@ -1,24 +1,27 @@
 """Read the rows of a store window by window, in any process with access to the store."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 
 import fsspec
 import numpy as np
 
-from moray.rows.store import Record, Rows
+from moray.provenance.manifest import read_manifest
+from moray.rows.store import Rows, record_of
 
 WindowReader = Callable[[int], Rows]
 """Returns the rows of a window of the train split."""
 
 
-def stored_windows(rows_url: str, record: Record, sizes: Sequence[int]) -> WindowReader:
+def stored_windows(store: Path, rows_url: str) -> WindowReader:
     """Return a function that reads a window's rows, and nothing else, from a store's file.
 
     Args:
+        store: the store.
         rows_url: folder or URL of the store's files, or of a copy of them.
-        record: type of a row.
-        sizes: number of rows in each window.
     """
+    manifest = read_manifest(store)
+    record, sizes = record_of(manifest), manifest["splits"]["train"]["windows"]
     ends = np.cumsum(sizes)
     url = f"{rows_url}/train.rows"
 

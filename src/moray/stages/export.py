@@ -11,42 +11,11 @@ from moray.console import say
 from moray.model.adapter import merged, save_adapter
 from moray.model.folder import base_reference, stored_dtype, whole_model_and_adapters
 from moray.model.load import load_model
-from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
+from moray.provenance.manifest import whole_or_nothing
 from moray.stages.boundary import File, Folder, Json, command_line
-from moray.stages.card import facts_for_card
+from moray.stages.exported import write_card, write_export_manifest
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train.checkpoints.trained_model import trained_model
-
-_CARD = """\
----
-library_name: {library}
-pipeline_tag: text-generation
-tags: [moray]
----
-
-# {run}
-
-`{start}`, fine-tuned on {datasets} for {steps} steps by moray.{kind}
-
-| | |
-|---|---|
-| last logged training loss | {loss:.4f} {unit} |
-| loss on the validation split | {eval_loss} |
-| precision of the forward pass | {precision} |
-| fingerprint of settings, data, start, code and libraries | `{fingerprint}` |
-{continued}
-## Settings
-
-```json
-{settings}
-```
-
-## Software
-
-```json
-{software}
-```
-"""
 
 _ALONE = """ This folder contains
 only the adapter, which is loaded on top of `{start}`."""
@@ -91,18 +60,18 @@ def export(start: Folder, train: File, history: File, output: Folder, cfg: Json)
         if cfg["chat_template"] is not None:
             tokenizer.chat_template = cfg["chat_template"]
         tokenizer.save_pretrained(output)
-        (output / "README.md").write_text(_card(cfg, record, history, alone="base" in facts))
-        lineage = json.loads((start / MANIFEST).read_text())
-        lineage.pop("files")
-        write_manifest(
+        alone = "base" in facts
+        write_card(
             output,
-            run=cfg["run"],
-            fingerprint=record["fingerprint"],
-            continued_from=record["continued_from"],
-            parameters=parameters,
-            start=lineage,
-            **facts,
+            cfg,
+            record,
+            history,
+            unit=_unit(record),
+            pipeline="text-generation",
+            library="peft" if alone else "transformers",
+            more=_ALONE.format(start=cfg["start"]) if alone else "",
         )
+        write_export_manifest(output, cfg, record, start, parameters=parameters, **facts)
     say(f"model of {cfg['run']}: {output}")
 
 
@@ -110,14 +79,6 @@ def _dtype(key: str, start: Path) -> torch.dtype:
     if key == "auto":
         return stored_dtype(whole_model_and_adapters(start)[0])
     return _DTYPE[key]
-
-
-def _card(cfg: dict[str, Any], record: dict[str, Any], history: Path, alone: bool) -> str:
-    return _CARD.format(
-        **facts_for_card(cfg, record, history, _unit(record)),
-        library="peft" if alone else "transformers",
-        kind=_ALONE.format(start=cfg["start"]) if alone else "",
-    )
 
 
 def _unit(record: dict[str, Any]) -> str:

@@ -9,48 +9,19 @@ from moray.console import say
 from moray.model.classifier import load_classifier, names_of
 from moray.model.folder import stored_dtype
 from moray.model.image_processor import load_processor
-from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
+from moray.provenance.manifest import whole_or_nothing
 from moray.stages.boundary import File, Folder, Json, command_line
-from moray.stages.card import facts_for_card
+from moray.stages.exported import write_card, write_export_manifest
 from moray.train.checkpoints.trained_model import trained_model
 
-_CARD = """\
----
-library_name: transformers
-pipeline_tag: image-classification
-tags: [moray]
----
-
-# {run}
-
-`{start}`, fine-tuned on {datasets} for {steps} steps by moray. It tells {count}
+_CLASSES = """ It tells {count}
 classes apart: {classes}.
 
 ```python
 from transformers import pipeline
 
 pipeline("image-classification", "path/of/this/folder")("image.png")
-```
-
-| | |
-|---|---|
-| last logged training loss | {loss:.4f} nats per image |
-| loss on the validation split | {eval_loss} |
-| precision of the forward pass | {precision} |
-| fingerprint of settings, data, start, code and libraries | `{fingerprint}` |
-{continued}
-## Settings
-
-```json
-{settings}
-```
-
-## Software
-
-```json
-{software}
-```
-"""
+```"""
 
 _DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _SHOWN = 20
@@ -73,22 +44,20 @@ def export_images(start: Folder, train: File, history: File, output: Folder, cfg
         model.to(dtype).save_pretrained(output)
         load_processor(start).save_pretrained(output)
         names = names_of(model.config)
-        card = _CARD.format(
-            **facts_for_card(cfg, record, history, "nats per image"),
+        more = _CLASSES.format(
             count=len(names),
             classes=", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ""),
         )
-        (output / "README.md").write_text(card)
-        lineage = json.loads((start / MANIFEST).read_text())
-        lineage.pop("files")
-        write_manifest(
+        write_card(
             output,
-            run=cfg["run"],
-            fingerprint=record["fingerprint"],
-            continued_from=record["continued_from"],
-            parameters=model.num_parameters(),
-            start=lineage,
+            cfg,
+            record,
+            history,
+            unit="nats per image",
+            pipeline="image-classification",
+            more=more,
         )
+        write_export_manifest(output, cfg, record, start, parameters=model.num_parameters())
     say(f"model of {cfg['run']}: {output}")
 
 

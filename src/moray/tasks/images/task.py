@@ -31,7 +31,6 @@ class ImageTask:
         self.record = record_of(manifest)
         self.fault_of_bf16_on_cpu: str | None = manifest["fault_of_bf16_on_cpu"]
         self._label_names: list[str] = manifest["label_names"]
-        self._windows: list[int] = manifest["splits"]["train"]["windows"]
         self._normalization = Normalization.of(manifest["normalization"])
         self._augmentation = Augmentation(**settings.get("augmentation", {}))
 
@@ -76,4 +75,4 @@ class ImageTask:
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         """See `Task.window_reader`."""
-        return stored_windows(rows_url, self.record, self._windows)
+        return stored_windows(store, rows_url)

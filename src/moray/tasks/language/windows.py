@@ -12,7 +12,7 @@ from moray.corpus.dataset import read_documents, read_group
 from moray.corpus.document import Document
 from moray.errors import UserError
 from moray.provenance.manifest import read_manifest
-from moray.rows.store import Rows, record_of
+from moray.rows.store import Rows
 from moray.rows.windows import WindowReader, stored_windows
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.recipe import make_encoder
@@ -89,7 +89,7 @@ def window_reader(store: Path, rows_url: str) -> WindowReader:
     if manifest["recipe"]["tokenize"] == "on-the-fly":
         recipe = json.dumps(manifest["recipe"])
         return lambda window: _made_again(str(store), recipe, window)
-    return stored_windows(rows_url, record_of(manifest), manifest["splits"]["train"]["windows"])
+    return stored_windows(store, rows_url)
 
 
 def _made_again(store: str, recipe: str, window: int) -> Rows:

@@ -25,7 +25,6 @@ class PreferenceTask(LanguageTask):
         # Without packing, each half of a row is a sequence of its own.
         self.row_length = manifest["block_size"] // (1 if self._packing else 2)
         self.units_per_row = manifest["block_size"]
-        self._windows: list[int] = manifest["splits"]["train"]["windows"]
         self._settings = Preference(**settings["preference"])
 
     def loss_module(self, model: PreTrainedModel) -> PreferenceLoss:
@@ -43,4 +42,4 @@ class PreferenceTask(LanguageTask):
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         """See `Task.window_reader`."""
-        return stored_windows(rows_url, self.record, self._windows)
+        return stored_windows(store, rows_url)
