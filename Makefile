@@ -11,9 +11,9 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 finetune eval generate: $(READY)
 	snakemake --cores all $@
 
-# Two processes, even on two cores: half of the time, tests wait for subprocesses. The tests of a
+# Three processes, even on two cores: much of the time, tests wait for subprocesses. The tests of a
 # file run in one process and in order, because they share slow fixtures.
-PYTEST := python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST := python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: $(READY_DEV)
 	$(PYTEST)

@@ -80,7 +80,12 @@ def run(project: Project, **injected: Any) -> subprocess.CompletedProcess[str]:
 
 
 def run_and_signal(
-    project: Project, victim: str, step: int, number: signal.Signals, name: str = "only"
+    project: Project,
+    victim: str,
+    step: int,
+    number: signal.Signals,
+    name: str = "only",
+    command: tuple[str, ...] = COMMAND,
 ) -> subprocess.CompletedProcess[str]:
     """Run the workflow, and send a signal to one of its processes once a step is done.
 
@@ -91,9 +96,10 @@ def run_and_signal(
         step: -1 for the moment at which the victim is there.
         number: the signal.
         name: of the run that is trained.
+        command: the workflow's.
     """
     with subprocess.Popen(
-        COMMAND,
+        command,
         cwd=project.folder,
         env=environment(project),
         stderr=subprocess.PIPE,
@@ -108,7 +114,7 @@ def run_and_signal(
             with suppress(ProcessLookupError):
                 os.kill(process, number)
         _, reported = started.communicate()
-    return subprocess.CompletedProcess(COMMAND, started.returncode, "", reported)
+    return subprocess.CompletedProcess(command, started.returncode, "", reported)
 
 
 def _in_family(is_it: Callable[[list[str]], bool]) -> Callable[[psutil.Process], list[int]]:

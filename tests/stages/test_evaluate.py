@@ -96,6 +96,7 @@ def test_a_missing_model_leaves_nothing_behind(
 @pytest.mark.parametrize(
     ("launcher", "workers"), [("torchrun", 2), pytest.param("ray", 2, marks=pytest.mark.long)]
 )
+@pytest.mark.parametrize("dataset", ["prompt-completion"], indirect=True)
 def test_as_many_processes_score_as_the_config_says_and_scores_stay_the_same(
     tmp_path: Path,
     model_folder: Path,
@@ -128,6 +129,8 @@ def test_as_many_processes_score_as_the_config_says_and_scores_stay_the_same(
     assert {path.name for path in tmp_path.iterdir()} == {"alone.json", "together.json"}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("dataset", ["text"], indirect=True)
 def test_a_fault_of_a_worker_costs_one_line(
     tmp_path: Path, model_folder: Path, store: Path
 ) -> None:

@@ -197,6 +197,7 @@ def test_prompts_without_room_leave_nothing_behind(
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", pytest.param("ray", marks=pytest.mark.long)])
+@pytest.mark.parametrize("dataset", ["prompt-completion"], indirect=True)
 def test_the_number_of_workers_changes_no_continuation(
     tmp_path: Path,
     model_folder: Path,

@@ -58,7 +58,8 @@ def test_without_packing_no_answer_sees_another(
     check_values(tmp_path, tmp_path / "reference")
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("ray", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", ["torchrun", "ray"])
 def test_the_number_of_workers_changes_nothing(
     launcher: str, tmp_path: Path, preferences: Path
 ) -> None:

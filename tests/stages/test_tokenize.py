@@ -290,7 +290,9 @@ runpy.run_module("moray.stages.tokenize", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize(("cfg", "limit"), [(CFG, 4096), (ON_THE_FLY, 4096)])
+@pytest.mark.parametrize(
+    ("cfg", "limit"), [(CFG, 4096), pytest.param(ON_THE_FLY, 4096, marks=pytest.mark.long)]
+)
 def test_a_full_disk_costs_one_line_and_no_restart_by_hand(
     tmp_path: Path, model_folder: Path, texts: list[str], cfg: dict[str, Any], limit: int
 ) -> None:

@@ -99,9 +99,9 @@ def jobs_of(make_job: Make, launcher: str, layouts: tuple[str, ...]) -> Jobs:
 
 
 # What is trained on one start of the workers.
-SHORT_START = ("torchrun", ("2 x 8",))
-LONG_STARTS = [
+STARTS = [
     ("torchrun", ("1 x 16",)),
+    ("torchrun", ("2 x 8",)),
     ("torchrun", ("2 x 4 x 2", LORA)),
     ("torchrun", ("4 x 4",)),
     ("ray", ("1 x 16",)),
@@ -110,10 +110,8 @@ LONG_STARTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("launcher", "layouts"),
-    [SHORT_START, *(pytest.param(*start, marks=pytest.mark.long) for start in LONG_STARTS)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("launcher", "layouts"), STARTS)
 def test_losses_are_those_of_a_single_process_at_each_step(
     launcher: str,
     layouts: tuple[str, ...],
@@ -133,7 +131,7 @@ def test_losses_are_those_of_a_single_process_at_each_step(
 
 def test_every_layout_is_trained_under_both_launchers() -> None:
     for launcher in ("torchrun", "ray"):
-        starts = [layouts for by, layouts in (SHORT_START, *LONG_STARTS) if by == launcher]
+        starts = [layouts for by, layouts in STARTS if by == launcher]
         assert sorted(itertools.chain(*starts)) == sorted(LAYOUTS)
 
 

@@ -41,6 +41,7 @@ def test_a_cluster_elsewhere_is_not_held_against_this_machine() -> None:
     check_cores(Ray(num_workers=10_000, address="auto"), "runs.tuned.ray")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("resources", "use_gpu", "resource"),
     [({"CPU": 1, "accelerator": 1}, False, "accelerator")],
@@ -105,6 +106,7 @@ def test_the_check_needs_no_ray() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.long
 def test_workers_that_would_leave_no_cpu_for_reading_are_refused_with_the_numbers() -> None:
     """On a cluster whose CPUs they would all hold; one more, and they are taken."""
     script = """

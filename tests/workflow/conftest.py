@@ -2,17 +2,20 @@
 
 import fcntl
 import os
+import signal
 from pathlib import Path
 
 import pytest
+from faults.workflows import run_and_signal
 from project import Project
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project whose whole workflow has run. Tests leave it as they found it.
+    """A project whose whole workflow was killed in its middle and has run to its end.
 
-    It is made once for all processes of pytest-xdist, whose temporary folders lie in one.
+    Tests leave it as they found it. It is made once for all processes of pytest-xdist, whose
+    temporary folders lie in one.
     """
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -22,7 +25,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             project = Project.create(tmp_path_factory.mktemp("workflow") / "project")
-            done = project.snakemake("--cores", "8", "eval", "generate")
+            command = ("snakemake", "--cores", "8", "eval", "generate")
+            killed = run_and_signal(project, "everything", 50, signal.SIGKILL, "tuned", command)
+            assert killed.returncode == -signal.SIGKILL
+            done = project.snakemake(*command[1:])
             assert done.returncode == 0, done.stderr
             project.folder.rename(folder)
     return Project(folder)
