@@ -30,6 +30,7 @@ import benchmarks.gpu.__main__
 """
 
 
+@pytest.mark.long
 def test_the_gpu_benchmark_imports_neither_ray_nor_snakemake_nor_other_extras() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _WITHOUT], cwd=ROOT, capture_output=True, text=True, check=False

@@ -41,12 +41,15 @@ def job(make_job: Any, tmp_path: Path) -> Job:
     return replace(job, start=tmp_path / "model", parts=(Part("words", tmp_path / "store"),))
 
 
-def test_it_trains_on_one_worker_and_on_two_with_the_same_losses(
-    job: Job, alone: Worker, tmp_path: Path
-) -> None:
+def test_it_trains(job: Job, alone: Worker) -> None:
     train(job, alone)
     assert losses(job)[-1] < losses(job)[0] / 2
     assert losses(job, "eval_loss")[-1] < losses(job)[0]
+
+
+@pytest.mark.long
+def test_two_workers_have_the_losses_of_one(job: Job, alone: Worker, tmp_path: Path) -> None:
+    train(job, alone)
     both = replace(job, work=tmp_path / "both")
     both.work.mkdir()
     train_all([both], 2, "torchrun", tmp_path / "launch", train_each)

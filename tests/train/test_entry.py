@@ -39,6 +39,7 @@ def test_a_run_is_recorded_with_the_losses_of_one_process(
     assert record["train"] == result_keys(job.settings)
 
 
+@pytest.mark.long
 def test_a_fault_reaches_the_user_and_spends_no_restart(make_job: Any, tmp_path: Path) -> None:
     job = make_job(launcher="torchrun", learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0)
     with pytest.raises(UserError, match="at step 2"):

@@ -57,7 +57,10 @@ def make_job(preferences: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
     return make
 
 
-@pytest.mark.parametrize("loss", SETTINGS)
+@pytest.mark.parametrize(
+    "loss",
+    ["dpo", *(pytest.param(loss, marks=pytest.mark.long) for loss in SETTINGS if loss != "dpo")],
+)
 def test_losses_are_those_of_plain_transformers_with_both_models(
     loss: str, make_job: Callable[..., Make], alone: Worker
 ) -> None:

@@ -92,6 +92,7 @@ def raise_always(_: None, worker: Worker) -> None:
     raise ValueError("odd")
 
 
+@pytest.mark.long
 def test_workers_that_keep_failing_are_given_up(tmp_path: Path) -> None:
     ray = Ray(num_workers=1, max_failures=1)
     launch = Launch(ray, "runs.name.ray", tmp_path, "torchrun", timeout=60)

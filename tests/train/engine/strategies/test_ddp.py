@@ -46,6 +46,7 @@ def test_two_workers_have_the_losses_of_one(make_job: Any, alone: Worker, tmp_pa
     assert held_out[1] == pytest.approx(held_out[0], rel=1e-4)
 
 
+@pytest.mark.long
 def test_three_workers_resume_to_the_same_bits(make_job: Any, tmp_path: Path) -> None:
     """With three, the order of summation matters, and must not depend on when DDP began."""
     settings = {"global_batch_size": 9, "save_total_limit": 10, "save_steps": 3}
