@@ -15,8 +15,7 @@ import torch
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
 from moray.model.shapes import Shapes
-from moray.provenance.manifest import list_files
-from moray.train.checkpoints import checkpoint
+from moray.storage.folder import FolderStorage
 from moray.train.requirements import unmet_requirements
 
 CORES = len(os.sched_getaffinity(0))
@@ -256,15 +255,16 @@ def test_a_disk_that_does_not_take_the_checkpoints_is_reported_with_what_they_ta
 
 
 def test_checkpoints_that_a_run_has_already_need_no_room_again(tmp_path: Path) -> None:
-    folder = checkpoint.folder_of(tmp_path / "state/tuned/fingerprint")
-    temporary = checkpoint.temporary_folder(folder, 10)
-    (temporary / "weights").write_bytes(bytes(5000))
-    there = checkpoint.commit(folder, 10, temporary, list_files(temporary, temporary.iterdir()))
-    (checkpoint.temporary_folder(folder, 20) / "weights").write_bytes(bytes(7000))
-    size = sum(file.stat().st_size for file in there.iterdir())
+    storage = FolderStorage(tmp_path / "state/tuned/fingerprint")
+    weights = {step: storage.staging(storage.begin(step)) / "weights" for step in (10, 20)}
+    weights[10].write_bytes(bytes(5000))
+    attempt = weights[10].parent.name
+    storage.commit(10, attempt, storage.persist(attempt, [weights[10]]))
+    weights[20].write_bytes(bytes(7000))
+    size = sum(file.stat().st_size for file in storage.fetch(10).iterdir())
     whole = (ENDLESS + 1) * 12 * WHOLE + 4 * WHOLE
     # Its own, those of a fingerprint that isn't its, and those that may be its.
-    for work, there_already in {folder.parent: size, tmp_path / "other": 0, None: size}.items():
+    for work, there_already in {storage.work: size, tmp_path / "other": 0, None: size}.items():
         faults = found(tmp_path, train={"save_total_limit": ENDLESS}, work=work)
         assert needed(faults) == [whole - there_already]
 

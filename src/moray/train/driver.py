@@ -16,7 +16,8 @@ from moray.model.shapes import positions_in, shapes_in
 from moray.provenance.manifest import read_manifest, write_json
 from moray.provenance.versions import software
 from moray.rows.remote import copy_to
-from moray.train.checkpoints import checkpoint
+from moray.storage.interface import Storage
+from moray.storage.opened import open_storage
 from moray.train.continuation import continued_from, prepare_work
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
@@ -24,7 +25,6 @@ from moray.train.identity import identity_of
 from moray.train.job import Job, Part
 from moray.train.requirements import misfits, unmet_requirements
 from moray.train.supervision.failures import forget, meaning_of
-from moray.train.supervision.lock import sole_driver
 from moray.train.supervision.progress import shown
 from moray.train.supervision.requests import Requests, beside_signals, stopped_by_signals
 from moray.workers.launch import WorkersFailedError
@@ -79,8 +79,9 @@ def run_training(
     if found := [*misfits(run, block_size, positions, adapter, shapes), *found]:
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
-    with sole_driver(work):
-        prepare_work(run, work, identity, settings, adapter, start, parts)
+    storage = open_storage(work)
+    with storage.sole_driver():
+        prepare_work(run, storage, identity, settings, adapter, start, parts)
     threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))
     job = Job(
         start=start.absolute(),
@@ -94,7 +95,7 @@ def run_training(
         task_settings=task_settings,
     )
     began = time.perf_counter()
-    facts = _launched(job, ray_settings, run)
+    facts = _launched(job, storage, ray_settings, run)
     seconds = time.perf_counter() - began
     if not facts.pop("ended"):
         raise UserError(
@@ -102,12 +103,12 @@ def run_training(
             f"stopped at step {facts['steps']} as requested, and saved a checkpoint",
             "run the same command again to continue from there",
         )
-    exported = checkpoint.path_of(checkpoint.folder_of(work), facts["exported_step"])
+    exported = storage.fetch(facts["exported_step"])
     shutil.copyfile(work / HISTORY, output / HISTORY)
     record: dict[str, Any] = {
         "run": run,
         "fingerprint": identity.fingerprint,
-        "continued_from": continued_from(work),
+        "continued_from": continued_from(storage),
         "checkpoint": str(exported),
         **facts,
         "seconds": round(seconds, 1),
@@ -125,10 +126,10 @@ def run_training(
     say(f"run {run}: {facts['steps']} steps{resumed}, loss {loss:.4f}, {seconds:.0f} s")
 
 
-def _launched(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
+def _launched(job: Job, storage: Storage, ray_settings: Ray, run: str) -> dict[str, Any]:
     """What the loop returned, at the end of the run or when it stopped on request."""
     requests = Requests(job.work.parent)
-    with sole_driver(job.work):
+    with storage.sole_driver():
         # From earlier starts. Requests made since this process started are kept.
         forget(job.work)
         requests.forget(before=psutil.Process().create_time())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from moray.console import say
+from moray.storage.opened import open_records
 
 Result = TypeVar("Result")
 
@@ -28,35 +29,35 @@ class Request(IntEnum):
 class Requests:
     """The requests of a run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, place: str | Path) -> None:
         """Look for requests in the run's folder, the parent of its fingerprints' folders."""
-        self._folder = folder
+        self._records = open_records(place)
 
     def pending(self) -> Request:
         """The pending request; `STOP` if there are both."""
         for request in (Request.STOP, Request.SAVE):
-            if self._file(request).exists():
+            if self._records.changed(_name(request)) is not None:
                 return request
         return Request.NONE
 
     def ask(self, request: Request) -> None:
         """Make a request, possibly before the run's folder exists."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._file(request).touch()
+        self._records.write(_name(request), b"")
 
     def done(self, request: Request) -> None:
         """Remove a request."""
-        self._file(request).unlink(missing_ok=True)
+        self._records.remove(_name(request))
 
     def forget(self, before: float) -> None:
         """Remove requests made before a time, in seconds since the epoch."""
         for request in (Request.SAVE, Request.STOP):
-            file = self._file(request)
-            if file.exists() and file.stat().st_mtime < before:
-                file.unlink()
+            made = self._records.changed(_name(request))
+            if made is not None and made < before:
+                self.done(request)
 
-    def _file(self, request: Request) -> Path:
-        return self._folder / request.name.lower()
+
+def _name(request: Request) -> str:
+    return request.name.lower()
 
 
 @contextmanager
