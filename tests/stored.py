@@ -1,11 +1,13 @@
 """Places where the state of a run lies, and ways to damage it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from moray.storage.folder import FolderStorage
 from moray.storage.interface import Storage
+from moray.storage.object_store import ObjectStorage
+from moray.storage.objects import Objects
 from moray.storage.paths import path_of
 
 
@@ -16,16 +18,8 @@ class Place:
         self.folder = folder
 
     def opened(self) -> Storage:
-        """The state, as another process finds it."""
+        """The state, as the next writer finds it."""
         return FolderStorage(self.folder)
-
-    @contextmanager
-    def written(self) -> Iterator[Storage]:
-        """The state, as its writer finds it."""
-        self.folder.mkdir(exist_ok=True)
-        storage = self.opened()
-        with storage.sole_writer():
-            yield storage
 
     def change(self, step: int, name: str, change: Callable[[bytes], bytes | None]) -> None:
         """Change a file of a checkpoint; None removes it."""
@@ -43,8 +37,8 @@ class Place:
 
     def begin(self, step: int) -> tuple[Storage, str, list[Path]]:
         """Write the files of a checkpoint, and don't commit it."""
-        with self.written() as storage:
-            attempt = storage.begin(step)
+        storage = self.opened()
+        attempt = storage.begin(step)
         paths = [storage.staging(attempt) / name for name in ("model.safetensors", "optimizer.pt")]
         for path in paths:
             path.write_bytes(b"state")
@@ -55,3 +49,34 @@ class Place:
         storage, attempt, paths = self.begin(step)
         paths[0].write_bytes(content)
         storage.commit(step, attempt, storage.persist(attempt, paths))
+
+
+class BucketPlace(Place):
+    """An object store, which each process reaches from a folder of its own."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        super().__init__(folder)
+        self.url = url
+
+    def storage(self, token: int = 1, lease_seconds: float = 2.0) -> ObjectStorage:
+        """The state, as any process finds it."""
+        return ObjectStorage(self.folder / uuid.uuid4().hex, self.url, token, lease_seconds)
+
+    def opened(self) -> Storage:
+        storage = self.storage()
+        with storage.sole_writer():
+            return storage
+
+    def change(self, step: int, name: str, change: Callable[[bytes], bytes | None]) -> None:
+        objects = Objects(self.url)
+        (key,) = (key for key in self.files() if f"/step-{step:08d}." in key and key.endswith(name))
+        found = objects.get(key)
+        assert found is not None
+        content = change(found[0])
+        if content is None:
+            objects.delete([key])
+        else:
+            objects.put(key, content)
+
+    def files(self) -> list[str]:
+        return list(Objects(self.url).listed("checkpoints/data/"))

@@ -2,15 +2,21 @@
 
 from pathlib import Path
 
+import pytest
 from stored import Place
 
 from moray.storage.paths import path_of
 
 
-def test_a_checkpoint_without_its_manifest_is_damaged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [None, b'{"step": 10, "fi', b"", b"[]", b'{"files": {}}'], ids=str
+)
+def test_a_checkpoint_without_its_manifest_is_damaged(
+    content: bytes | None, tmp_path: Path
+) -> None:
     place = Place(tmp_path / "state")
     place.write(10)
-    place.change(10, "manifest.json", lambda content: None)
+    place.change(10, "manifest.json", lambda _: content)
     assert place.opened().damaged(10) == ["manifest.json"]
 
 

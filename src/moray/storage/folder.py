@@ -63,6 +63,16 @@ class FolderStorage:
         self.folder = folder_of(work)
 
     @property
+    def remote(self) -> None:
+        """See `Storage`."""
+        return None
+
+    @property
+    def run_place(self) -> str:
+        """See `Storage`."""
+        return str(self.work.parent)
+
+    @property
     def records(self) -> FolderRecords:
         """See `Storage`."""
         return FolderRecords(self.work)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -32,6 +33,19 @@ class Records(Protocol):
         """When a file was written, in seconds since the epoch; None if it isn't there."""
 
 
+@dataclass(frozen=True)
+class Remote:
+    """What a worker needs to open the state of a run in an object store.
+
+    Attributes:
+        url: where it is.
+        token: of the lease of the worker's driver.
+    """
+
+    url: str
+    token: int
+
+
 class Storage(Protocol):
     """The state of a run: its checkpoints, which are whole or not there, its records, its locks.
 
@@ -46,6 +60,14 @@ class Storage(Protocol):
 
     work: Path
     folder: Path
+
+    @property
+    def remote(self) -> Remote | None:
+        """What workers need to open the state; None if it is in the work folder."""
+
+    @property
+    def run_place(self) -> str:
+        """The folder or URL with the states of the run, by fingerprint."""
 
     @property
     def records(self) -> Records:

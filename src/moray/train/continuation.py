@@ -171,9 +171,6 @@ def _bring_in(key: str, given: str, storage: Storage, identity: Identity, settin
                 f"missing or damaged files: {', '.join(damaged)}",
                 "set train.load_best_model_at_end to false, or use another checkpoint",
             )
-    # Checkpoints of earlier steps belong to a different loss curve than the history.
-    checkpoint.remove_from(storage, 0)
-    shutil.copyfile(history / HISTORY, storage.work / HISTORY)
     before = read_identity(other.records)
     record = {
         "checkpoint": given,
@@ -181,7 +178,11 @@ def _bring_in(key: str, given: str, storage: Storage, identity: Identity, settin
         "fingerprint": before.fingerprint if before else Path(given).parent.parent.name,
         "differences": differences(before, identity),
     }
-    storage.records.write(_RECORD, as_json(record))
-    # The checkpoint to resume from comes last: until it exists, all of this is repeated.
-    for number in sorted(wanted):
-        storage.adopt(number, other.fetch(number))
+    with storage.sole_writer():
+        # Checkpoints of earlier steps belong to a different loss curve than the history.
+        checkpoint.remove_from(storage, 0)
+        shutil.copyfile(history / HISTORY, storage.work / HISTORY)
+        storage.records.write(_RECORD, as_json(record))
+        # The checkpoint to resume from comes last: until it exists, all of this is repeated.
+        for number in sorted(wanted):
+            storage.adopt(number, other.fetch(number))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from moray.config.schema import Adapter, Train
+from moray.storage.interface import Remote
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,14 @@ class Job:
     Attributes:
         start: Hugging Face folder to start from, absolute.
         parts: its datasets, whose rows are of the same task and type.
-        work: folder of the run's checkpoints and history, absolute, on all nodes.
+        work: folder of the run on each machine, absolute: for its history, output and faults; and
+            for its checkpoints, unless they are in an object store.
         settings: the `train` section of the config.
         adapter: the `adapter` section; None to train the whole model.
         threads: CPU threads of a worker.
         cache: folder for compiled code, absolute, shared by runs.
         task_settings: the sections of the config that only the run's task reads, by name.
+        remote: where the checkpoints are, if in an object store.
     """
 
     start: Path
@@ -48,6 +51,7 @@ class Job:
     threads: int
     cache: Path
     task_settings: dict[str, Any] = field(default_factory=dict)
+    remote: Remote | None = None
 
     @property
     def store(self) -> Path:

@@ -53,7 +53,7 @@ def train(job: Job, worker: Worker) -> dict[str, Any]:
     if job.settings.deterministic:
         compute_deterministically(worker.device)
     keep_freed_memory()
-    storage = open_storage(job.work)
+    storage = open_storage(job.work, job.remote)
     with (
         explained(job, worker),
         storage.sole_writer() if worker.rank == 0 else nullcontext(),
@@ -87,7 +87,7 @@ def _train(
         notes = (describe_mixture(job, mixture, num_steps), built.note)
         for note in filter(None, notes):
             history.append(step=0, num_steps=num_steps, note=note)
-    requests = Requests(job.work.parent)
+    requests = Requests(storage.run_place)
     saver = Saver(storage, settings.save_total_limit, collective_timeout(settings))
     stopwatch = Stopwatch(
         worker, task.unit, size * task.units_per_row, size * built.flops_per_row, first_step

@@ -2,18 +2,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stored import Place
+from object_store import object_store
+from stored import BucketPlace, Place
 
 from moray.storage.interface import Storage
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path / "state")
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with object_store() as url:
+        yield url
+
+
+@pytest.fixture(params=["folder", "object store"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Both kinds of storage."""
+    if request.param == "folder":
+        return Place(tmp_path / "state")
+    return BucketPlace(tmp_path, f"{request.getfixturevalue('bucket')}/{tmp_path.name}/fingerprint")
 
 
 @pytest.fixture
-def storage(place: Place) -> Iterator[Storage]:
+def storage(place: Place) -> Storage:
     """Opened by the one worker that may write."""
-    with place.written() as storage:
-        yield storage
+    return place.opened()

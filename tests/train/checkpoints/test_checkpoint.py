@@ -50,10 +50,6 @@ def test_one_that_was_not_committed_does_not_count(place: Place) -> None:
         ("model.safetensors", flip),
         ("model.safetensors", truncate),
         ("optimizer.pt", gone),
-        ("manifest.json", truncate),
-        ("manifest.json", lambda content: b""),
-        ("manifest.json", lambda content: b"[]"),
-        ("manifest.json", lambda content: b'{"files": {}}'),
     ],
 )
 def test_a_damaged_one_is_passed_over_and_named(name: str, change: Change, place: Place) -> None:

@@ -90,7 +90,7 @@ def meaning_of(failed: WorkersFailedError, job: Job, run: str, max_failures: int
             f"last known step is {last}",
             "see their stack traces in the log; raise it if steps take that long",
         )
-    saved = newest_step(open_storage(job.work))
+    saved = newest_step(open_storage(job.work, job.remote))
     return UserError(
         f"runs.{run}.ray.max_failures",
         f"workers failed more than {max_failures} times; the last failure: {failed}",

@@ -1,11 +1,14 @@
 """Requests to a running training: save a checkpoint, or save a checkpoint and stop.
 
-A request is a file in the run's folder, so that anyone can make one: a user with `touch`, and the
-driver or the workflow on a signal. The file is removed once the checkpoint is saved.
+A request is a file in the run's folder, or an object below its URL, so that anyone can make one: a
+user with `touch`, and the driver or the workflow on a signal. It is removed once the checkpoint is
+saved.
 """
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -32,21 +35,25 @@ class Requests:
     def __init__(self, place: str | Path) -> None:
         """Look for requests in the run's folder, the parent of its fingerprints' folders."""
         self._records = open_records(place)
+        self._seen, self._looked = Request.NONE, -math.inf
 
     def pending(self) -> Request:
         """The pending request; `STOP` if there are both."""
-        for request in (Request.STOP, Request.SAVE):
-            if self._records.changed(_name(request)) is not None:
-                return request
-        return Request.NONE
+        if time.monotonic() - self._looked >= self._records.poll_seconds:
+            kinds = (Request.STOP, Request.SAVE)
+            there = (kind for kind in kinds if self._records.changed(_name(kind)) is not None)
+            self._seen, self._looked = next(there, Request.NONE), time.monotonic()
+        return self._seen
 
     def ask(self, request: Request) -> None:
         """Make a request, possibly before the run's folder exists."""
         self._records.write(_name(request), b"")
+        self._looked = -math.inf
 
     def done(self, request: Request) -> None:
         """Remove a request."""
         self._records.remove(_name(request))
+        self._looked = -math.inf
 
     def forget(self, before: float) -> None:
         """Remove requests made before a time, in seconds since the epoch."""
