@@ -46,6 +46,17 @@ class Remote:
     token: int
 
 
+class Delivery(Protocol):
+    """Folders on their way to other machines."""
+
+    def here(self) -> Path:
+        """What to put before their absolute paths on this machine.
+
+        Raises:
+            UserError: if they can't be brought here.
+        """
+
+
 class Storage(Protocol):
     """The state of a run: its checkpoints, which are whole or not there, its records, its locks.
 

@@ -1,5 +1,6 @@
 """Objects in a bucket, with conditional writes."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -224,6 +225,8 @@ def check_objects(url: str, path: str) -> None:
 
 @cache
 def _session() -> botocore.session.Session:
+    # For each client, it logs where credentials and endpoint were found.
+    logging.getLogger("botocore").setLevel(logging.WARNING)
     # It keeps the descriptions of services, which take a third of a second to read.
     return botocore.session.get_session()
 

@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 from moray.storage.folder import FolderRecords, FolderStorage
-from moray.storage.interface import Records, Remote, Storage
+from moray.storage.interface import Delivery, Records, Remote, Storage
 from moray.storage.node import scratch
 
 
@@ -63,3 +63,16 @@ def open_records(place: str | Path) -> Records:
     from moray.storage.objects import Objects
 
     return ObjectRecords(Objects(str(place)))
+
+
+def deliver(folders: list[Path], storage_path: str) -> Delivery:
+    """Upload folders with manifests for other machines, unless they are there already.
+
+    Args:
+        folders: folders that may refer to each other.
+        storage_path: the key `ray.storage_path`, a URL.
+    """
+    from moray.storage.delivery import deliver
+
+    # Can't clash with a run, whose name can't begin with a dot.
+    return deliver(folders, f"{storage_path.rstrip('/')}/.inputs")

@@ -16,9 +16,9 @@ from moray.model.shapes import positions_in, shapes_in
 from moray.provenance.manifest import read_manifest, write_json
 from moray.provenance.versions import software
 from moray.rows.remote import copy_to
-from moray.storage.interface import Storage
+from moray.storage.interface import Delivery, Storage
 from moray.storage.node import scratch
-from moray.storage.opened import is_remote, state_of
+from moray.storage.opened import deliver, is_remote, state_of
 from moray.train.continuation import continued_from, prepare_work
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
@@ -72,7 +72,7 @@ def run_training(
     )
     identity = identity_of(settings, adapter, start, parts, code, task_settings)
     storage = state_of(ray_settings.storage_path, run, identity.fingerprint)
-    whole, _ = whole_model_and_adapters(start)
+    whole, adapters = whole_model_and_adapters(start)
     shapes, positions = shapes_in(whole), positions_in(whole / "config.json")
     # Other rows than packed tokens have none.
     block_size = read_manifest(parts[0].store).get("block_size")
@@ -94,6 +94,7 @@ def run_training(
             cache=_cache(ray_settings.storage_path).absolute(),
             task_settings=task_settings,
             remote=storage.remote,
+            deliveries=_deliveries([whole, *adapters], parts, settings, ray_settings),
         )
         began = time.perf_counter()
         facts = _launched(job, storage, ray_settings, run)
@@ -138,6 +139,17 @@ def _launched(job: Job, storage: Storage, ray_settings: Ray, run: str) -> dict[s
             return beside_signals(lambda: run_job(job, ray_settings, run))
         except WorkersFailedError as error:
             raise meaning_of(error, job, run, ray_settings.max_failures) from error
+
+
+def _deliveries(
+    starts: list[Path], parts: tuple[Part, ...], settings: Train, ray_settings: Ray
+) -> tuple[Delivery, ...]:
+    """Start and stores for workers that may be on machines without them."""
+    on_this_machine = ray_settings.address == "local" or settings.launcher == "torchrun"
+    if on_this_machine or not is_remote(ray_settings.storage_path):
+        return ()
+    groups = [starts, *([part.store] for part in parts)]
+    return tuple(deliver(folders, ray_settings.storage_path) for folders in groups)
 
 
 def _brought_here(storage: Storage, step: int, output: Path) -> Path:
