@@ -1,4 +1,4 @@
-"""Two nodes that share no folder: the state of a run, its base and its rows are in an object store."""
+"""Two nodes that share no folder: state, base and rows of a run are in an object store."""
 
 import json
 import re

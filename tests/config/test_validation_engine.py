@@ -116,6 +116,12 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         "torchrun can't be combined with data.loader: stream, which needs Ray Data; change one of "
         "them",
     ),
+    (
+        {"runs.tuned.ray.storage_path": "s3://bucket/state", "runs.tuned.data.loader": "stream"},
+        "runs.tuned.data.loader",
+        "stream reads from a folder, and ray.storage_path is s3://bucket/state; set "
+        "data.stream_from to a URL, or loader to memory",
+    ),
     *(
         (
             {f"{section}.ray": {"use_gpu": False, "resources_per_worker": {"GPU": 0.5}}},
@@ -204,6 +210,11 @@ def test_keys_at_odds_with_one_another_cost_one_line(
         {f"{ADAPTER}.target_modules": ["q_proj"]},
         {"runs.tuned.ray.storage_path": "/shared/s3:/state"},
         {"runs.tuned.ray.storage_path": "s3://bucket/state"},
+        {
+            "runs.tuned.ray.storage_path": "s3://bucket/state",
+            "runs.tuned.data.loader": "stream",
+            "runs.tuned.data.stream_from": "s3://bucket/rows",
+        },
         *(
             {"runs.tuned.ray.address": address}
             for address in ("auto", "head:6379", "ray://head:10001", "[::1]:6379")

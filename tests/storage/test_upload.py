@@ -62,6 +62,7 @@ POINTS: dict[str, tuple[Any, str, Original]] = {
     "after the manifest of an old one is removed": (Commits, "remove", _after),
     "before what was left is removed": (Objects, "abort_uploads", _before),
 }
+QUICK = ("after a part", "before the manifest", "after the manifest")
 COMMITTED = list(POINTS)[list(POINTS).index("after the manifest") :]
 
 
@@ -94,7 +95,14 @@ def die(folder: Path, url: str, point: str) -> None:
         checkpoint.remove_old(storage, keep=1)
 
 
-@pytest.mark.parametrize("point", POINTS)
+# Each costs a process of its own.
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=[] if point in QUICK else pytest.mark.long, id=point)
+        for point in POINTS
+    ],
+)
 def test_an_upload_that_is_killed_costs_no_checkpoint(
     point: str, place: BucketPlace, tmp_path: Path
 ) -> None:

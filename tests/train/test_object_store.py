@@ -147,3 +147,24 @@ def test_a_second_driver_is_refused_in_one_line(small: Path, bucket: str, tmp_pa
         assert f"process {first.pid} on" in line
         first.communicate()
     assert first.returncode == 0
+
+
+def test_a_changed_run_says_where_its_checkpoints_are_and_continues_from_one(
+    small: Path, bucket: str, tmp_path: Path
+) -> None:
+    url, changed = f"{bucket}/changed", {"learning_rate": 5e-3}
+    finished(small, tmp_path / "before", url, max_steps=10)
+    reported = finished(small, tmp_path / "over", url, max_steps=5, **changed)
+    key = "runs.name.train.resume_from_checkpoint: "
+    (line,) = (line for line in reported.splitlines() if key in line)
+    given = line.partition(key)[2]
+    assert given.startswith(f"{url}/name/")
+    assert given.endswith("/checkpoints/step-00000010")
+    keys = {**changed, "resume_from_checkpoint": given}
+    finished(small, tmp_path / "after", url, max_steps=15, **keys)
+    record = json.loads((tmp_path / "after/train.json").read_text())
+    assert record["resumed_from"] == 10
+    assert record["continued_from"]["checkpoint"] == given
+    before, after = losses(tmp_path / "before"), losses(tmp_path / "after")
+    assert [after[step] for step in before] == list(before.values())
+    assert len(after) == 15

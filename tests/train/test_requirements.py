@@ -11,11 +11,13 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from object_store import object_store
 
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
 from moray.model.shapes import Shapes
 from moray.storage.folder import FolderStorage
+from moray.storage.objects import Objects
 from moray.train.requirements import unmet_requirements
 
 CORES = len(os.sched_getaffinity(0))
@@ -185,6 +187,38 @@ def test_a_file_in_the_place_of_the_results_is_reported(tmp_path: Path) -> None:
     (fault,) = found(tmp_path)
     assert fault.path == "the working directory"
     assert f"{tmp_path}/results is not a writable folder" in fault.problem
+
+
+def test_an_object_store_that_cannot_be_written_to_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with object_store() as bucket:
+        assert found(tmp_path, storage_path=f"{bucket}/state") == []
+        (fault,) = found(tmp_path, storage_path="s3://no-such-bucket/state")
+    assert str(fault).startswith(
+        "runs.tuned.ray.storage_path: can't write to s3://no-such-bucket/state ("
+    )
+    assert "NoSuchBucket" in str(fault)
+    # Nothing listens there any more.
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "none")
+    (fault,) = found(tmp_path, storage_path="s3://bucket/state")
+    assert "Could not connect to the endpoint URL" in str(fault)
+    assert "\n" not in str(fault)
+
+
+def test_an_object_store_that_ignores_conditions_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(objects: Objects, key: str, content: bytes) -> str:
+        objects.put(key, content)
+        return "version"
+
+    monkeypatch.setattr(Objects, "create", create)
+    with object_store() as bucket:
+        (fault,) = found(tmp_path, storage_path=f"{bucket}/state")
+    assert f"{bucket}/state ignores conditions (If-None-Match)" in str(fault)
 
 
 CLOSED = """

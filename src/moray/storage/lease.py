@@ -7,6 +7,7 @@ the token is what shows it, see `Commits`.
 """
 
 import json
+import sys
 import threading
 import time
 import uuid
@@ -64,7 +65,7 @@ class _Held:
                 self._write(renewal=self._renewal)
             except (ClientError, BotoCoreError) as error:
                 # The lock is lost only if someone takes it, so it is tried again.
-                print(f"can't renew the lock {self._objects.url}/{_KEY}: {error}")
+                print(f"can't renew {self._objects.url}/{_KEY}: {error}", file=sys.stderr)
 
     def release(self) -> None:
         if self._version is not None:

@@ -109,7 +109,10 @@ class ObjectStorage:
         """See `Storage`."""
         with leased(self._objects, self._lease_seconds) as self._token:
             self.work.mkdir(parents=True, exist_ok=True)
-            yield
+            try:
+                yield
+            finally:
+                shutil.rmtree(self.work, ignore_errors=True)
 
     @contextmanager
     def sole_writer(self) -> Iterator[None]:

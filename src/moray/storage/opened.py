@@ -50,7 +50,7 @@ def storage_with(checkpoint: str) -> Storage:
     """The state of the run that a checkpoint belongs to."""
     if not is_remote(checkpoint):
         return FolderStorage(Path(checkpoint).parent.parent)
-    url = checkpoint.rsplit("/", 2)[0]
+    url = checkpoint.rstrip("/").rsplit("/", 2)[0]
     work = scratch() / "fetched" / hashlib.sha256(url.encode()).hexdigest()[:16]
     return open_storage(work, Remote(url, token=0))
 

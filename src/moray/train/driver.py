@@ -99,18 +99,19 @@ def run_training(
         began = time.perf_counter()
         facts = _launched(job, storage, ray_settings, run)
         seconds = time.perf_counter() - began
-    if not facts.pop("ended"):
-        raise UserError(
-            f"runs.{run}",
-            f"stopped at step {facts['steps']} as requested, and saved a checkpoint",
-            "run the same command again to continue from there",
-        )
-    shutil.copyfile(storage.work / HISTORY, output / HISTORY)
-    exported = _brought_here(storage, facts["exported_step"], output)
+        if not facts.pop("ended"):
+            raise UserError(
+                f"runs.{run}",
+                f"stopped at step {facts['steps']} as requested, and saved a checkpoint",
+                "run the same command again to continue from there",
+            )
+        shutil.copyfile(storage.work / HISTORY, output / HISTORY)
+        exported = _brought_here(storage, facts["exported_step"], output)
+        origin = continued_from(storage)
     record: dict[str, Any] = {
         "run": run,
         "fingerprint": identity.fingerprint,
-        "continued_from": continued_from(storage),
+        "continued_from": origin,
         "checkpoint": str(exported),
         **facts,
         "seconds": round(seconds, 1),
@@ -160,7 +161,6 @@ def _brought_here(storage: Storage, step: int, output: Path) -> Path:
     there = output / "checkpoint"
     shutil.rmtree(there, ignore_errors=True)
     shutil.move(fetched, there)
-    shutil.rmtree(storage.work)
     return there
 
 

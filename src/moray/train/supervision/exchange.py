@@ -5,6 +5,7 @@ on its machine share. Those on other machines copy theirs below the run's URL, f
 takes them.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,11 +111,18 @@ def sent(work: Path, remote: Remote | None, worker: Worker) -> Iterator[None]:
 
 @contextmanager
 def _repeated(function: Callable[[], None]) -> Iterator[None]:
+    # Takes a while to import.
+    from botocore.exceptions import BotoCoreError, ClientError
+
     ended = threading.Event()
 
     def repeat() -> None:
         while not ended.wait(_SECONDS):
-            function()
+            try:
+                function()
+            except (ClientError, BotoCoreError) as error:
+                # The object store may be back the next time.
+                print(f"can't exchange files with the object store: {error}", file=sys.stderr)
 
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
