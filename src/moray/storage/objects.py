@@ -1,6 +1,7 @@
 """Objects in a bucket, with conditional writes."""
 
 import logging
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ _MOST_DELETED = 1000
 _REFUSED, _TRY_AGAIN = "PreconditionFailed", "ConditionalRequestConflict"
 _TRIES = 5
 _ABSENT = {"NoSuchKey", "404"}
-# A request that gets no answer fails before a lease runs out.
 _CONFIG = Config(
+    # Seconds; short, so that a lock is renewed in spite of an answer that got lost.
     connect_timeout=5,
-    read_timeout=60,
+    read_timeout=20,
     max_pool_connections=2 * _THREADS,
     retries={"mode": "standard", "total_max_attempts": 4},
 )
@@ -202,11 +203,11 @@ def check_objects(url: str, path: str) -> None:
     Raises:
         UserError: if they can't, or if the store doesn't know conditional writes.
     """
-    key = ".moray-check"
+    # Of this check alone, because others may be under way.
+    key = f".moray-check-{uuid.uuid4().hex}"
     try:
         objects = Objects(url)
         first, second = (objects.create(key, text) for text in (b"first", b"second"))
-        # A check that was cut off has left its object.
         objects.delete([key])
     except (ClientError, BotoCoreError, OSError) as error:
         raise UserError(
@@ -214,7 +215,7 @@ def check_objects(url: str, path: str) -> None:
             f"can't write to {url} ({first_line(error)})",
             "check the bucket, the network, and the AWS_ variables of the environment",
         ) from error
-    if first is not None and second is not None:
+    if first and second:
         raise UserError(
             path,
             f"{url} ignores conditions (If-None-Match), which prevent a run from being trained "

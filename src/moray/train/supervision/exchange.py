@@ -18,6 +18,7 @@ from moray.workers.faults import FirstFault
 from moray.workers.worker import Worker
 
 _SECONDS = 2.0
+_FOLDER = "live"
 _MARKER = "driver"
 _FAULT, _MEANING = "fault.json", "failure.json"
 
@@ -37,6 +38,9 @@ def received(work: Path, remote: Remote | None) -> Iterator[Callable[[], None]]:
     from moray.storage.objects import Objects
 
     (work / _MARKER).touch()
+    # What drivers that were killed have left; this one has the run's lock.
+    left = Objects(f"{remote.url}/{_FOLDER}")
+    left.delete(left.listed(""))
     objects = Objects(_url(work, remote))
     taken: dict[str, State] = {}
     one_at_a_time = threading.Lock()
@@ -135,4 +139,4 @@ def _repeated(function: Callable[[], None]) -> Iterator[None]:
 
 def _url(work: Path, remote: Remote) -> str:
     # The folder's name is of this start of the driver alone.
-    return f"{remote.url}/live/{work.name}"
+    return f"{remote.url}/{_FOLDER}/{work.name}"
