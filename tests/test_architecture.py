@@ -15,7 +15,7 @@ FLOORS = [
     {"model"},
     {"rows"},
     {"corpus"},
-    {"workers"},
+    {"storage", "workers"},
     {"config", "provenance", "errors", "console", "machine", "processes"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

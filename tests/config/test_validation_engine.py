@@ -44,16 +44,21 @@ FAULTS: list[tuple[str, object, str]] = [
         )
         for address in ("head", "head:six", "head:70000", "ray://head", ":6379", "Local")
     ),
-    # An object store is no folder.
+    # Of object stores, only S3 was tried.
     *(
         (
             f"{section}.ray.storage_path",
             address,
-            f"got {address.partition('//')[0]}//…, expected a folder that all workers share; "
-            "mount the object store and set the mounted folder",
+            f"got {address.partition('//')[0]}//…, expected a folder that all workers share, or "
+            "s3://bucket/prefix; mount the object store and set the mounted folder",
         )
         for section in ("defaults", "runs.tuned")
-        for address in ("s3://bucket/state", "gs://key:secret@bucket", "file:///state")
+        for address in (
+            "s3://key:secret@bucket/state",
+            "s3:///state",
+            "gs://bucket",
+            "file:///state",
+        )
     ),
 ]
 
@@ -110,6 +115,12 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         f"{TRAIN}.launcher",
         "torchrun can't be combined with data.loader: stream, which needs Ray Data; change one of "
         "them",
+    ),
+    (
+        {"runs.tuned.ray.storage_path": "s3://bucket/state", "runs.tuned.data.loader": "stream"},
+        "runs.tuned.data.loader",
+        "stream reads from a folder, and ray.storage_path is s3://bucket/state; set "
+        "data.stream_from to a URL, or loader to memory",
     ),
     *(
         (
@@ -198,6 +209,12 @@ def test_keys_at_odds_with_one_another_cost_one_line(
         {f"{ADAPTER}.target_modules": "all-linear"},
         {f"{ADAPTER}.target_modules": ["q_proj"]},
         {"runs.tuned.ray.storage_path": "/shared/s3:/state"},
+        {"runs.tuned.ray.storage_path": "s3://bucket/state"},
+        {
+            "runs.tuned.ray.storage_path": "s3://bucket/state",
+            "runs.tuned.data.loader": "stream",
+            "runs.tuned.data.stream_from": "s3://bucket/rows",
+        },
         *(
             {"runs.tuned.ray.address": address}
             for address in ("auto", "head:6379", "ray://head:10001", "[::1]:6379")

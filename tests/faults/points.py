@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed.checkpoint.filesystem as tensors
 
 from moray.provenance import manifest
+from moray.storage import folder
 from moray.train import history
 from moray.train.checkpoints import checkpoint, saver
 
@@ -51,24 +52,24 @@ def _half_a_tensor(original: Original, *arguments: Any, **options: Any) -> None:
     kill()
 
 
-def _one_file(original: Original, folder: Path, **options: Any) -> None:
-    next(path for path in sorted(folder.iterdir()) if path.is_file()).unlink()
+def _one_file(original: Original, removed: Path, **options: Any) -> None:
+    next(path for path in sorted(removed.iterdir()) if path.is_file()).unlink()
     kill()
 
 
 # What is reached, in whose place, and how; in the order of a save.
 POINTS: dict[str, tuple[Any, str, Original]] = {
     "before the history is on the disk": (history.History, "sync", _before),
-    "before the temporary folder": (checkpoint, "temporary_folder", _before),
-    "after the temporary folder": (checkpoint, "temporary_folder", _after),
+    "before the temporary folder": (folder.FolderStorage, "begin", _before),
+    "after the temporary folder": (folder.FolderStorage, "begin", _after),
     "before the tensors": (saver, "save", _before),
     "in the middle of a file": (tensors, "_write_item", _half_a_tensor),
     "before the list of tensors": (tensors.FileSystemWriter, "finish", _before),
     "before the list of tensors is renamed": (Path, "rename", _before),
     "after the tensors": (saver, "save", _after),
-    "before the files' fsync": (saver, "list_files", _before),
-    "before the manifest": (manifest, "write_json", _before),
-    "before the folder's fsync": (checkpoint, "_sync", _before),
+    "before the files' fsync": (folder, "list_files", _before),
+    "before the manifest": (manifest, "write_bytes", _before),
+    "before the folder's fsync": (folder, "_sync", _before),
     "before the rename": (Path, "rename", _before_commit),
     "after the rename": (Path, "rename", _after_commit),
     "before old ones are deleted": (checkpoint, "remove_old", _before),

@@ -14,6 +14,7 @@ from jobs import job_maker, train_run
 from moray.config.schema import Adapter
 from moray.errors import ConfigError, UserError
 from moray.provenance.manifest import MANIFEST
+from moray.storage.folder import FolderStorage
 from moray.train.continuation import continued_from
 from moray.train.history import read_history
 from moray.train.identity import identity_of, write_identity
@@ -34,7 +35,7 @@ def trained(small: Path, alone: Worker, tmp_path_factory: pytest.TempPathFactory
         job.settings, None, job.start, job.parts, code="before", task_settings={}
     )
     job = replace(job, work=job.work / "name" / identity.fingerprint)
-    write_identity(identity, job.work)
+    write_identity(identity, FolderStorage(job.work).records)
     train(job, alone)
     return folder / "state"
 
@@ -128,7 +129,7 @@ def test_a_run_continues_from_a_checkpoint_of_another_fingerprint_and_records_it
     # From then on, the run has checkpoints of its own, and still knows where they are from.
     job = job_with(make_job, load_best_model_at_end=best)
     assert said(job, small, tmp_path / "again", capsys) == []
-    assert continued_from(work) == record["continued_from"]
+    assert continued_from(FolderStorage(work)) == record["continued_from"]
 
 
 def test_an_own_checkpoint_that_is_later_is_preferred(

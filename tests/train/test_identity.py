@@ -7,6 +7,7 @@ import pytest
 
 from moray.config.schema import Adapter, Train
 from moray.provenance.manifest import write_manifest
+from moray.storage.folder import FolderRecords
 from moray.train.identity import (
     Identity,
     differences,
@@ -62,10 +63,10 @@ def test_each_part_changes_the_fingerprint_and_is_named(other: Identity, named: 
 
 
 def test_an_identity_is_recorded_and_read_back(tmp_path: Path) -> None:
-    work = tmp_path / "run/fingerprint"
-    write_identity(IDENTITY, work)
-    assert read_identity(work) == IDENTITY
-    assert read_identity(tmp_path) is None
+    records = FolderRecords(tmp_path / "run/fingerprint")
+    write_identity(IDENTITY, records)
+    assert read_identity(records) == IDENTITY
+    assert read_identity(FolderRecords(tmp_path)) is None
     assert "an earlier version of moray" in differences(None, IDENTITY)[0]
 
 

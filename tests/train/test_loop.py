@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files
 from moray.rows.sample import sample
+from moray.storage.folder import FolderStorage
 from moray.tasks.language.store import StoredSplit
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.saver import Saver
@@ -30,9 +31,10 @@ def losses(job: Job) -> list[float]:
 
 
 def weights(job: Job) -> dict[str, torch.Tensor]:
-    found = checkpoint.newest(checkpoint.folder_of(job.work), lambda path, names: None)
-    assert found is not None
-    return tensors_of(found)
+    storage = FolderStorage(job.work)
+    step = checkpoint.newest(storage, lambda step, names: None)
+    assert step
+    return tensors_of(storage.fetch(step))
 
 
 def test_losses_are_those_of_plain_transformers_on_separate_documents(

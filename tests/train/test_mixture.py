@@ -18,6 +18,7 @@ from moray.corpus.document import Document
 from moray.corpus.sources.python_stdlib import modules
 from moray.rows.store import StoredRows
 from moray.stages.tokenize import tokenize
+from moray.storage.folder import FolderStorage
 from moray.tasks.language.rows import is_trained
 from moray.train.checkpoints import checkpoint
 from moray.train.data import mixture_of
@@ -93,7 +94,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     train(undisturbed, alone)
     resumed = replace(undisturbed, work=tmp_path / "resumed")
     shutil.copytree(undisturbed.work, resumed.work)
-    checkpoint.remove_from(checkpoint.folder_of(resumed.work), 5)
+    checkpoint.remove_from(FolderStorage(resumed.work), 5)
     facts = train(resumed, alone)
     assert facts["resumed_from"] == 4
     assert losses(resumed) == losses(undisturbed)

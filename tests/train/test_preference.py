@@ -12,6 +12,7 @@ from jobs import Make, job_maker
 from plain_preference import preference_losses_one_by_one
 
 from moray.config.schema import Adapter, Preference, result_keys
+from moray.storage.folder import FolderStorage
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.saver import Saver
 from moray.train.job import Job
@@ -153,6 +154,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
 
 
 def weights(job: Job) -> dict[str, torch.Tensor]:
-    found = checkpoint.newest(checkpoint.folder_of(job.work), lambda path, names: None)
-    assert found is not None
-    return tensors_of(found)
+    storage = FolderStorage(job.work)
+    step = checkpoint.newest(storage, lambda step, names: None)
+    assert step
+    return tensors_of(storage.fetch(step))

@@ -11,12 +11,13 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from object_store import object_store
 
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
 from moray.model.shapes import Shapes
-from moray.provenance.manifest import list_files
-from moray.train.checkpoints import checkpoint
+from moray.storage.folder import FolderStorage
+from moray.storage.objects import Objects
 from moray.train.requirements import unmet_requirements
 
 CORES = len(os.sched_getaffinity(0))
@@ -188,6 +189,38 @@ def test_a_file_in_the_place_of_the_results_is_reported(tmp_path: Path) -> None:
     assert f"{tmp_path}/results is not a writable folder" in fault.problem
 
 
+def test_an_object_store_that_cannot_be_written_to_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with object_store() as bucket:
+        assert found(tmp_path, storage_path=f"{bucket}/state") == []
+        (fault,) = found(tmp_path, storage_path="s3://no-such-bucket/state")
+    assert str(fault).startswith(
+        "runs.tuned.ray.storage_path: can't write to s3://no-such-bucket/state ("
+    )
+    assert "NoSuchBucket" in str(fault)
+    # Nothing listens there any more.
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "none")
+    (fault,) = found(tmp_path, storage_path="s3://bucket/state")
+    assert "Could not connect to the endpoint URL" in str(fault)
+    assert "\n" not in str(fault)
+
+
+def test_an_object_store_that_ignores_conditions_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(objects: Objects, key: str, content: bytes) -> str:
+        objects.put(key, content)
+        return "version"
+
+    monkeypatch.setattr(Objects, "create", create)
+    with object_store() as bucket:
+        (fault,) = found(tmp_path, storage_path=f"{bucket}/state")
+    assert f"{bucket}/state ignores conditions (If-None-Match)" in str(fault)
+
+
 CLOSED = """
 import os, sys
 from pathlib import Path
@@ -256,15 +289,16 @@ def test_a_disk_that_does_not_take_the_checkpoints_is_reported_with_what_they_ta
 
 
 def test_checkpoints_that_a_run_has_already_need_no_room_again(tmp_path: Path) -> None:
-    folder = checkpoint.folder_of(tmp_path / "state/tuned/fingerprint")
-    temporary = checkpoint.temporary_folder(folder, 10)
-    (temporary / "weights").write_bytes(bytes(5000))
-    there = checkpoint.commit(folder, 10, temporary, list_files(temporary, temporary.iterdir()))
-    (checkpoint.temporary_folder(folder, 20) / "weights").write_bytes(bytes(7000))
-    size = sum(file.stat().st_size for file in there.iterdir())
+    storage = FolderStorage(tmp_path / "state/tuned/fingerprint")
+    weights = {step: storage.staging(storage.begin(step)) / "weights" for step in (10, 20)}
+    weights[10].write_bytes(bytes(5000))
+    attempt = weights[10].parent.name
+    storage.commit(10, attempt, storage.persist(attempt, [weights[10]]))
+    weights[20].write_bytes(bytes(7000))
+    size = sum(file.stat().st_size for file in storage.fetch(10).iterdir())
     whole = (ENDLESS + 1) * 12 * WHOLE + 4 * WHOLE
     # Its own, those of a fingerprint that isn't its, and those that may be its.
-    for work, there_already in {folder.parent: size, tmp_path / "other": 0, None: size}.items():
+    for work, there_already in {storage.work: size, tmp_path / "other": 0, None: size}.items():
         faults = found(tmp_path, train={"save_total_limit": ENDLESS}, work=work)
         assert needed(faults) == [whole - there_already]
 

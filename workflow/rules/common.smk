@@ -153,8 +153,8 @@ def stop_on_sigterm(runs):
 
     def stop(number, frame):
         for run in runs:
-            folder = Path(EXPERIMENT.runs[run].ray.storage_path, run)
-            Requests(folder).ask(Request.STOP)
+            place = f"{EXPERIMENT.runs[run].ray.storage_path}/{run}"
+            Requests(place).ask(Request.STOP)
         before(number, frame)
 
     if runs:

@@ -20,6 +20,17 @@ def check_references(experiment: Experiment) -> list[UserError]:
     return problems
 
 
+def _stream(name: str, run: Run) -> Iterator[UserError]:
+    """Rows that are streamed from a folder need one that all nodes see."""
+    shared = "://" not in run.ray.storage_path
+    if run.data.loader == "stream" and run.data.stream_from is None and not shared:
+        yield UserError(
+            f"runs.{name}.data.loader",
+            f"stream reads from a folder, and ray.storage_path is {run.ray.storage_path}",
+            "set data.stream_from to a URL, or loader to memory",
+        )
+
+
 def _shares(experiment: Experiment) -> Iterator[UserError]:
     for name, dataset in experiment.datasets.items():
         taken = {"validation": dataset.validation_share, "test": dataset.test_share}
@@ -72,6 +83,7 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
             "change one of them",
         )
     yield from _engine(experiment, name, run)
+    yield from _stream(name, run)
     known = all(dataset in experiment.datasets for dataset in run.datasets)
     if known and task(experiment, name) == "preference":
         yield from _pairs(name, run)

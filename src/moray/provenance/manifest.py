@@ -19,13 +19,22 @@ Files = dict[str, dict[str, Any]]
 """Size and SHA-256 of files, by their paths relative to a folder."""
 
 
+def as_json(value: Any) -> bytes:
+    """The content of a JSON file."""
+    return f"{json.dumps(value, indent=2)}\n".encode()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically."""
+    write_bytes(path, as_json(value))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
-        with temporary.open("w") as file:
-            json.dump(value, file, indent=2)
-            file.write("\n")
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -9,7 +9,9 @@ from typing import Any
 from moray.config.schema import Adapter, Train
 from moray.console import say
 from moray.errors import UserError
-from moray.provenance.manifest import damaged_files, write_json
+from moray.provenance.manifest import as_json
+from moray.storage.interface import Storage
+from moray.storage.opened import storage_with
 from moray.train.checkpoints import checkpoint
 from moray.train.data import mixture_of
 from moray.train.early_stopping import Evaluations
@@ -22,7 +24,7 @@ _RECORD = "continued_from.json"
 
 def prepare_work(
     run: str,
-    work: Path,
+    storage: Storage,
     identity: Identity,
     settings: Train,
     adapter: Adapter | None,
@@ -36,7 +38,7 @@ def prepare_work(
 
     Args:
         run: name of the run.
-        work: its work folder.
+        storage: its state.
         identity: what it depends on.
         settings: its `train` section.
         adapter: its `adapter` section.
@@ -46,47 +48,46 @@ def prepare_work(
     Raises:
         UserError: if the run can't continue from `train.resume_from_checkpoint`.
     """
-    write_identity(identity, work)
-    own = checkpoint.newest_step(checkpoint.folder_of(work))
+    write_identity(identity, storage.records)
+    own = checkpoint.newest_step(storage)
     if settings.resume_from_checkpoint is None:
         if own == 0:
-            _tell_of_others(run, work, identity)
+            _tell_of_others(run, storage, identity)
         return
-    given, key = Path(settings.resume_from_checkpoint), f"runs.{run}.train.resume_from_checkpoint"
-    if own >= checkpoint.step_of(given):
-        if continued_from(work) is None:
+    given, key = settings.resume_from_checkpoint, f"runs.{run}.train.resume_from_checkpoint"
+    if own >= checkpoint.step_of(Path(given)):
+        if continued_from(storage) is None:
             say(f"run {run}: resuming from its own checkpoint at step {own}, not from {given}")
         return
     _check_position(key, given, settings, parts)
     _check_tensors(key, given, start, parts[0].store, adapter, identity.settings)
-    _bring_in(key, given, work, identity, settings)
+    _bring_in(key, given, storage, identity, settings)
 
 
-def continued_from(work: Path) -> dict[str, Any] | None:
+def continued_from(storage: Storage) -> dict[str, Any] | None:
     """The record of the checkpoint that a run continued from; None if it didn't."""
-    path = work / _RECORD
-    record: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    content = storage.records.read(_RECORD)
+    record: dict[str, Any] | None = None if content is None else json.loads(content)
     return record
 
 
-def _tell_of_others(run: str, work: Path, identity: Identity) -> None:
+def _tell_of_others(run: str, storage: Storage, identity: Identity) -> None:
     """Point the user to the newest checkpoint under another fingerprint."""
-    found = [path for path in work.parent.glob("*/checkpoints/step-????????") if path.is_dir()]
-    if not found:
+    last = storage.newest_elsewhere()
+    if last is None:
         return
-    last = max(found, key=lambda path: path.stat().st_mtime)
-    differing = ", ".join(differences(read_identity(_work_of(last)), identity))
+    differing = ", ".join(differences(read_identity(storage_with(last).records), identity))
     say(
         f"run {run}: starting at step 0, because its checkpoint at step "
-        f"{checkpoint.step_of(last)} was made with different inputs: {differing}; to continue from "
-        f"that checkpoint anyway, set runs.{run}.train.resume_from_checkpoint: {last}"
+        f"{checkpoint.step_of(Path(last))} was made with different inputs: {differing}; to "
+        f"continue from that checkpoint anyway, set runs.{run}.train.resume_from_checkpoint: {last}"
     )
 
 
-def _check_position(key: str, given: Path, settings: Train, parts: Sequence[Part]) -> None:
+def _check_position(key: str, given: str, settings: Train, parts: Sequence[Part]) -> None:
     mixture = mixture_of(parts, settings)
     num_steps = settings.max_steps or mixture.num_steps(settings.num_epochs)
-    if checkpoint.step_of(given) > num_steps:
+    if checkpoint.step_of(Path(given)) > num_steps:
         raise UserError(
             key,
             f"{given} is past the last step of this run ({num_steps})",
@@ -96,7 +97,7 @@ def _check_position(key: str, given: Path, settings: Train, parts: Sequence[Part
 
 def _check_tensors(
     key: str,
-    given: Path,
+    given: str,
     start: Path,
     store: Path,
     adapter: Adapter | None,
@@ -119,7 +120,8 @@ def _check_tensors(
         add_adapter(model, adapter, seed=0)
     tensors = {**trained_parameters(model), **statistics_of(model)}
     wanted = {name: tuple(value.shape) for name, value in tensors.items()}
-    if damaged := damaged_files(given):
+    source, step = storage_with(given), checkpoint.step_of(Path(given))
+    if damaged := source.damaged(step):
         raise UserError(
             key,
             f"{given} has missing or damaged files: {', '.join(damaged)}",
@@ -127,7 +129,9 @@ def _check_tensors(
         )
     found = {
         name: tuple(entry.size)
-        for name, entry in MetadataReader(given).read_metadata().state_dict_metadata.items()
+        for name, entry in MetadataReader(source.fetch(step))
+        .read_metadata()
+        .state_dict_metadata.items()
         # Names with a slash are the optimizer's.
         if isinstance(entry, TensorStorageMetadata) and "/" not in name
     }
@@ -145,44 +149,40 @@ def _shape(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else str(list(shape))
 
 
-def _bring_in(key: str, given: Path, work: Path, identity: Identity, settings: Train) -> None:
-    """Import a checkpoint and its run's history into this run's work folder."""
-    step, folder, other = checkpoint.step_of(given), checkpoint.folder_of(work), _work_of(given)
-    if not (other / HISTORY).exists():
+def _bring_in(key: str, given: str, storage: Storage, identity: Identity, settings: Train) -> None:
+    """Import a checkpoint and its run's history into this run's storage."""
+    step, other = checkpoint.step_of(Path(given)), storage_with(given)
+    history = other.history_of(step)
+    if not (history / HISTORY).exists():
         raise UserError(
             key,
-            f"{given} has no history at {other / HISTORY}",
+            f"{given} has no history at {history / HISTORY}",
             "use a checkpoint in its original place",
         )
-    wanted = {step}
+    folder, wanted = given.rpartition("/")[0], {step}
     if settings.load_best_model_at_end:
-        best = Evaluations(None, evaluations(other, until=step)).best
+        best = Evaluations(None, evaluations(history, until=step)).best
         wanted |= {best} if best else set()
-    sources = [checkpoint.path_of(given.parent, number) for number in sorted(wanted)]
-    for source in sources:
-        if damaged := damaged_files(source):
+    for number in sorted(wanted):
+        if damaged := other.damaged(number):
             raise UserError(
                 key,
-                f"{source}, the best checkpoint up to {given}, has missing or damaged files: "
-                f"{', '.join(damaged)}",
+                f"{folder}/{checkpoint.name_of(number)}, the best checkpoint up to {given}, has "
+                f"missing or damaged files: {', '.join(damaged)}",
                 "set train.load_best_model_at_end to false, or use another checkpoint",
             )
-    # Checkpoints of earlier steps belong to a different loss curve than the history.
-    checkpoint.remove_from(folder, 0)
-    shutil.copyfile(other / HISTORY, work / HISTORY)
-    before = read_identity(other)
+    before = read_identity(other.records)
     record = {
-        "checkpoint": str(given),
+        "checkpoint": given,
         "step": step,
-        "fingerprint": before.fingerprint if before else other.name,
+        "fingerprint": before.fingerprint if before else Path(given).parent.parent.name,
         "differences": differences(before, identity),
     }
-    write_json(work / _RECORD, record)
-    # The checkpoint to resume from comes last: until it exists, all of this is repeated.
-    for source in sources:
-        checkpoint.adopt(folder, source)
-
-
-def _work_of(given: Path) -> Path:
-    """The work folder of a checkpoint."""
-    return given.parent.parent
+    with storage.sole_writer():
+        # Checkpoints of earlier steps belong to a different loss curve than the history.
+        checkpoint.remove_from(storage, 0)
+        shutil.copyfile(history / HISTORY, storage.work / HISTORY)
+        storage.records.write(_RECORD, as_json(record))
+        # The checkpoint to resume from comes last: until it exists, all of this is repeated.
+        for number in sorted(wanted):
+            storage.adopt(number, other.fetch(number))

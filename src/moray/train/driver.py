@@ -16,7 +16,9 @@ from moray.model.shapes import positions_in, shapes_in
 from moray.provenance.manifest import read_manifest, write_json
 from moray.provenance.versions import software
 from moray.rows.remote import copy_to
-from moray.train.checkpoints import checkpoint
+from moray.storage.interface import Delivery, Storage
+from moray.storage.node import scratch
+from moray.storage.opened import deliver, is_remote, state_of
 from moray.train.continuation import continued_from, prepare_work
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
@@ -24,7 +26,6 @@ from moray.train.identity import identity_of
 from moray.train.job import Job, Part
 from moray.train.requirements import misfits, unmet_requirements
 from moray.train.supervision.failures import forget, meaning_of
-from moray.train.supervision.lock import sole_driver
 from moray.train.supervision.progress import shown
 from moray.train.supervision.requests import Requests, beside_signals, stopped_by_signals
 from moray.workers.launch import WorkersFailedError
@@ -70,44 +71,47 @@ def run_training(
         Part(dataset, store.absolute(), shares[dataset]) for dataset, store in stores.items()
     )
     identity = identity_of(settings, adapter, start, parts, code, task_settings)
-    work = Path(ray_settings.storage_path, run, identity.fingerprint)
-    whole, _ = whole_model_and_adapters(start)
+    storage = state_of(ray_settings.storage_path, run, identity.fingerprint)
+    whole, adapters = whole_model_and_adapters(start)
     shapes, positions = shapes_in(whole), positions_in(whole / "config.json")
     # Other rows than packed tokens have none.
     block_size = read_manifest(parts[0].store).get("block_size")
-    found = unmet_requirements(run, settings, adapter, ray_settings, shapes, output, work)
+    found = unmet_requirements(run, settings, adapter, ray_settings, shapes, output, storage.work)
     if found := [*misfits(run, block_size, positions, adapter, shapes), *found]:
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
-    with sole_driver(work):
-        prepare_work(run, work, identity, settings, adapter, start, parts)
-    threads = max(1, int(ray_settings.resources_per_worker.get("CPU", 1)))
-    job = Job(
-        start=start.absolute(),
-        parts=tuple(replace(part, rows_url=_rows_url(part.store, data_settings)) for part in parts),
-        work=work.absolute(),
-        settings=settings,
-        adapter=adapter,
-        threads=threads,
-        # Can't clash with a run, whose name can't begin with a dot.
-        cache=Path(ray_settings.storage_path, ".compiled").absolute(),
-        task_settings=task_settings,
-    )
-    began = time.perf_counter()
-    facts = _launched(job, ray_settings, run)
-    seconds = time.perf_counter() - began
-    if not facts.pop("ended"):
-        raise UserError(
-            f"runs.{run}",
-            f"stopped at step {facts['steps']} as requested, and saved a checkpoint",
-            "run the same command again to continue from there",
+    with storage.sole_driver():
+        prepare_work(run, storage, identity, settings, adapter, start, parts)
+        job = Job(
+            start=start.absolute(),
+            parts=tuple(
+                replace(part, rows_url=_rows_url(part.store, data_settings)) for part in parts
+            ),
+            work=storage.work.absolute(),
+            settings=settings,
+            adapter=adapter,
+            threads=max(1, int(ray_settings.resources_per_worker.get("CPU", 1))),
+            cache=_cache(ray_settings.storage_path).absolute(),
+            task_settings=task_settings,
+            remote=storage.remote,
+            deliveries=_deliveries([whole, *adapters], parts, settings, ray_settings),
         )
-    exported = checkpoint.path_of(checkpoint.folder_of(work), facts["exported_step"])
-    shutil.copyfile(work / HISTORY, output / HISTORY)
+        began = time.perf_counter()
+        facts = _launched(job, storage, ray_settings, run)
+        seconds = time.perf_counter() - began
+        if not facts.pop("ended"):
+            raise UserError(
+                f"runs.{run}",
+                f"stopped at step {facts['steps']} as requested, and saved a checkpoint",
+                "run the same command again to continue from there",
+            )
+        shutil.copyfile(storage.work / HISTORY, output / HISTORY)
+        exported = _brought_here(storage, facts["exported_step"], output)
+        origin = continued_from(storage)
     record: dict[str, Any] = {
         "run": run,
         "fingerprint": identity.fingerprint,
-        "continued_from": continued_from(work),
+        "continued_from": origin,
         "checkpoint": str(exported),
         **facts,
         "seconds": round(seconds, 1),
@@ -119,24 +123,50 @@ def run_training(
         "software": software(),
     }
     write_json(output / "train.json", record)
-    lines = list(read_history(work / HISTORY))
+    lines = list(read_history(output / HISTORY))
     loss = next(line["loss"] for line in reversed(lines) if "loss" in line)
     resumed = f", resumed from step {facts['resumed_from']}" if facts["resumed_from"] else ""
     say(f"run {run}: {facts['steps']} steps{resumed}, loss {loss:.4f}, {seconds:.0f} s")
 
 
-def _launched(job: Job, ray_settings: Ray, run: str) -> dict[str, Any]:
+def _launched(job: Job, storage: Storage, ray_settings: Ray, run: str) -> dict[str, Any]:
     """What the loop returned, at the end of the run or when it stopped on request."""
-    requests = Requests(job.work.parent)
-    with sole_driver(job.work):
-        # From earlier starts. Requests made since this process started are kept.
-        forget(job.work)
-        requests.forget(before=psutil.Process().create_time())
-        with shown(job.work, run), stopped_by_signals(requests, run):
-            try:
-                return beside_signals(lambda: run_job(job, ray_settings, run))
-            except WorkersFailedError as error:
-                raise meaning_of(error, job, run, ray_settings.max_failures) from error
+    requests = Requests(storage.run_place)
+    # From earlier starts. Requests made since this process started are kept.
+    forget(job.work)
+    requests.forget(before=psutil.Process().create_time())
+    with shown(job.work, run), stopped_by_signals(requests, run):
+        try:
+            return beside_signals(lambda: run_job(job, ray_settings, run))
+        except WorkersFailedError as error:
+            raise meaning_of(error, job, run, ray_settings.max_failures) from error
+
+
+def _deliveries(
+    starts: list[Path], parts: tuple[Part, ...], settings: Train, ray_settings: Ray
+) -> tuple[Delivery, ...]:
+    """Start and stores for workers that may be on machines without them."""
+    on_this_machine = ray_settings.address == "local" or settings.launcher == "torchrun"
+    if on_this_machine or not is_remote(ray_settings.storage_path):
+        return ()
+    groups = [starts, *([part.store] for part in parts)]
+    return tuple(deliver(folders, ray_settings.storage_path) for folders in groups)
+
+
+def _brought_here(storage: Storage, step: int, output: Path) -> Path:
+    """The checkpoint of a step where export finds it."""
+    fetched = storage.fetch(step)
+    if storage.remote is None:
+        return fetched
+    there = output / "checkpoint"
+    shutil.rmtree(there, ignore_errors=True)
+    shutil.move(fetched, there)
+    return there
+
+
+def _cache(storage_path: str) -> Path:
+    """The folder for compiled code; it can't clash with a run, whose name begins with no dot."""
+    return Path(scratch() if is_remote(storage_path) else storage_path, ".compiled")
 
 
 def _rows_url(store: Path, settings: Data) -> str | None:

@@ -4,9 +4,11 @@ from typing import Any
 
 from moray.config.schema import Ray
 from moray.train.engine.memory import uncollected
-from moray.train.job import Job
+from moray.train.job import Job, with_inputs_here
+from moray.train.supervision.exchange import received, sent
 from moray.train.supervision.stall import collective_timeout
-from moray.workers.launch import Launch
+from moray.workers.faults import FirstFault
+from moray.workers.launch import Launch, WorkersFailedError
 from moray.workers.run import run_on_workers
 from moray.workers.worker import Worker
 
@@ -35,8 +37,17 @@ def run_job(job: Job, ray: Ray, run: str) -> dict[str, Any]:
         batch_size=job.settings.global_batch_size,
         streams=job.parts[0].rows_url is not None,
     )
-    # All workers return the same.
-    return run_on_workers(train_on_worker, job, launch)[0]
+    with received(job.work, job.remote) as take:
+        try:
+            # All workers return the same.
+            return run_on_workers(train_on_worker, job, launch)[0]
+        except WorkersFailedError as error:
+            take()
+            if fault := FirstFault(job.work).found():
+                raise fault from error
+            raise
+        finally:
+            take()
 
 
 def train_on_worker(job: Job, worker: Worker) -> dict[str, Any]:
@@ -44,4 +55,5 @@ def train_on_worker(job: Job, worker: Worker) -> dict[str, Any]:
     # Garbage collections during these imports would take half a second.
     with uncollected():
         from moray.train.loop import train
-    return train(job, worker)
+    with sent(job.work, job.remote, worker):
+        return train(with_inputs_here(job), worker)

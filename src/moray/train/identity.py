@@ -8,8 +8,9 @@ from typing import Any
 
 from moray.config.schema import Adapter, Train, result_keys
 from moray.provenance.digest import fingerprint, sha256_file
-from moray.provenance.manifest import MANIFEST, write_json
+from moray.provenance.manifest import MANIFEST, as_json
 from moray.provenance.versions import software
+from moray.storage.interface import Records
 from moray.train.job import Part
 
 _FILE = "identity.json"
@@ -67,16 +68,15 @@ def _data(parts: Sequence[Part]) -> str:
     return fingerprint([[part.dataset, part.share] for part in parts], manifests)
 
 
-def write_identity(identity: Identity, work: Path) -> None:
-    """Record an identity in the work folder of its run."""
-    work.mkdir(parents=True, exist_ok=True)
-    write_json(work / _FILE, asdict(identity))
+def write_identity(identity: Identity, records: Records) -> None:
+    """Record an identity beside the checkpoints of its run."""
+    records.write(_FILE, as_json(asdict(identity)))
 
 
-def read_identity(work: Path) -> Identity | None:
-    """The identity recorded in a work folder; None if an earlier version of moray made it."""
-    path = work / _FILE
-    return Identity(**json.loads(path.read_text())) if path.exists() else None
+def read_identity(records: Records) -> Identity | None:
+    """The identity recorded beside checkpoints; None if an earlier version of moray made them."""
+    content = records.read(_FILE)
+    return None if content is None else Identity(**json.loads(content))
 
 
 def differences(before: Identity | None, after: Identity) -> list[str]:

@@ -1,10 +1,11 @@
 """What a worker needs to train a run, under any launcher."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from moray.config.schema import Adapter, Train
+from moray.storage.interface import Delivery, Remote
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,15 @@ class Job:
     Attributes:
         start: Hugging Face folder to start from, absolute.
         parts: its datasets, whose rows are of the same task and type.
-        work: folder of the run's checkpoints and history, absolute, on all nodes.
+        work: folder of the run on each machine, absolute: for its history, output and faults; and
+            for its checkpoints, unless they are in an object store.
         settings: the `train` section of the config.
         adapter: the `adapter` section; None to train the whole model.
         threads: CPU threads of a worker.
         cache: folder for compiled code, absolute, shared by runs.
         task_settings: the sections of the config that only the run's task reads, by name.
+        remote: where the checkpoints are, if in an object store.
+        deliveries: start and stores, in this order, for machines that don't have them.
     """
 
     start: Path
@@ -48,8 +52,29 @@ class Job:
     threads: int
     cache: Path
     task_settings: dict[str, Any] = field(default_factory=dict)
+    remote: Remote | None = None
+    deliveries: tuple[Delivery, ...] = ()
 
     @property
     def store(self) -> Path:
         """The store of the first dataset, which has the task and the type of rows of all."""
         return self.parts[0].store
+
+
+def with_inputs_here(job: Job) -> Job:
+    """The job with the places of start and stores on this machine.
+
+    Raises:
+        UserError: if they can't be brought here.
+    """
+    if not job.deliveries:
+        return job
+    start, *stores = (delivery.here() for delivery in job.deliveries)
+    return replace(
+        job,
+        start=start / job.start.relative_to("/"),
+        parts=tuple(
+            replace(part, store=root / part.store.relative_to("/"))
+            for part, root in zip(job.parts, stores, strict=True)
+        ),
+    )

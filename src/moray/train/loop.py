@@ -15,9 +15,11 @@ from moray.model.precision import agreed
 from moray.rows.loader import Shard, drawn, from_memory, from_stream
 from moray.rows.mixture import Mixture
 from moray.rows.store import Rows, StoredRows
+from moray.storage.interface import Storage
+from moray.storage.opened import open_storage
 from moray.tasks.interface import Task
 from moray.tasks.of_store import task_of
-from moray.train.checkpoints.checkpoint import folder_of, newest_step
+from moray.train.checkpoints.checkpoint import newest_step
 from moray.train.checkpoints.resume import resume
 from moray.train.checkpoints.saver import Saver
 from moray.train.data import describe_mixture, held_out, mixture_of
@@ -30,7 +32,6 @@ from moray.train.feed import feeds
 from moray.train.job import Job
 from moray.train.schedule import learning_rate
 from moray.train.supervision.failures import explained
-from moray.train.supervision.lock import sole_writer
 from moray.train.supervision.requests import Request, Requests
 from moray.train.supervision.stall import collective_timeout, ended_by_stall
 from moray.train.throughput import Stopwatch
@@ -52,17 +53,22 @@ def train(job: Job, worker: Worker) -> dict[str, Any]:
     if job.settings.deterministic:
         compute_deterministically(worker.device)
     keep_freed_memory()
+    storage = open_storage(job.work, job.remote)
     with (
         explained(job, worker),
-        sole_writer(job.work) if worker.rank == 0 else nullcontext(),
+        storage.sole_writer() if worker.rank == 0 else nullcontext(),
         collected_when_asked() as collect,
         ended_by_stall(job.work, worker.rank, job.settings.stall_timeout) as alive,
     ):
-        return _train(job, worker, alive, collect)
+        return _train(job, worker, storage, alive, collect)
 
 
 def _train(
-    job: Job, worker: Worker, alive: Callable[[], None], collect: Callable[[], None]
+    job: Job,
+    worker: Worker,
+    storage: Storage,
+    alive: Callable[[], None],
+    collect: Callable[[], None],
 ) -> dict[str, Any]:
     task, validation = task_of(job.store, job.task_settings), held_out(job)
     precision = agreed(_precision(job, task, worker), worker.device)
@@ -74,13 +80,15 @@ def _train(
     strategy = make_strategy(settings, worker)
     size = settings.global_batch_size
     built = build(job, worker, strategy, task, num_steps * size)
-    first_step, history, judged = resume(job, worker, strategy, built.statistics, num_steps)
+    first_step, history, judged = resume(
+        job, worker, storage, strategy, built.statistics, num_steps
+    )
     if history and first_step == 0:
         notes = (describe_mixture(job, mixture, num_steps), built.note)
         for note in filter(None, notes):
             history.append(step=0, num_steps=num_steps, note=note)
-    requests = Requests(job.work.parent)
-    saver = Saver(folder_of(job.work), settings.save_total_limit, collective_timeout(settings))
+    requests = Requests(storage.run_place)
+    saver = Saver(storage, settings.save_total_limit, collective_timeout(settings))
     stopwatch = Stopwatch(
         worker, task.unit, size * task.units_per_row, size * built.flops_per_row, first_step
     )
@@ -114,7 +122,7 @@ def _train(
         if due or worker.device.type == "cpu":
             if not torch.isfinite(largest_norm):
                 saver.finish()
-                saved = newest_step(folder_of(job.work))
+                saved = newest_step(storage)
                 raise _not_finite(looked_at + 1, done, largest_norm, saved)
             looked_at = done
         if not due:

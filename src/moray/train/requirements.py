@@ -22,6 +22,9 @@ from moray.model.shapes import (
 )
 from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import check_space
+from moray.storage.node import scratch
+from moray.storage.opened import is_remote, storage_with
+from moray.storage.paths import step_of
 from moray.train.engine.footprint import footprint, frozen_bytes
 from moray.train.engine.gpu_only import needs_gpu
 from moray.workers.cluster import check_cores
@@ -58,7 +61,7 @@ def unmet_requirements(
         *_libraries(run, settings, adapter, ray),
         *_checkpoint(run, settings),
         *_attention(run, settings, ray),
-        *_writable(f"runs.{run}.ray.storage_path", Path(ray.storage_path)),
+        *_storage(run, ray.storage_path),
         *_writable("the working directory", results),
     ]
     if shapes is None:
@@ -78,7 +81,11 @@ def unmet_requirements(
     folders = [work] if work else Path(ray.storage_path, run).glob("*")
     files = [file for folder in folders for file in folder.glob("checkpoints/step-????????/*")]
     missing = kept * _IN_CHECKPOINT * trained - sum(file.stat().st_size for file in files)
-    found += _disk(Path(ray.storage_path), max(0, missing), results, _FLOAT * whole)
+    if is_remote(ray.storage_path):
+        # A checkpoint is on this machine's disk only until it is uploaded.
+        found += _disk(scratch(), _IN_CHECKPOINT * trained, results, _FLOAT * whole)
+    else:
+        found += _disk(Path(ray.storage_path), max(0, missing), results, _FLOAT * whole)
     return found
 
 
@@ -158,14 +165,18 @@ def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> 
 
 def _checkpoint(run: str, settings: Train) -> Iterator[UserError]:
     given = settings.resume_from_checkpoint
-    if given is not None and not (
-        re.fullmatch(r"step-\d{8}", Path(given).name) and Path(given, MANIFEST).is_file()
-    ):
+    if given is not None and not (re.fullmatch(r"step-\d{8}", Path(given).name) and _there(given)):
         yield UserError(
             f"runs.{run}.train.resume_from_checkpoint",
             f"got {given}, expected a checkpoint folder, …/checkpoints/step-NNNNNNNN",
             "check the path; it is relative to the working directory",
         )
+
+
+def _there(given: str) -> bool:
+    if is_remote(given):
+        return step_of(Path(given)) in storage_with(given).steps()
+    return Path(given, MANIFEST).is_file()
 
 
 def _attention(run: str, settings: Train, ray: Ray) -> Iterator[UserError]:
@@ -194,6 +205,20 @@ def _memory(
             f"optimizer state, but only {there / 1e9:,.1f} GB of memory are free",
             "lower it, set train.strategy: fsdp2, or train an adapter",
         )
+
+
+def _storage(run: str, storage_path: str) -> Iterator[UserError]:
+    path = f"runs.{run}.ray.storage_path"
+    if not is_remote(storage_path):
+        yield from _writable(path, Path(storage_path))
+        return
+    # Takes a while to import.
+    from moray.storage.objects import check_objects
+
+    try:
+        check_objects(storage_path, path)
+    except UserError as error:
+        yield error
 
 
 def _writable(path: str, folder: Path) -> Iterator[UserError]:

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, write_manifest
-from moray.train.checkpoints import checkpoint
+from moray.storage.folder import FolderStorage
 from moray.train.checkpoints.metadata import MetadataReader
 from moray.train.checkpoints.saver import Saver, read_state
 
@@ -45,10 +45,11 @@ class Call:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A sound checkpoint."""
-    saver = Saver(tmp_path / "checkpoints", keep=1, timeout=60)
+    storage = FolderStorage(tmp_path)
+    saver = Saver(storage, keep=1, timeout=60)
     saver.save(3, STATE, best=None)
     saver.finish()
-    return checkpoint.path_of(tmp_path / "checkpoints", 3)
+    return storage.fetch(3)
 
 
 def read(folder: Path) -> dict[str, Tensor]:

@@ -18,6 +18,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
+from moray.storage.folder import FolderStorage
+from moray.storage.interface import Storage
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.saver import Saver, read_state
 from moray.train.job import Job
@@ -48,13 +50,13 @@ def steps_in(folder: Path) -> list[int]:
     return sorted(map(checkpoint.step_of, folder.iterdir()))
 
 
-def test_what_was_saved_is_read_back_bit_by_bit(tmp_path: Path) -> None:
+def test_what_was_saved_is_read_back_bit_by_bit(storage: Storage) -> None:
     state = state_of(1)
-    saver = Saver(tmp_path, keep=2, timeout=60)
+    saver = Saver(storage, keep=2, timeout=60)
     saver.save(10, state, best=None)
     saver.finish()
-    folder = checkpoint.path_of(tmp_path, 10)
-    assert damaged_files(folder) == []
+    folder = storage.fetch(10)
+    assert storage.damaged(10) == []
     assert read_manifest(folder)["step"] == 10
     found = empty(state)
     read_state(folder, found)
@@ -64,15 +66,15 @@ def test_what_was_saved_is_read_back_bit_by_bit(tmp_path: Path) -> None:
     assert torch.equal(listed["bias"], state["bias"])
 
 
-def test_tensors_are_filled_in_place_so_that_a_model_has_them(tmp_path: Path) -> None:
+def test_tensors_are_filled_in_place_so_that_a_model_has_them(storage: Storage) -> None:
     layer = torch.nn.Linear(3, 2)
     weights = {name: value.detach().clone() for name, value in layer.named_parameters()}
-    saver = Saver(tmp_path, keep=1, timeout=60)
+    saver = Saver(storage, keep=1, timeout=60)
     saver.save(1, weights, best=None)
     saver.finish()
     other = torch.nn.Linear(3, 2)
     read_state(
-        checkpoint.path_of(tmp_path, 1),
+        storage.fetch(1),
         {name: value.detach() for name, value in other.named_parameters()},
         alone=True,
     )
@@ -80,13 +82,13 @@ def test_tensors_are_filled_in_place_so_that_a_model_has_them(tmp_path: Path) ->
     assert torch.equal(other.bias, weights["bias"])
 
 
-def test_a_part_can_be_read(tmp_path: Path) -> None:
+def test_a_part_can_be_read(storage: Storage) -> None:
     state = state_of(2)
-    saver = Saver(tmp_path, keep=1, timeout=60)
+    saver = Saver(storage, keep=1, timeout=60)
     saver.save(1, state, best=None)
     saver.finish()
     part = {"bias": torch.zeros(7)}
-    read_state(checkpoint.path_of(tmp_path, 1), part)
+    read_state(storage.fetch(1), part)
     assert torch.equal(part["bias"], state["bias"])
 
 
@@ -104,43 +106,43 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_the_state_is_that_of_the_step_though_the_training_goes_on(
-    tmp_path: Path, held: Callable[[], None]
+    storage: Storage, held: Callable[[], None]
 ) -> None:
     state = state_of(3)
     expected = {name: value.clone() for name, value in state.items()}
-    saver = Saver(tmp_path, keep=1, timeout=60)
+    saver = Saver(storage, keep=1, timeout=60)
     saver.save(1, state, best=None)
     for value in state.values():
         value.zero_()
     held()
     saver.finish()
     found = empty(state)
-    read_state(checkpoint.path_of(tmp_path, 1), found)
+    read_state(storage.fetch(1), found)
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 def test_saving_does_not_wait_for_the_disk_and_finishing_does(
-    tmp_path: Path, held: Callable[[], None]
+    storage: Storage, held: Callable[[], None]
 ) -> None:
-    saver = Saver(tmp_path, keep=1, timeout=60)
+    saver = Saver(storage, keep=1, timeout=60)
     saver.save(1, state_of(1), best=None)
-    assert not checkpoint.path_of(tmp_path, 1).exists()
+    assert storage.steps() == []
     held()
     saver.finish()
-    assert steps_in(tmp_path) == [1]
-    assert damaged_files(checkpoint.path_of(tmp_path, 1)) == []
+    assert storage.steps() == [1]
+    assert storage.damaged(1) == []
 
 
-def test_one_is_there_for_good_before_the_next_is_begun(tmp_path: Path) -> None:
-    saver = Saver(tmp_path, keep=3, timeout=60)
+def test_one_is_there_for_good_before_the_next_is_begun(storage: Storage) -> None:
+    saver = Saver(storage, keep=3, timeout=60)
     saver.finish()
     for step in (1, 2, 3):
         saver.save(step, state_of(step), best=None)
         for earlier in range(1, step):
-            assert damaged_files(checkpoint.path_of(tmp_path, earlier)) == []
+            assert storage.damaged(earlier) == []
     saver.finish()
     saver.finish()
-    assert steps_in(tmp_path) == [1, 2, 3]
+    assert storage.steps() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -148,39 +150,39 @@ def test_one_is_there_for_good_before_the_next_is_begun(tmp_path: Path) -> None:
     [(1, None, [50]), (2, None, [40, 50]), (2, 20, [20, 40, 50]), (1, 50, [50]), (9, 10, None)],
 )
 def test_the_newest_are_kept_and_the_best(
-    keep: int, best: int | None, kept: list[int] | None, tmp_path: Path
+    keep: int, best: int | None, kept: list[int] | None, storage: Storage
 ) -> None:
-    saver = Saver(tmp_path, keep, timeout=60)
+    saver = Saver(storage, keep, timeout=60)
     for step in (10, 20, 30, 40, 50):
         saver.save(step, state_of(step), best if best is not None and step >= best else None)
         saver.finish()
     # The best was the newest when it was saved, and from then on it is named.
-    assert steps_in(tmp_path) == (kept or [10, 20, 30, 40, 50])
+    assert storage.steps() == (kept or [10, 20, 30, 40, 50])
 
 
 def test_a_write_that_fails_is_reported_and_leaves_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any) -> Path:
         raise OSError("no space left")
 
-    saver = Saver(tmp_path, keep=1, timeout=60)
-    monkeypatch.setattr("moray.train.checkpoints.checkpoint.commit", fail)
+    saver = Saver(storage, keep=1, timeout=60)
+    monkeypatch.setattr(type(storage), "commit", fail)
     saver.save(1, state_of(1), best=None)
     with pytest.raises(OSError, match="no space left"):
         saver.finish()
-    assert checkpoint.newest(tmp_path, lambda path, names: None) is None
+    assert storage.steps() == []
 
 
 def test_a_disk_that_takes_no_folder_is_reported_as_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(folder: Path, step: int) -> Path:
+    def fail(storage: Storage, step: int) -> str:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("moray.train.checkpoints.checkpoint.temporary_folder", fail)
+    monkeypatch.setattr(type(storage), "begin", fail)
     with pytest.raises(UserError, match="the disk is full after writing 0 bytes"):
-        Saver(tmp_path, keep=1, timeout=60).save(1, state_of(1), best=None)
+        Saver(storage, keep=1, timeout=60).save(1, state_of(1), best=None)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +212,7 @@ def be_one_of_two(folder: Path, rank: int, reported: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     # As many as workers, so that each writes one.
     state = {name: torch.full((40_000,), 1.0) for name in ("one", "other")}
-    saver = Saver(folder / "checkpoints", keep=2, timeout=60)
+    saver = Saver(FolderStorage(folder), keep=2, timeout=60)
     saver.save(1, state, best=None)
     saver.finish()
     if rank == 1:

@@ -14,6 +14,7 @@ from transformers import AutoModelForImageClassification
 
 from moray.config.schema import Data, Ray
 from moray.rows.store import StoredRows
+from moray.storage.folder import FolderStorage
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.saver import read_state
 from moray.train.data import mixture_of
@@ -170,7 +171,7 @@ def test_a_resumed_run_has_the_same_bits_statistics_included(
     train_all([*jobs.values()], 2, "torchrun", tmp_path / "first")
     before = {engine: last_state(job) for engine, job in jobs.items()}
     for job in jobs.values():
-        checkpoint.remove_from(checkpoint.folder_of(job.work), 20)
+        checkpoint.remove_from(FolderStorage(job.work), 20)
     train_all([*jobs.values()], 2, "torchrun", tmp_path / "second")
     for engine, job in jobs.items():
         after = last_state(job)

@@ -83,10 +83,10 @@ def test_statistics_are_among_the_tensors_that_a_checkpoint_must_have(
     train(job, alone)
     given = checkpoint.path_of(checkpoint.folder_of(job.work), 2)
     none: Adapter | None = None
-    _check_tensors("key", given, job.start, job.store, none, {})
+    _check_tensors("key", str(given), job.start, job.store, none, {})
     assert statistics_of(load_classifier(job.start))
     with pytest.raises(UserError, match=r"^key: the tensors in "):
-        _check_tensors("key", given, other.start, other.store, none, {})
+        _check_tensors("key", str(given), other.start, other.store, none, {})
 
 
 def test_a_model_without_batch_norm_has_no_statistics(vit: Path) -> None:

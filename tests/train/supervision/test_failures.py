@@ -11,7 +11,7 @@ import torch
 
 from moray.config.schema import Train
 from moray.errors import UserError
-from moray.train.checkpoints import checkpoint
+from moray.storage.folder import FolderStorage
 from moray.train.history import HISTORY
 from moray.train.job import Job
 from moray.train.supervision.failures import explained, forget, meaning_of
@@ -195,9 +195,9 @@ def test_workers_may_hang_before_the_first_step(job: Job) -> None:
 def test_of_any_other_failure_the_last_one_is_reported_and_where_the_run_goes_on(
     job: Job, steps: list[int]
 ) -> None:
-    folder = checkpoint.folder_of(job.work)
+    storage = FolderStorage(job.work)
     for step in steps:
-        checkpoint.commit(folder, step, checkpoint.temporary_folder(folder, step), {})
+        storage.commit(step, storage.begin(step), {})
     assert report(job) == (
         "runs.tuned.ray.max_failures: workers failed more than 3 times; the last failure: "
         "worker 3: ValueError: odd; see the log; if a worker was killed, it may have run out of "

@@ -118,8 +118,8 @@ class Ray(Section):
     )
     storage_path: str = execution_only(
         "results/state",
-        description="Folder for checkpoints and run state. On a cluster it must be shared, like "
-        "`results`.",
+        description="Folder for checkpoints and run state, which all workers share, or "
+        "`s3://bucket/prefix`, with credentials and endpoint from the environment.",
     )
     include_dashboard: bool = execution_only(
         False,
@@ -149,12 +149,14 @@ class Ray(Section):
         return self
 
     @model_validator(mode="after")
-    def _storage_is_a_folder(self) -> Self:
-        kind, separator, _ = self.storage_path.partition("://")
-        if separator:
+    def _storage_is_a_folder_or_on_s3(self) -> Self:
+        kind, separator, rest = self.storage_path.partition("://")
+        bucket = rest.partition("/")[0]
+        # Others weren't tried; and credentials in a URL would be in logs.
+        if separator and (kind != "s3" or not bucket or "@" in bucket):
             raise ValueError(
-                f"storage_path: got {kind}://…, expected a folder that all workers share; "
-                "mount the object store and set the mounted folder"
+                f"storage_path: got {kind}://…, expected a folder that all workers share, or "
+                "s3://bucket/prefix; mount the object store and set the mounted folder"
             )
         return self
 

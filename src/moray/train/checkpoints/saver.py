@@ -5,7 +5,6 @@ number of workers can read it. Its `.metadata` is a pickle, from which `Metadata
 descriptions of tensors; tensors are read by `torch.load(weights_only=True)`.
 """
 
-import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -18,8 +17,9 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from moray.provenance.manifest import Files, list_files
+from moray.provenance.manifest import Files
 from moray.provenance.space import telling_of_full_disk, try_room
+from moray.storage.interface import Storage
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.metadata import MetadataReader
 from moray.workers.collectives import from_first_worker, gathered, together
@@ -31,15 +31,15 @@ class Saver:
     All workers call the same methods in the same order.
     """
 
-    def __init__(self, folder: Path, keep: int, timeout: float) -> None:
+    def __init__(self, storage: Storage, keep: int, timeout: float) -> None:
         """Prepare to save.
 
         Args:
-            folder: the checkpoint folder.
+            storage: the state of the run.
             keep: number of newest checkpoints to keep.
             timeout: seconds after which workers stop waiting for each other.
         """
-        self._folder = folder
+        self._storage = storage
         self._keep = keep
         self._pending: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1)
@@ -60,8 +60,8 @@ class Saver:
         """
         self.finish()
         copy = BlockingAsyncStager().stage(state)
-        name = from_first_worker(lambda: self._temporary_folder(step))
-        self._pending = self._thread.submit(self._write, step, copy, self._folder / name, best)
+        attempt = from_first_worker(lambda: self._begin(step))
+        self._pending = self._thread.submit(self._write, step, copy, attempt, best)
 
     def finish(self) -> None:
         """Wait until the last checkpoint is committed.
@@ -73,27 +73,26 @@ class Saver:
             self._pending.result()
             self._pending = None
 
-    def _temporary_folder(self, step: int) -> str:
-        with telling_of_full_disk(self._folder):
-            return checkpoint.temporary_folder(self._folder, step).name
+    def _begin(self, step: int) -> str:
+        with telling_of_full_disk(self._storage.folder):
+            return self._storage.begin(step)
 
-    def _write(
-        self, step: int, state: dict[str, Tensor], temporary: Path, best: int | None
-    ) -> None:
+    def _write(self, step: int, state: dict[str, Tensor], attempt: str, best: int | None) -> None:
         try:
+            temporary = self._storage.staging(attempt)
             # A worker that fails must not remove files that another one still reads.
             together(lambda: self._write_tensors(state, temporary), self._group)
-            # Each worker lists its own files: one would take long for all, while the others wait.
-            mine = together(lambda: self._list_own_files(temporary), self._group)
+            # Each worker digests its own files: one would take long for all, while the others wait.
+            mine = together(lambda: self._persist_own_files(attempt, temporary), self._group)
             files = gathered(mine, self._group)
             # The others must not continue as if it existed.
-            together(lambda: self._commit(step, temporary, files, best), self._group)
+            together(lambda: self._commit(step, attempt, files, best), self._group)
         except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
+            self._storage.discard(attempt)
             raise
 
     def _write_tensors(self, state: dict[str, Tensor], temporary: Path) -> None:
-        with telling_of_full_disk(self._folder):
+        with telling_of_full_disk(self._storage.folder):
             try:
                 save(
                     state,
@@ -111,24 +110,24 @@ class Saver:
                 raise error from failed
 
     def _ask_for_room(self, state: dict[str, Tensor]) -> None:
-        with telling_of_full_disk(self._folder):
-            try_room(self._folder, sum(value.nbytes for value in state.values()))
+        with telling_of_full_disk(self._storage.folder):
+            try_room(self._storage.folder, sum(value.nbytes for value in state.values()))
 
-    def _list_own_files(self, temporary: Path) -> Files:
+    def _persist_own_files(self, attempt: str, temporary: Path) -> Files:
         rank = dist.get_rank() if self._group else 0
         paths = list(temporary.glob(f"__{rank}_*"))
         if rank == 0:
             paths.append(temporary / ".metadata")
-        with telling_of_full_disk(self._folder):
-            return list_files(temporary, paths)
+        with telling_of_full_disk(self._storage.folder):
+            return self._storage.persist(attempt, paths)
 
-    def _commit(self, step: int, temporary: Path, files: list[Files], best: int | None) -> None:
+    def _commit(self, step: int, attempt: str, files: list[Files], best: int | None) -> None:
         if self._group is not None and dist.get_rank() > 0:
             return
-        with telling_of_full_disk(self._folder):
+        with telling_of_full_disk(self._storage.folder):
             whole = {name: facts for listed in files for name, facts in listed.items()}
-            checkpoint.commit(self._folder, step, temporary, whole)
-            checkpoint.remove_old(self._folder, self._keep, best)
+            self._storage.commit(step, attempt, whole)
+            checkpoint.remove_old(self._storage, self._keep, best)
 
 
 def read_state(folder: Path, state: dict[str, Tensor], alone: bool = False) -> None:

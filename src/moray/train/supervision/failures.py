@@ -16,7 +16,8 @@ from pathlib import Path
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import write_json
 from moray.provenance.space import full_disk, of_full_disk
-from moray.train.checkpoints.checkpoint import folder_of, newest_step
+from moray.storage.opened import open_storage
+from moray.train.checkpoints.checkpoint import newest_step
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.supervision import stall
@@ -89,7 +90,7 @@ def meaning_of(failed: WorkersFailedError, job: Job, run: str, max_failures: int
             f"last known step is {last}",
             "see their stack traces in the log; raise it if steps take that long",
         )
-    saved = newest_step(folder_of(job.work))
+    saved = newest_step(open_storage(job.work, job.remote))
     return UserError(
         f"runs.{run}.ray.max_failures",
         f"workers failed more than {max_failures} times; the last failure: {failed}",

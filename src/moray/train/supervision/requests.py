@@ -1,11 +1,14 @@
 """Requests to a running training: save a checkpoint, or save a checkpoint and stop.
 
-A request is a file in the run's folder, so that anyone can make one: a user with `touch`, and the
-driver or the workflow on a signal. The file is removed once the checkpoint is saved.
+A request is a file in the run's folder, or an object below its URL, so that anyone can make one: a
+user with `touch`, and the driver or the workflow on a signal. It is removed once the checkpoint is
+saved.
 """
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from moray.console import say
+from moray.storage.opened import open_records
 
 Result = TypeVar("Result")
 
@@ -28,35 +32,39 @@ class Request(IntEnum):
 class Requests:
     """The requests of a run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, place: str | Path) -> None:
         """Look for requests in the run's folder, the parent of its fingerprints' folders."""
-        self._folder = folder
+        self._records = open_records(place)
+        self._seen, self._looked = Request.NONE, -math.inf
 
     def pending(self) -> Request:
         """The pending request; `STOP` if there are both."""
-        for request in (Request.STOP, Request.SAVE):
-            if self._file(request).exists():
-                return request
-        return Request.NONE
+        if time.monotonic() - self._looked >= self._records.poll_seconds:
+            kinds = (Request.STOP, Request.SAVE)
+            there = (kind for kind in kinds if self._records.changed(_name(kind)) is not None)
+            self._seen, self._looked = next(there, Request.NONE), time.monotonic()
+        return self._seen
 
     def ask(self, request: Request) -> None:
         """Make a request, possibly before the run's folder exists."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._file(request).touch()
+        self._records.write(_name(request), b"")
+        self._looked = -math.inf
 
     def done(self, request: Request) -> None:
         """Remove a request."""
-        self._file(request).unlink(missing_ok=True)
+        self._records.remove(_name(request))
+        self._looked = -math.inf
 
     def forget(self, before: float) -> None:
         """Remove requests made before a time, in seconds since the epoch."""
         for request in (Request.SAVE, Request.STOP):
-            file = self._file(request)
-            if file.exists() and file.stat().st_mtime < before:
-                file.unlink()
+            made = self._records.changed(_name(request))
+            if made is not None and made < before:
+                self.done(request)
 
-    def _file(self, request: Request) -> Path:
-        return self._folder / request.name.lower()
+
+def _name(request: Request) -> str:
+    return request.name.lower()
 
 
 @contextmanager

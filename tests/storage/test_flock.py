@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from moray.errors import UserError
-from moray.train.supervision.lock import sole_driver
+from moray.storage.flock import sole_driver
 
 HOLDER = """
 import sys
 from pathlib import Path
-from moray.train.supervision.lock import sole_driver
+from moray.storage.flock import sole_driver
 with sole_driver(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

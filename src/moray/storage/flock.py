@@ -25,13 +25,7 @@ def sole_driver(work: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            holder = json.loads(file.read() or "{}")
-            raise UserError(
-                str(work),
-                f"process {holder.get('pid')} on {holder.get('host')} has been training this run "
-                f"since {holder.get('since')}",
-                "wait for it or stop it",
-            ) from None
+            raise held(str(work), json.loads(file.read() or "{}")) from None
         except OSError as error:
             raise UserError(
                 str(work),
@@ -40,8 +34,7 @@ def sole_driver(work: Path) -> Iterator[None]:
                 "choose another ray.storage_path",
             ) from error
         file.truncate(0)
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}))
+        file.write(json.dumps(this_process()))
         file.flush()
         yield
 
@@ -52,3 +45,19 @@ def sole_writer(work: Path) -> Iterator[None]:
     with (work / "writer.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def this_process() -> dict[str, str | int]:
+    """What names the holder of a lock to users."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+
+
+def held(place: str, holder: dict[str, str | int]) -> UserError:
+    """The error for a run that another process trains."""
+    return UserError(
+        place,
+        f"process {holder.get('pid')} on {holder.get('host')} has been training this run "
+        f"since {holder.get('since')}",
+        "wait for it or stop it",
+    )

@@ -1,0 +1,175 @@
+"""The state of a run in a folder that all workers share.
+
+A checkpoint is a folder `step-NNNNNNNN`, named after the number of steps done. It is written to a
+temporary folder with a manifest, then renamed into place. The temporary folder has a different name
+in each attempt, so that files of a dead attempt are never mixed with those of a live one. A
+checkpoint is valid if all digests in its manifest match.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from moray.provenance.manifest import (
+    Files,
+    damaged_files,
+    list_files,
+    write_bytes,
+    write_listed_manifest,
+)
+from moray.storage import flock
+from moray.storage.paths import PREFIX, folder_of, path_of, step_of
+
+_TEMPORARY = ".tmp-"
+
+
+class FolderRecords:
+    """Small files in a folder; see `Records`."""
+
+    poll_seconds = 0.0
+
+    def __init__(self, folder: Path) -> None:
+        self.place = str(folder)
+        self._folder = folder
+
+    def read(self, name: str) -> bytes | None:
+        """See `Records`."""
+        file = self._folder / name
+        return file.read_bytes() if file.exists() else None
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `Records`."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(self._folder / name, content)
+
+    def remove(self, name: str) -> None:
+        """See `Records`."""
+        (self._folder / name).unlink(missing_ok=True)
+
+    def changed(self, name: str) -> float | None:
+        """See `Records`."""
+        file = self._folder / name
+        return file.stat().st_mtime if file.exists() else None
+
+
+class FolderStorage:
+    """The state of a run in a folder; see `Storage`."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.folder = folder_of(work)
+
+    @property
+    def remote(self) -> None:
+        """See `Storage`."""
+        return None
+
+    @property
+    def run_place(self) -> str:
+        """See `Storage`."""
+        return str(self.work.parent)
+
+    @property
+    def records(self) -> FolderRecords:
+        """See `Storage`."""
+        return FolderRecords(self.work)
+
+    def sole_driver(self) -> AbstractContextManager[None]:
+        """See `Storage`."""
+        return flock.sole_driver(self.work)
+
+    def sole_writer(self) -> AbstractContextManager[None]:
+        """See `Storage`."""
+        return flock.sole_writer(self.work)
+
+    def begin(self, step: int) -> str:
+        """See `Storage`."""
+        path = path_of(self.folder, step).with_suffix(f"{_TEMPORARY}{uuid.uuid4().hex[:8]}")
+        path.mkdir(parents=True)
+        return path.name
+
+    def staging(self, attempt: str) -> Path:
+        """See `Storage`."""
+        return self.folder / attempt
+
+    def persist(self, attempt: str, paths: Iterable[Path]) -> Files:
+        """See `Storage`."""
+        return list_files(self.staging(attempt), paths)
+
+    def commit(self, step: int, attempt: str, files: Files) -> None:
+        """See `Storage`."""
+        temporary = self.staging(attempt)
+        write_listed_manifest(temporary, files, step=step)
+        _sync(temporary)
+        final = path_of(self.folder, step)
+        if final.exists():
+            # Left by a worker on another node that died late; a valid one would have been resumed
+            # from.
+            shutil.rmtree(final)
+        temporary.rename(final)
+        _sync(self.folder)
+
+    def discard(self, attempt: str) -> None:
+        """See `Storage`."""
+        shutil.rmtree(self.staging(attempt), ignore_errors=True)
+
+    def adopt(self, step: int, source: Path) -> None:
+        """See `Storage`; by hard links where possible."""
+        temporary = self.staging(self.begin(step))
+        shutil.copytree(source, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
+        _sync(temporary)
+        temporary.rename(path_of(self.folder, step))
+        _sync(self.folder)
+
+    def steps(self) -> list[int]:
+        """See `Storage`."""
+        found = self.folder.glob(f"{PREFIX}*")
+        return sorted(step_of(path) for path in found if _TEMPORARY not in path.name)
+
+    def damaged(self, step: int) -> list[str]:
+        """See `Storage`."""
+        return damaged_files(path_of(self.folder, step))
+
+    def fetch(self, step: int) -> Path:
+        """See `Storage`."""
+        return path_of(self.folder, step)
+
+    def history_of(self, step: int) -> Path:
+        """See `Storage`."""
+        return self.work
+
+    def newest_elsewhere(self) -> str | None:
+        """See `Storage`."""
+        glob = f"*/{self.folder.name}/{PREFIX}????????"
+        found = [path for path in self.work.parent.glob(glob) if path.is_dir()]
+        return str(max(found, key=lambda path: path.stat().st_mtime)) if found else None
+
+    def remove(self, step: int) -> None:
+        """See `Storage`."""
+        shutil.rmtree(path_of(self.folder, step))
+
+    def remove_uncommitted(self) -> None:
+        """See `Storage`."""
+        for path in self.folder.glob(f"{PREFIX}*{_TEMPORARY}*"):
+            # A dying worker on another node may still be writing there.
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    # The files of a checkpoint are never modified.
+    try:
+        os.link(source, target)
+    except OSError:
+        # On another disk, or on a file system without hard links.
+        shutil.copyfile(source, target)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,254 @@
+"""The state of a run in an object store, for workers without a shared folder.
+
+    lease.json                     the lock of the driver, see `leased`
+    checkpoints/commits/N.json     fences and manifests of checkpoints, see `Commits`
+    checkpoints/data/ATTEMPT/…     files of checkpoints, committed or not
+    identity.json, …               records
+
+Each worker writes its files to a folder on its machine, uploads and digests them. The history up to
+a checkpoint is one of its files.
+"""
+
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from moray.errors import UserError
+from moray.provenance.manifest import (
+    MANIFEST,
+    Files,
+    damaged_files,
+    list_files,
+    write_listed_manifest,
+)
+from moray.storage.commits import Commits, Entry
+from moray.storage.interface import Remote
+from moray.storage.lease import leased
+from moray.storage.node import once_a_node
+from moray.storage.objects import Objects
+from moray.storage.paths import folder_of, name_of
+
+_DATA = "checkpoints/data"
+# After a driver died, the same command waits for so many seconds.
+_LEASE_SECONDS = 30.0
+# A request is seen by so many seconds later; each look costs a request to the store.
+_POLL_SECONDS = 2.0
+_HISTORY = "history.jsonl"
+_FETCHED = ".fetched"
+
+
+class ObjectRecords:
+    """Small files in an object store; see `Records`."""
+
+    poll_seconds = _POLL_SECONDS
+
+    def __init__(self, objects: Objects) -> None:
+        self.place = objects.url
+        self._objects = objects
+
+    def read(self, name: str) -> bytes | None:
+        """See `Records`."""
+        found = self._objects.get(name)
+        return None if found is None else found[0]
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `Records`."""
+        self._objects.put(name, content)
+
+    def remove(self, name: str) -> None:
+        """See `Records`."""
+        self._objects.delete([name])
+
+    def changed(self, name: str) -> float | None:
+        """See `Records`."""
+        found = self._objects.listed(name).get(name)
+        return None if found is None else found.changed
+
+
+class ObjectStorage:
+    """The state of a run in an object store; see `Storage`."""
+
+    def __init__(
+        self, work: Path, url: str, token: int = 0, lease_seconds: float = _LEASE_SECONDS
+    ) -> None:
+        """Open the state of a run.
+
+        Args:
+            work: folder on this machine for the run.
+            url: where the state lies.
+            token: of the driver's lease, for a worker.
+            lease_seconds: how long the lock outlives a driver that died.
+        """
+        self.work = work
+        self.folder = folder_of(work)
+        self._url = url
+        self._token = token
+        self._objects = Objects(url)
+        self._commits = Commits(self._objects)
+        self._lease_seconds = lease_seconds
+
+    @property
+    def remote(self) -> Remote:
+        """See `Storage`."""
+        return Remote(self._url, self._token)
+
+    @property
+    def run_place(self) -> str:
+        """See `Storage`."""
+        return self._url.rpartition("/")[0]
+
+    @property
+    def records(self) -> ObjectRecords:
+        """See `Storage`."""
+        return ObjectRecords(self._objects)
+
+    @contextmanager
+    def sole_driver(self) -> Iterator[None]:
+        """See `Storage`."""
+        with leased(self._objects, self._lease_seconds) as self._token:
+            self.work.mkdir(parents=True, exist_ok=True)
+            try:
+                yield
+            finally:
+                shutil.rmtree(self.work, ignore_errors=True)
+
+    @contextmanager
+    def sole_writer(self) -> Iterator[None]:
+        """See `Storage`."""
+        self._commits.append_fence(self._token)
+        yield
+
+    def begin(self, step: int) -> str:
+        """See `Storage`."""
+        # The fence tells later cleaning whose it is.
+        attempt = f"{name_of(step)}.{self._commits.fence or 0:08d}-{uuid.uuid4().hex[:8]}"
+        self.staging(attempt)
+        return attempt
+
+    def staging(self, attempt: str) -> Path:
+        """See `Storage`."""
+        folder = self.folder / attempt
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def persist(self, attempt: str, paths: Iterable[Path]) -> Files:
+        """See `Storage`."""
+        paths, folder = list(paths), self.staging(attempt)
+        files = list_files(folder, paths)
+        # What the run was resumed from isn't needed any more.
+        for fetched in self.folder.glob(f"*{_FETCHED}"):
+            shutil.rmtree(fetched, ignore_errors=True)
+        for path in paths:
+            self._objects.upload(path, f"{_DATA}/{attempt}/{path.relative_to(folder)}")
+            path.unlink()
+        return files
+
+    def commit(self, step: int, attempt: str, files: Files) -> None:
+        """See `Storage`."""
+        history = self.work / _HISTORY
+        if history.exists():
+            copy = self.staging(attempt) / _HISTORY
+            shutil.copyfile(history, copy)
+            files = files | self.persist(attempt, [copy])
+        number = self._commits.append(
+            self._token, step, {"attempt": attempt, "files": dict(sorted(files.items()))}
+        )
+        for earlier, entry in self._commits.checkpoints().items():
+            if entry["step"] == step and earlier < number:
+                self._remove(earlier, entry)
+        self.discard(attempt)
+
+    def discard(self, attempt: str) -> None:
+        """See `Storage`."""
+        shutil.rmtree(self.folder / attempt, ignore_errors=True)
+
+    def adopt(self, step: int, source: Path) -> None:
+        """See `Storage`."""
+        attempt = self.begin(step)
+        folder = self.staging(attempt)
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+        paths = [path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST]
+        self.commit(step, attempt, self.persist(attempt, paths))
+
+    def steps(self) -> list[int]:
+        """See `Storage`."""
+        return sorted({entry["step"] for entry in self._commits.checkpoints().values()})
+
+    def damaged(self, step: int) -> list[str]:
+        """See `Storage`; the files are on this machine afterwards."""
+        return damaged_files(self._downloaded(step))
+
+    def fetch(self, step: int) -> Path:
+        """See `Storage`."""
+        folder = self._downloaded(step)
+        if damaged := damaged_files(folder):
+            raise UserError(
+                f"{self._url}/{folder_of(Path())}/{name_of(step)}",
+                f"missing or damaged files: {', '.join(damaged)}",
+                "run the same command again",
+            )
+        return folder
+
+    def history_of(self, step: int) -> Path:
+        """See `Storage`."""
+        return self._downloaded(step)
+
+    def newest_elsewhere(self) -> str | None:
+        """See `Storage`."""
+        run, _, own = self._url.rpartition("/")
+        found = []
+        for fingerprint in Objects(run).folders():
+            if fingerprint == own:
+                continue
+            url = f"{run}/{fingerprint}"
+            commits, objects = Commits(Objects(url)), Objects(url)
+            for entry in commits.checkpoints().values():
+                data = objects.listed(f"{_DATA}/{entry['attempt']}/")
+                changed = max((file.changed for file in data.values()), default=0.0)
+                found.append((changed, f"{url}/checkpoints/{name_of(entry['step'])}"))
+        return max(found)[1] if found else None
+
+    def remove(self, step: int) -> None:
+        """See `Storage`."""
+        self._commits.check()
+        for number, entry in self._commits.checkpoints().items():
+            if entry["step"] == step:
+                self._remove(number, entry)
+
+    def remove_uncommitted(self) -> None:
+        """See `Storage`."""
+        self._commits.check()
+        committed = {entry["attempt"] for entry in self._commits.checkpoints().values()}
+
+        def left(key: str) -> bool:
+            attempt = key.split("/")[2]
+            # Later workers may be uploading already.
+            return attempt not in committed and _fence_of(attempt) <= (self._commits.fence or 0)
+
+        self._objects.delete(filter(left, self._objects.listed(f"{_DATA}/")))
+        self._objects.abort_uploads(f"{_DATA}/", left)
+
+    def _remove(self, number: int, entry: Entry) -> None:
+        # First what makes it count.
+        self._commits.remove(number)
+        self._objects.delete(self._objects.listed(f"{_DATA}/{entry['attempt']}/"))
+
+    def _downloaded(self, step: int) -> Path:
+        """The files of a checkpoint that are there, whole or not, with its manifest."""
+        entries = self._commits.checkpoints().values()
+        entry = [entry for entry in entries if entry["step"] == step][-1]
+        prefix = f"{_DATA}/{entry['attempt']}"
+
+        def fill(folder: Path) -> None:
+            for name in entry["files"]:
+                self._objects.download(f"{prefix}/{name}", folder / name)
+            write_listed_manifest(folder, entry["files"], step=step)
+
+        return once_a_node(self.folder / f"{entry['attempt']}{_FETCHED}", fill)
+
+
+def _fence_of(attempt: str) -> int:
+    """The fence of the worker that began an attempt."""
+    return int(attempt.split(".")[1].partition("-")[0])

@@ -1,0 +1,78 @@
+"""Open the state of a run where the config says it is.
+
+What object stores need is imported only for them, because it takes a while.
+"""
+
+import hashlib
+import uuid
+from pathlib import Path
+
+from moray.storage.folder import FolderRecords, FolderStorage
+from moray.storage.interface import Delivery, Records, Remote, Storage
+from moray.storage.node import scratch
+
+
+def is_remote(place: str) -> bool:
+    """Whether a place is in an object store."""
+    return "://" in place
+
+
+def state_of(storage_path: str, run: str, fingerprint: str) -> Storage:
+    """The state of a run, for its driver.
+
+    Args:
+        storage_path: the key `ray.storage_path`.
+        run: name of the run.
+        fingerprint: of what its weights depend on.
+    """
+    if not is_remote(storage_path):
+        return FolderStorage(Path(storage_path, run, fingerprint))
+    # Of this start alone, so that workers of an earlier one share no file with it.
+    work = scratch() / "runs" / f"{fingerprint}-{uuid.uuid4().hex[:8]}"
+    return open_storage(work, Remote(f"{storage_path.rstrip('/')}/{run}/{fingerprint}", token=0))
+
+
+def open_storage(work: Path, remote: Remote | None) -> Storage:
+    """The state of a run, for its workers.
+
+    Args:
+        work: the run's folder on this machine.
+        remote: where the state is, if not in that folder.
+    """
+    if remote is None:
+        return FolderStorage(work)
+    from moray.storage.object_store import ObjectStorage
+
+    return ObjectStorage(work, remote.url, remote.token)
+
+
+def storage_with(checkpoint: str) -> Storage:
+    """The state of the run that a checkpoint belongs to."""
+    if not is_remote(checkpoint):
+        return FolderStorage(Path(checkpoint).parent.parent)
+    url = checkpoint.rstrip("/").rsplit("/", 2)[0]
+    work = scratch() / "fetched" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    return open_storage(work, Remote(url, token=0))
+
+
+def open_records(place: str | Path) -> Records:
+    """The small files in a folder or below a URL."""
+    if not is_remote(str(place)):
+        return FolderRecords(Path(place))
+    from moray.storage.object_store import ObjectRecords
+    from moray.storage.objects import Objects
+
+    return ObjectRecords(Objects(str(place)))
+
+
+def deliver(folders: list[Path], storage_path: str) -> Delivery:
+    """Upload folders with manifests for other machines, unless they are there already.
+
+    Args:
+        folders: folders that may refer to each other.
+        storage_path: the key `ray.storage_path`, a URL.
+    """
+    from moray.storage.delivery import deliver
+
+    # Can't clash with a run, whose name can't begin with a dot.
+    return deliver(folders, f"{storage_path.rstrip('/')}/.inputs")

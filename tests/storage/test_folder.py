@@ -1,0 +1,30 @@
+"""What only a folder has: files that others can put there, and manifests that they can take."""
+
+from pathlib import Path
+
+import pytest
+from stored import Place
+
+from moray.storage.paths import path_of
+
+
+@pytest.mark.parametrize(
+    "content", [None, b'{"step": 10, "fi', b"", b"[]", b'{"files": {}}'], ids=str
+)
+def test_a_checkpoint_without_its_manifest_is_damaged(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    place = Place(tmp_path / "state")
+    place.write(10)
+    place.change(10, "manifest.json", lambda _: content)
+    assert place.opened().damaged(10) == ["manifest.json"]
+
+
+def test_a_checkpoint_of_the_same_step_takes_nothing_from_the_one_before(tmp_path: Path) -> None:
+    place = Place(tmp_path / "state")
+    place.write(10)
+    stale = path_of(place.opened().folder, 10) / "stale"
+    stale.write_bytes(b"of another attempt")
+    place.write(10)
+    assert not stale.exists()
+    assert place.opened().damaged(10) == []

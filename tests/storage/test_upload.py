@@ -1,0 +1,136 @@
+"""A process that is killed while it uploads a checkpoint loses nothing that was saved before."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forks import FORKS
+from stored import BucketPlace
+
+from moray.provenance.manifest import Files
+from moray.storage.commits import Commits
+from moray.storage.object_store import ObjectStorage
+from moray.storage.objects import Objects
+from moray.train.checkpoints import checkpoint
+
+# Two parts and a bit, so that parts are uploaded.
+PART = 5 * 2**20
+WEIGHTS = bytes(range(256)) * (PART * 2 // 256 + 1)
+
+Original = Callable[..., Any]
+
+
+def _before(original: Original, *arguments: Any, **options: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _after(original: Original, *arguments: Any, **options: Any) -> Any:
+    original(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _second_part(original: Original, client: Any, operation: str, options: Any) -> Any:
+    if operation == "UploadPart" and options["PartNumber"] == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(client, operation, options)
+
+
+def _before_completion(original: Original, client: Any, operation: str, options: Any) -> Any:
+    if operation == "CompleteMultipartUpload":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(client, operation, options)
+
+
+# What is reached in the upload of step 20, in whose place, and how; in the order of an upload. The
+# last ones come after the commit.
+POINTS: dict[str, tuple[Any, str, Original]] = {
+    "before the first file": (Objects, "upload", _before),
+    "after a part": ("botocore.client:BaseClient", "_make_api_call", _second_part),
+    "before the last part counts": (
+        "botocore.client:BaseClient",
+        "_make_api_call",
+        _before_completion,
+    ),
+    "after the first file": (Objects, "upload", _after),
+    "after the files": (ObjectStorage, "persist", _after),
+    "before the manifest": (Commits, "append", _before),
+    "after the manifest": (Commits, "append", _after),
+    "before old ones are removed": (checkpoint, "remove_old", _before),
+    "after the manifest of an old one is removed": (Commits, "remove", _after),
+    "before what was left is removed": (Objects, "abort_uploads", _before),
+}
+QUICK = ("after a part", "before the manifest", "after the manifest")
+COMMITTED = list(POINTS)[list(POINTS).index("after the manifest") :]
+
+
+def write(storage: ObjectStorage, step: int) -> Files:
+    attempt = storage.begin(step)
+    names = {"model": WEIGHTS + bytes([step]), "optimizer": bytes([step])}
+    paths = [storage.staging(attempt) / name for name in names]
+    for path in paths:
+        path.write_bytes(names[path.name])
+    files = storage.persist(attempt, paths)
+    storage.commit(step, attempt, files)
+    return files
+
+
+def die(folder: Path, url: str, point: str) -> None:
+    """Save step 10, and be killed at a point of the save of step 20."""
+    from pkgutil import resolve_name
+
+    import moray.storage.objects
+
+    moray.storage.objects._PART = PART
+    storage = ObjectStorage(folder, url, token=1)
+    with storage.sole_writer():
+        write(storage, 10)
+        where, name, fault = POINTS[point]
+        where = resolve_name(where) if isinstance(where, str) else where
+        original = getattr(where, name)
+        setattr(where, name, lambda *given, **named: fault(original, *given, **named))
+        write(storage, 20)
+        checkpoint.remove_old(storage, keep=1)
+
+
+# Each costs a process of its own.
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=[] if point in QUICK else pytest.mark.long, id=point)
+        for point in POINTS
+    ],
+)
+def test_an_upload_that_is_killed_costs_no_checkpoint(
+    point: str, place: BucketPlace, tmp_path: Path
+) -> None:
+    process = FORKS.Process(target=die, args=(tmp_path / "node", place.url, point))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert bool(uploads(place)) == (" part" in point)
+
+    storage, skipped = place.opened(), list[int]()
+    step = checkpoint.resume_point(storage, lambda step, names: skipped.append(step))
+    assert step == (20 if point in COMMITTED else 10)
+    assert skipped == []
+    assert (storage.fetch(step) / "model").read_bytes() == WEIGHTS + bytes([step])
+
+    # Nothing is left of what wasn't committed, parts of files included.
+    kept = len(storage.steps())
+    assert len(place.files()) == 2 * kept
+    assert uploads(place) == set()
+
+
+def uploads(place: BucketPlace) -> set[str]:
+    """Files with parts that don't count."""
+    keys = set[str]()
+
+    def note(key: str) -> bool:
+        keys.add(key)
+        return False
+
+    Objects(place.url).abort_uploads("", note)
+    return keys
