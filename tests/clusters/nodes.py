@@ -1,6 +1,7 @@
 """Two hosts on one machine: network namespaces with a cable between them, and Ray on both."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -48,12 +49,22 @@ class Nodes:
             self.kill(name)
             _run("ip", "netns", "del", space)
 
-    def command(self, name: str, *command: str) -> list[str]:
-        """A command that runs on a node, whose files of Ray are its own."""
+    def command(self, name: str, *command: str, hidden: Path | None = None) -> list[str]:
+        """A command that runs on a node, whose files of Ray are its own.
+
+        Args:
+            name: the node's name.
+            command: the command.
+            hidden: folder that is empty for the node.
+        """
         files = self._folder / f"ray-{name}"
         files.mkdir(parents=True, exist_ok=True)
         Path("/tmp/ray").mkdir(exist_ok=True)
-        inside = ("bash", "-c", 'mount --bind "$0" /tmp/ray && exec "$@"', str(files), *command)
+        mounts: list[tuple[object, ...]] = [("--bind", files, "/tmp/ray")]
+        if hidden:
+            mounts.append(("-t", "tmpfs", "tmpfs", hidden))
+        script = " && ".join(shlex.join(["mount", *map(str, mount)]) for mount in mounts)
+        inside = ("bash", "-c", f'{script} && exec "$@"', "bash", *command)
         return ["nsenter", f"--net=/run/netns/{self._space[name]}", "unshare", "--mount", *inside]
 
     def start(
@@ -61,7 +72,7 @@ class Nodes:
         name: str,
         cpus: int = 1,
         paths: Sequence[Path] = (),
-        without_token: bool = False,
+        hidden: Path | None = None,
         **environment: str,
     ) -> None:
         """Start Ray on a node.
@@ -70,7 +81,7 @@ class Nodes:
             name: its name.
             cpus: CPUs that Ray takes it to have.
             paths: put in front of the path for modules.
-            without_token: whether the node doesn't know the token.
+            hidden: folder that is empty for the node.
             environment: added to that of the node's processes.
         """
         place = ["--head", "--port=6379", "--include-dashboard=false"]
@@ -82,6 +93,7 @@ class Nodes:
             self.command(
                 name,
                 *("ray", "start", *place, f"--node-ip-address={ADDRESSES[name]}", *options),
+                hidden=hidden,
             ),
             env=whole,
             capture_output=True,

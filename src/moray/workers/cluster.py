@@ -164,16 +164,33 @@ def _answering(settings: Ray, path: str) -> Iterator[None]:
         if settings.endpoint:
             _knock(settings.endpoint)
         yield
+    except _SilentError as error:
+        raise _nobody(settings, path) from error
     except ConnectionError as error:
+        if settings.endpoint is None:
+            raise _nobody(settings, path) from error
         raise UserError(
             f"{path}.address",
-            f"no Ray answers at {settings.address}",
-            "start one there with `ray start --head`, or set the address to local",
+            f"what answers at {settings.address} accepts no connection of Ray's from here",
+            "check that the token here is that of the cluster, and that this machine is one of its "
+            "nodes",
         ) from error
+
+
+def _nobody(settings: Ray, path: str) -> UserError:
+    return UserError(
+        f"{path}.address",
+        f"no Ray answers at {settings.address}",
+        "start one there with `ray start --head`, or set the address to local",
+    )
+
+
+class _SilentError(Exception):
+    """Nothing listens at an address."""
 
 
 def _knock(endpoint: tuple[str, int]) -> None:
     try:
         socket.create_connection(endpoint, timeout=_SECONDS_TO_ANSWER).close()
     except OSError as error:
-        raise ConnectionError(*endpoint) from error
+        raise _SilentError from error

@@ -75,7 +75,7 @@ def _asked(
 ) -> dict[str, _Seen]:
     """What each node tells, by its address."""
     import ray
-    from ray.exceptions import RayError
+    from ray.exceptions import RayError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     task = ray.remote(num_cpus=0, max_retries=0)(look)
@@ -92,6 +92,9 @@ def _asked(
     for answer in answered:
         try:
             found[asked[answer]] = _Seen(*ray.get(answer))
+        except TaskUnschedulableError:
+            # It was lost a few seconds ago, and may be back under another identifier.
+            continue
         except RayError as error:
             problem = f"no task can run on node {asked[answer]} ({first_line(error)})"
             raise UserError(f"{path}.address", problem, remedy) from error
