@@ -24,12 +24,14 @@ class Launch:
     Attributes:
         ray: the `ray` section of the config.
         path: config path of that section, for errors.
-        folder: folder shared by all workers, for their output and their first fault.
+        folder: folder for the output of workers and their first fault.
         launcher: what starts the workers.
         timeout: seconds after which a collective fails.
         batch_size: rows that the number of workers must divide; None for no such limit.
         streams: whether the workers read from Ray Data, whose tasks need another CPU.
         in_process: whether to run a single worker on this machine in this process.
+        libraries: names of libraries that the entry point needs besides those of all stages.
+        shared_folder: whether all workers must see the files of each other in the folder.
     """
 
     ray: Ray
@@ -40,6 +42,8 @@ class Launch:
     batch_size: int | None = None
     streams: bool = False
     in_process: bool = False
+    libraries: tuple[str, ...] = ()
+    shared_folder: bool = True
 
 
 @contextmanager
