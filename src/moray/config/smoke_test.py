@@ -14,12 +14,12 @@ _PLACES = {
 
 
 def with_short_keys_resolved(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a smoke test with its short keys in their places.
+    """The config of a smoke test with the short keys that are given in their places.
 
     Any other config is returned as it is, so that such a key in it is reported as unknown.
     """
     resolved: dict[str, Any] = deepcopy(dict(config))
-    if RUN not in (resolved.get("runs") or {}) or "size_gb" not in resolved:
+    if RUN not in (resolved.get("runs") or {}):
         return resolved
     for key in _PLACES.keys() & resolved.keys():
         *parents, last = _PLACES[key]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from moray.provenance.manifest import write_json
 from moray.train.checkpoints.checkpoint import folder_of, newest_step
 from moray.train.entry import train_on_worker
 from moray.train.history import HISTORY, read_history
@@ -33,7 +34,7 @@ def _die(work: Path) -> None:
     while not newest_step(folder_of(work)):
         time.sleep(_POLL_SECONDS)
     last = max(_steps(work))
-    (work / _MARK).write_text(json.dumps({"time": time.time(), "step": last + _STEPS_UNDER_WAY}))
+    write_json(work / _MARK, {"time": time.time(), "step": last + _STEPS_UNDER_WAY})
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -72,7 +73,7 @@ class Timeline:
             self._checkpoints.setdefault(newest, now)
         mark = self._work / _MARK
         if self._recovered is None and mark.exists():
-            lost = json.loads(mark.read_text() or '{"time": 0, "step": 1e99}')
+            lost = json.loads(mark.read_text())
             if max(_steps(self._work), default=0) > lost["step"]:
                 self._recovered = now - lost["time"]
 
