@@ -175,6 +175,11 @@ TESTED = {
     "Ray.use_gpu": "workers/test_cluster.py::test_what_only_ray_knows_of_is_refused_at_once",
     "Ray.resources_per_worker": "workers/test_cluster.py::test_what_only_ray_knows_of_is_refused_at_once",
     "Ray.max_failures": "faults/test_workflow.py::test_a_worker_with_too_little_memory_is_tried_again_and_the_key_to_lower_is_reported",
+    "Ray.start_timeout": "clusters/test_faults.py::test_a_run_whose_node_does_not_come_back_ends_in_a_line",
+    "Ray.upload_package": "clusters/test_refusals.py::test_a_node_with_other_code_is_named_and_can_be_sent_this",
+    "Ray.network_interface": "workers/test_network.py::test_a_given_interface_is_that_of_both_backends",
+    "WorkerRange.min": "config/test_layout.py::test_an_elastic_number_on_a_cluster_uses_gpus_if_there_are_enough_for_its_minimum",
+    "WorkerRange.max": "config/test_layout.py::test_an_elastic_number_has_the_workers_of_a_machine_between_its_limits",
     "Ray.storage_path": "train/test_driver.py::test_a_changed_setting_has_a_work_folder_of_its_own",
     "Ray.include_dashboard": "workers/test_cluster.py::test_the_dashboard_answers_at_the_address_that_is_printed",
     # Judging.

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from moray.config.layout import check_gpus, lay_out
+from moray.config.layout import check_gpus, lay_out, lay_out_here
 from moray.config.schema import Ray
 from moray.errors import UserError
 
@@ -64,3 +64,20 @@ def test_too_few_gpus_cost_one_line() -> None:
     layout = lay_out(Ray(num_workers=2, use_gpu=True), cores=16, gpus=1)
     with pytest.raises(UserError, match=r"^runs.x.ray.use_gpu: true with 2 workers needs 2 GPUs, "):
         check_gpus(layout, 1, "runs.x.ray")
+
+
+def test_an_elastic_number_has_the_workers_of_a_machine_between_its_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for low, high, workers in ((1, 2, 2), (1, 8, 3), (4, 8, 4)):
+        layout = lay_out_here(Ray(num_workers={"min": low, "max": high}))
+        assert (layout.num_workers, layout.min_workers) == (workers, None)
+
+
+def test_an_elastic_number_on_a_cluster_uses_gpus_if_there_are_enough_for_its_minimum() -> None:
+    elastic = Ray(num_workers={"min": 2, "max": 4})
+    found = lay_out(elastic, cores=16, gpus=2)
+    assert (found.num_workers, found.min_workers, found.use_gpu) == (4, 2, True)
+    assert not lay_out(elastic, cores=16, gpus=1).use_gpu

@@ -321,6 +321,22 @@ def test_a_run_takes_the_cpus_of_all_its_workers(ray: dict[str, Any], threads: i
     assert plan.train_threads(experiment_with({"runs.base.ray": ray}), "base") == threads
 
 
+def test_workers_on_a_cluster_take_no_cores_and_gpus_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    ray = {"address": "head:6379", "num_workers": 4}
+    there = experiment_with({"runs.base.ray": ray})
+    assert (plan.train_threads(there, "base"), plan.train_gpus(there, "base")) == (1, 0)
+    stages: list[plan.Stage] = ["evaluate", "generate"]
+    for stage in stages:
+        assert plan.evaluation_threads(there, "base", stage) == 1
+        assert plan.evaluation_gpus(there, "base", stage) == 0
+    # Which knows no cluster.
+    here = experiment_with({"runs.base.ray": ray, "runs.base.train.launcher": "torchrun"})
+    assert (plan.train_threads(here, "base"), plan.train_gpus(here, "base")) == (4, 4)
+
+
 def test_a_model_from_scratch_depends_on_the_dataset_of_its_tokenizer() -> None:
     files = plan.model_files(experiment_with({}), "tiny")
     assert files == ["results/datasets/modules/dataset.json"]

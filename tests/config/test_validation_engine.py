@@ -8,7 +8,7 @@ from small_config import config_with, faults
 from moray.config.load import load_experiment
 from moray.config.schema import Adapter
 
-TRAIN, ADAPTER = "runs.tuned.train", "runs.tuned.adapter"
+TRAIN, ADAPTER, RAY = "runs.tuned.train", "runs.tuned.adapter", "runs.tuned.ray"
 
 FAULTS: list[tuple[str, object, str]] = [
     # Misspelt keys.
@@ -44,6 +44,11 @@ FAULTS: list[tuple[str, object, str]] = [
         )
         for address in ("head", "head:six", "head:70000", "ray://head", ":6379", "Local")
     ),
+    # Elastic numbers of workers.
+    (f"{RAY}.num_workers.min", 0, "got 0, expected more than 0; "),
+    (f"{RAY}.num_workers.mim", 1, "unknown key; did you mean min?"),
+    (f"{RAY}.start_timeout", 0, "got 0, expected more than 0; "),
+    (f"{RAY}.start_timout", 60, "unknown key; did you mean start_timeout?"),
     # An object store is no folder.
     *(
         (
@@ -78,6 +83,22 @@ def test_the_names_of_layers_are_looked_at_one_by_one() -> None:
 
 # What is set, at the key whose fault it is, and how the line goes on from there.
 AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {f"{RAY}.num_workers": {"min": 3, "max": 2}},
+        f"{RAY}.num_workers.min",
+        "got 3, expected at most max (2); lower it",
+    ),
+    (
+        {f"{RAY}.num_workers": {"min": 1, "max": 2}, f"{TRAIN}.launcher": "torchrun"},
+        f"{RAY}.num_workers",
+        "got a range, expected one number with train.launcher: torchrun, which doesn't change it "
+        "during a run; choose a number, or set launcher to ray",
+    ),
+    (
+        {f"{RAY}.num_workers": {"min": 1, "max": 20}, f"{TRAIN}.global_batch_size": 16},
+        f"{RAY}.num_workers.max",
+        "got 20, expected at most train.global_batch_size (16); change one of them",
+    ),
     *(
         (
             {

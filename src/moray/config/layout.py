@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from moray import machine
-from moray.config.schema import Ray
+from moray.config.schema import Ray, WorkerRange
 from moray.errors import UserError
 
 # Number of workers for `num_workers: auto` without a GPU.
@@ -17,14 +17,16 @@ class Layout:
     """Workers and GPUs of a stage.
 
     Attributes:
-        num_workers: number of processes.
+        num_workers: number of processes; of an elastic number, the maximum.
         num_gpus: GPUs that they use in total; 0 if they compute on the CPU.
         note: why available GPUs stay unused; None if none do.
+        min_workers: minimum of an elastic number; None if the number is fixed.
     """
 
     num_workers: int
     num_gpus: int
     note: str | None = None
+    min_workers: int | None = None
 
     @property
     def use_gpu(self) -> bool:
@@ -44,19 +46,40 @@ def lay_out(ray: Ray, cores: float, gpus: float, batch_size: int | None = None) 
     share = ray.resources_per_worker.get("GPU", 1.0)
     room = math.floor(gpus / share)
     use_gpu = room > 0 if ray.use_gpu == "auto" else ray.use_gpu
+    fewest = None
     if ray.num_workers == "auto":
         workers = max(1, room if use_gpu else _cpu_workers(ray, cores))
         workers = _largest_divisor(batch_size, workers) if batch_size else workers
     else:
-        workers = ray.num_workers
-        use_gpu = use_gpu and (ray.use_gpu is True or workers <= room)
+        if isinstance(ray.num_workers, WorkerRange):
+            fewest, workers = ray.num_workers.min, ray.num_workers.max
+        else:
+            workers = ray.num_workers
+        use_gpu = use_gpu and (ray.use_gpu is True or (fewest or workers) <= room)
     used = math.ceil(workers * share) if use_gpu else 0
-    return Layout(workers, used, _unused(ray, workers, used, gpus, batch_size))
+    note = _unused(ray, workers, used, gpus, batch_size)
+    return Layout(workers, used, note, fewest)
 
 
 def lay_out_here(ray: Ray, batch_size: int | None = None) -> Layout:
-    """The layout of a stage on this machine; see `lay_out`."""
-    return lay_out(ray, machine.cores(), len(machine.gpus()), batch_size)
+    """The layout of a stage on this machine; see `lay_out`.
+
+    Of an elastic number, it has as many workers as there is room for, because a machine doesn't
+    change.
+    """
+    cores, gpus = machine.cores(), len(machine.gpus())
+    if isinstance(ray.num_workers, WorkerRange):
+        on_gpus = lay_out(ray, cores, gpus).use_gpu
+        there, resource = (gpus, "GPU") if on_gpus else (cores, "CPU")
+        room = math.floor(there / ray.resources_per_worker.get(resource, 1.0))
+        workers = min(max(room, ray.num_workers.min), ray.num_workers.max)
+        ray = ray.model_copy(update={"num_workers": workers})
+    return lay_out(ray, cores, gpus, batch_size)
+
+
+def workers_are_here(ray: Ray, launcher: str) -> bool:
+    """Whether the workers of a stage run on this machine, not on the nodes of a cluster."""
+    return ray.address == "local" or launcher == "torchrun"
 
 
 def for_stage(ray: Ray, num_workers: Literal["auto"] | int) -> Ray:

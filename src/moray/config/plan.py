@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from moray.config.formats import CHAT_FORMATS, TASKS
 from moray.config.image_files import digest_of_listing, idx_files
-from moray.config.layout import Layout, for_stage, lay_out_here
+from moray.config.layout import Layout, for_stage, lay_out_here, workers_are_here
 from moray.config.schema import (
     Dataset,
     Experiment,
@@ -319,14 +319,21 @@ def predict_config(experiment: Experiment, run: str) -> dict[str, Any]:
 
 
 def train_threads(experiment: Experiment, run: str) -> int:
-    """Cores of this machine that a run's workers use."""
+    """Cores of this machine that a run's workers use; 1 if they are on a cluster."""
+    if not _is_here(experiment, run):
+        return 1
     cores = experiment.runs[run].ray.resources_per_worker.get("CPU", 1)
     return math.ceil(_train_layout(experiment, run).num_workers * cores)
 
 
 def train_gpus(experiment: Experiment, run: str) -> int:
     """GPUs of this machine that a run's workers use."""
-    return _train_layout(experiment, run).num_gpus
+    return _train_layout(experiment, run).num_gpus if _is_here(experiment, run) else 0
+
+
+def _is_here(experiment: Experiment, run: str) -> bool:
+    section = experiment.runs[run]
+    return workers_are_here(section.ray, section.train.launcher)
 
 
 def _train_layout(experiment: Experiment, run: str) -> Layout:
@@ -346,7 +353,9 @@ def evaluation_execution(experiment: Experiment, run: str, stage: Stage) -> dict
 
 
 def evaluation_threads(experiment: Experiment, run: str, stage: Stage) -> int:
-    """Cores of this machine that evaluating or generating uses."""
+    """Cores of this machine that evaluating or generating uses; 1 if it is done on a cluster."""
+    if not _is_here(experiment, run):
+        return 1
     layout = _evaluation_layout(experiment, run, stage)
     if layout.num_workers == 1 and not layout.use_gpu:
         return _THREADS_OF_ONE
@@ -356,7 +365,8 @@ def evaluation_threads(experiment: Experiment, run: str, stage: Stage) -> int:
 
 def evaluation_gpus(experiment: Experiment, run: str, stage: Stage) -> int:
     """GPUs of this machine that evaluating or generating uses."""
-    return _evaluation_layout(experiment, run, stage).num_gpus
+    here = _is_here(experiment, run)
+    return _evaluation_layout(experiment, run, stage).num_gpus if here else 0
 
 
 def _evaluation_layout(experiment: Experiment, run: str, stage: Stage) -> Layout:

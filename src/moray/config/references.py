@@ -5,7 +5,15 @@ from collections.abc import Collection, Iterator
 
 from moray.config.formats import TASKS
 from moray.config.plan import exports_adapter, task, task_of_dataset, task_of_model
-from moray.config.schema import Adapter, Augmentation, Experiment, Run, RunRef, ScratchModel
+from moray.config.schema import (
+    Adapter,
+    Augmentation,
+    Experiment,
+    Run,
+    RunRef,
+    ScratchModel,
+    WorkerRange,
+)
 from moray.errors import UserError
 
 
@@ -64,7 +72,9 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     else:
         yield from _known(f"runs.{name}.model", run.model, experiment.models, "models")
     workers = run.ray.num_workers
-    if workers != "auto" and run.train.global_batch_size % workers:
+    if isinstance(workers, WorkerRange):
+        yield from _elastic(f"runs.{name}", run, workers)
+    elif workers != "auto" and run.train.global_batch_size % workers:
         yield UserError(
             f"runs.{name}.train.global_batch_size",
             f"got {run.train.global_batch_size}, expected a multiple of ray.num_workers "
@@ -77,6 +87,23 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
         yield from _pairs(name, run)
     for dataset in run.datasets:
         yield from _splits(experiment, name, run, dataset)
+
+
+def _elastic(path: str, run: Run, workers: WorkerRange) -> Iterator[UserError]:
+    if run.train.launcher == "torchrun":
+        yield UserError(
+            f"{path}.ray.num_workers",
+            "got a range, expected one number with train.launcher: torchrun, which doesn't change "
+            "it during a run",
+            "choose a number, or set launcher to ray",
+        )
+    if workers.max > run.train.global_batch_size:
+        yield UserError(
+            f"{path}.ray.num_workers.max",
+            f"got {workers.max}, expected at most train.global_batch_size "
+            f"({run.train.global_batch_size})",
+            "change one of them",
+        )
 
 
 def _mixture(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:

@@ -40,6 +40,7 @@ _EXPECTED = {
 
 # Pydantic's names for the branches of the unions in the schema.
 _BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str", "list[str]"}
+_BRANCHES |= {"WorkerRange"}
 _BRANCHES |= {"dict[constrained-str,constrained-float]"}
 _BRANCHES |= {"literal['auto']", "literal['all-linear']", "constrained-int", "[key]"}
 

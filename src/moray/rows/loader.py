@@ -32,10 +32,13 @@ class Shard:
 
 
 def from_memory(splits: Sequence[StoredRows], mixture: Mixture, shard: Shard) -> Iterator[Rows]:
-    """Yield a worker's rows of each step, shape (global_batch_size / world_size,)."""
+    """Yield a worker's rows of each step.
+
+    If the number of workers doesn't divide them evenly, the first workers have one more.
+    """
     for step in range(shard.first_step, shard.num_steps):
         stores, numbers = (
-            np.split(whole, shard.world_size)[shard.rank] for whole in mixture.rows(step)
+            np.array_split(whole, shard.world_size)[shard.rank] for whole in mixture.rows(step)
         )
         rows = np.empty(len(numbers), splits[0].rows.dtype)
         for store, split in enumerate(splits):
@@ -47,10 +50,9 @@ def from_memory(splits: Sequence[StoredRows], mixture: Mixture, shard: Shard) ->
 def drawn(mixture: Mixture, shard: Shard) -> Iterator[Drawn]:
     """Yield where the rows of the same steps are in the mixture's sequence."""
     size = mixture.global_batch_size
-    per_worker = size // shard.world_size
+    mine = np.array_split(np.arange(size), shard.world_size)[shard.rank]
     for step in range(shard.first_step, shard.num_steps):
-        first = step * size + shard.rank * per_worker
-        yield Drawn(mixture.seed, np.arange(first, first + per_worker))
+        yield Drawn(mixture.seed, step * size + mine)
 
 
 def from_stream(
@@ -69,7 +71,7 @@ def from_stream(
         for store, reader in enumerate(readers)
     ]
     for step in range(shard.first_step, shard.num_steps):
-        stores = np.split(mixture.stores(step), shard.world_size)[shard.rank]
+        stores = np.array_split(mixture.stores(step), shard.world_size)[shard.rank]
         rows = np.empty(len(stores), record)
         for store, stream in enumerate(streams):
             mine = stores == store
@@ -138,14 +140,14 @@ def _group_reader(
     global_batch_size: int,
     shard: Shard,
 ) -> Callable[[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
-    per_worker = global_batch_size // shard.world_size
+    places = np.array_split(np.arange(global_batch_size), shard.world_size)[shard.rank]
 
     def read(batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         group = groups[int(batch["id"][0])]
         picked = group.picked()
         first = group.first_position
         positions = positions_of(first, first + len(picked))
-        mine = picked[positions % global_batch_size // per_worker == shard.rank]
+        mine = picked[np.isin(positions % global_batch_size, places)]
         rows = np.concatenate([reader(window) for window in group.windows])[mine]
         # Fields of a record aren't contiguous.
         return {name: np.ascontiguousarray(rows[name]) for name in fields}

@@ -1,5 +1,6 @@
 """Run a training job on workers."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from moray.config.schema import Ray
@@ -34,9 +35,19 @@ def run_job(job: Job, ray: Ray, run: str) -> dict[str, Any]:
         timeout=collective_timeout(job.settings),
         batch_size=job.settings.global_batch_size,
         streams=job.parts[0].rows_url is not None,
+        libraries=tuple(_libraries(job)),
     )
     # All workers return the same.
     return run_on_workers(train_on_worker, job, launch)[0]
+
+
+def _libraries(job: Job) -> Iterator[str]:
+    if job.settings.strategy == "deepspeed":
+        yield "deepspeed"
+    if job.adapter:
+        yield "peft"
+        if job.adapter.quantize_base:
+            yield "bitsandbytes"
 
 
 def train_on_worker(job: Job, worker: Worker) -> dict[str, Any]:

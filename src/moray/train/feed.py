@@ -28,7 +28,11 @@ class Feed:
 
 
 def feeds(
-    task: Task, rows: Iterator[Rows], drawn: Iterator[Drawn], micro_batch_size: int
+    task: Task,
+    rows: Iterator[Rows],
+    drawn: Iterator[Drawn],
+    micro_batch_size: int,
+    count: int | None = None,
 ) -> Iterator[Feed]:
     """A worker's part of each step; the next one is prepared while the current one is used.
 
@@ -37,9 +41,10 @@ def feeds(
         rows: the worker's rows of each step.
         drawn: where in the order's sequence they are.
         micro_batch_size: maximum rows in a batch.
+        count: minimum number of batches in a step, see `micro_batches`.
     """
     parts = (
-        Feed(micro_batches(task, mine, micro_batch_size, drawn=where), task.weight(mine))
+        Feed(micro_batches(task, mine, micro_batch_size, count, where), task.weight(mine))
         for mine, where in zip(rows, drawn, strict=False)
     )
     return _ahead(parts)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,9 @@ def _train(
 
     done = looked_at = first_step
     largest_norm = torch.zeros((), device=worker.device)
-    for feed in feeds(task, rows, where, settings.micro_batch_size):
+    # Of the worker with the most rows, if the number of workers doesn't divide them.
+    count = ceil(ceil(size / worker.world_size) / settings.micro_batch_size)
+    for feed in feeds(task, rows, where, settings.micro_batch_size, count):
         if judged.stop:
             break
         alive()

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from moray import machine
-from moray.config.layout import check_gpus, lay_out_here
+from moray.config.layout import check_gpus, lay_out_here, workers_are_here
 from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
 from moray.model.shapes import (
@@ -24,7 +24,7 @@ from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import check_space
 from moray.train.engine.footprint import footprint, frozen_bytes
 from moray.train.engine.gpu_only import needs_gpu
-from moray.workers.cluster import check_cores
+from moray.workers.resources import check_cores
 
 _FLOAT = 4
 # A parameter's weight and AdamW's two moments.
@@ -133,8 +133,8 @@ def _processors(run: str, ray: Ray, batch_size: int) -> Iterator[UserError]:
 
 
 def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> Iterator[UserError]:
-    """Optional libraries that are missing here; those of a remote cluster aren't known."""
-    if ray.address != "local":
+    """Optional libraries that are missing here; nodes of a cluster are asked once connected."""
+    if not workers_are_here(ray, settings.launcher):
         return
     if settings.strategy == "deepspeed" and not find_spec("deepspeed"):
         yield UserError(

@@ -1,20 +1,30 @@
 """Connect to Ray: a local Ray started for the run, or an existing cluster."""
 
-import ipaddress
 import os
-import secrets
 import socket
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import moray
 from moray import machine
-from moray.config.layout import Layout, check_gpus, lay_out, lay_out_here
+from moray.config.layout import Layout, lay_out
 from moray.config.schema import Ray
 from moray.console import say
 from moray.errors import UserError
+from moray.workers.authentication import check_authentication, keep_token_private
 from moray.workers.launch import Launch, on_this_machine
+from moray.workers.network import interface_setup
+from moray.workers.nodes import alive_nodes, check_nodes
+from moray.workers.resources import (
+    check_cores,
+    check_room_for_reading,
+    check_total,
+    described,
+    room_for,
+    worker_resources,
+)
 
 _LOCAL = "local"
 
@@ -42,36 +52,26 @@ _LOCAL_ENVIRONMENT = {
 }
 
 
-def check_cores(settings: Ray, path: str, batch_size: int | None = None) -> None:
-    """Check that this machine has the CPUs that local workers need.
-
-    Raises:
-        UserError: if it hasn't.
-    """
-    if settings.address == _LOCAL:
-        layout = lay_out_here(settings, batch_size)
-        wanted = {"CPU": settings.resources_per_worker.get("CPU", 0)}
-        _check(wanted, layout.num_workers, {"CPU": machine.cores()}, path, "this machine")
-
-
 @contextmanager
 def connected(launch: Launch) -> Iterator[Layout]:
     """Connect to Ray for the body; a local Ray is started before it and stopped after it.
+
+    A cluster may still have too few resources for the workers; see `lack`.
 
     Yields:
         The number of workers, and whether each gets a GPU.
 
     Raises:
-        UserError: if there are too few resources for the workers, Ray's token can't be kept
-            private, or no Ray answers at the address.
+        UserError: if this machine has too few resources for the workers, Ray's token can't be kept
+            private, no Ray answers at the address, or the nodes' software isn't this machine's.
     """
     settings, path = launch.ray, launch.path
     check_cores(settings, path, launch.batch_size)
     os.environ.update(_ENVIRONMENT)
-    _check_authentication(settings, path)
+    check_authentication(settings, path)
     if settings.address == _LOCAL:
         os.environ.update(_LOCAL_ENVIRONMENT)
-        _keep_token_private()
+        keep_token_private()
         with on_this_machine(launch) as layout, _local_ray(launch, layout):
             _check_resources(launch, layout, "this machine")
             yield layout
@@ -79,9 +79,18 @@ def connected(launch: Launch) -> Iterator[Layout]:
         with _cluster(launch):
             there = _ray_resources()
             layout = lay_out(settings, there.get("CPU", 0), there.get("GPU", 0), launch.batch_size)
-            check_gpus(layout, there.get("GPU", 0), path)
-            _check_resources(launch, layout, "the cluster")
+            if launch.streams:
+                _check_room_for_reading(launch, layout, "the cluster")
+            wanted = worker_resources(settings, layout)
+            check_nodes(wanted, path, launch.folder, launch.libraries)
             yield layout
+
+
+def lack(launch: Launch, layout: Layout) -> str | None:
+    """What a cluster lacks for the workers, in words; None if it has room for them."""
+    wanted, needed = worker_resources(launch.ray, layout), layout.min_workers or layout.num_workers
+    nodes = [node["Resources"] for node in alive_nodes()]
+    return None if room_for(wanted, nodes) >= needed else described(wanted, needed, nodes)
 
 
 @contextmanager
@@ -110,11 +119,22 @@ def _cluster(launch: Launch) -> Iterator[None]:
     import ray
 
     with _answering(launch.ray, launch.path):
-        ray.init(address=launch.ray.address, log_to_driver=False)
+        ray.init(
+            address=launch.ray.address, log_to_driver=False, runtime_env=_runtime_env(launch.ray)
+        )
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _runtime_env(settings: Ray) -> dict[str, Any]:
+    wanted: dict[str, Any] = {
+        "worker_process_setup_hook": interface_setup(settings.network_interface)
+    }
+    if settings.upload_package:
+        wanted["py_modules"] = [str(Path(moray.__file__).parent)]
+    return wanted
 
 
 def _ray_resources() -> dict[str, float]:
@@ -125,61 +145,16 @@ def _ray_resources() -> dict[str, float]:
     return resources
 
 
-def worker_resources(settings: Ray, layout: Layout) -> dict[str, float]:
-    """The resources that Ray reserves for each worker, by name."""
-    wanted = {"GPU": 1.0} | settings.resources_per_worker
-    return {name: share for name, share in wanted.items() if name != "GPU" or layout.use_gpu}
-
-
 def _check_resources(launch: Launch, layout: Layout, where: str) -> None:
     wanted = worker_resources(launch.ray, layout)
-    _check(wanted, layout.num_workers, _ray_resources(), launch.path, where, launch.streams)
+    if launch.streams:
+        _check_room_for_reading(launch, layout, where)
+    check_total(wanted, layout.num_workers, _ray_resources(), launch.path, where)
 
 
-def _check(
-    wanted: Mapping[str, float],
-    workers: int,
-    there: Mapping[str, float],
-    path: str,
-    where: str,
-    streams: bool = False,
-) -> None:
-    for resource, share in wanted.items():
-        available = there.get(resource, 0)
-        if streams and resource == "CPU" and workers * share + 1 > available >= workers * share:
-            raise UserError(
-                f"{path}.num_workers",
-                f"{workers} workers with {share:g} CPU each leave none of the {available:g} CPU "
-                f"that {where} has for reading, and data.loader: stream needs one",
-                "lower num_workers or resources_per_worker.CPU",
-            )
-        if workers * share > available:
-            raise UserError(
-                f"{path}.num_workers",
-                f"{workers} workers with {share:g} {resource} each need {workers * share:g} "
-                f"{resource}, but {where} has {available:g}",
-                f"lower num_workers or resources_per_worker.{resource}",
-            )
-
-
-def _check_authentication(settings: Ray, path: str) -> None:
-    """Refuse a cluster to which anyone on the network could send code."""
-    if settings.endpoint is None or os.environ.get("RAY_AUTH_MODE") == "token":
-        return
-    address = settings.address
-    try:
-        # A name can have several addresses, and Ray uses one of them.
-        hosts = {str(address[0]) for *_, address in socket.getaddrinfo(*settings.endpoint)}
-    except OSError as error:
-        raise UserError(
-            f"{path}.address", f"got {address}, whose host is unknown", "check the address"
-        ) from error
-    if not all(ipaddress.ip_address(host).is_loopback for host in hosts):
-        raise UserError(
-            f"{path}.address",
-            f"got {address}, a cluster outside this machine, without RAY_AUTH_MODE=token",
-            "start the cluster with token authentication and set this variable here",
-        )
+def _check_room_for_reading(launch: Launch, layout: Layout, where: str) -> None:
+    wanted, workers = worker_resources(launch.ray, layout), layout.num_workers
+    check_room_for_reading(wanted, workers, _ray_resources(), launch.path, where)
 
 
 @contextmanager
@@ -189,48 +164,33 @@ def _answering(settings: Ray, path: str) -> Iterator[None]:
         if settings.endpoint:
             _knock(settings.endpoint)
         yield
+    except _SilentError as error:
+        raise _nobody(settings, path) from error
     except ConnectionError as error:
+        if settings.endpoint is None:
+            raise _nobody(settings, path) from error
         raise UserError(
             f"{path}.address",
-            f"no Ray answers at {settings.address}",
-            "start one there with `ray start --head`, or set the address to local",
+            f"what answers at {settings.address} accepts no connection of Ray's from here",
+            "check that the token here is that of the cluster, and that this machine is one of its "
+            "nodes",
         ) from error
+
+
+def _nobody(settings: Ray, path: str) -> UserError:
+    return UserError(
+        f"{path}.address",
+        f"no Ray answers at {settings.address}",
+        "start one there with `ray start --head`, or set the address to local",
+    )
+
+
+class _SilentError(Exception):
+    """Nothing listens at an address."""
 
 
 def _knock(endpoint: tuple[str, int]) -> None:
     try:
         socket.create_connection(endpoint, timeout=_SECONDS_TO_ANSWER).close()
     except OSError as error:
-        raise ConnectionError(*endpoint) from error
-
-
-def _keep_token_private() -> None:
-    """Make sure that only this user can read the token with which to send code to a local Ray.
-
-    Ray writes it to the home folder with default permissions, with which all users of the machine
-    can often read it.
-    """
-    given = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-    if given or os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
-        return
-    token = Path.home() / ".ray" / "auth_token"
-    try:
-        if not token.exists():
-            token.parent.mkdir(parents=True, exist_ok=True)
-            _write_token(token)
-        if (mode := token.stat().st_mode) & 0o077:
-            token.chmod(mode & 0o700)
-    except OSError as error:
-        raise UserError(
-            str(token),
-            f"can't write a token that only you can read ({error.strerror})",
-            "make sure that you own the file and can write to its folder, or set RAY_AUTH_TOKEN",
-        ) from error
-
-
-def _write_token(path: Path) -> None:
-    # Written atomically, because other runs may start at the same time; an existing token is kept.
-    with tempfile.NamedTemporaryFile("w", dir=path.parent) as file, suppress(FileExistsError):
-        file.write(secrets.token_hex(32))
-        file.flush()
-        os.link(file.name, path)
+        raise _SilentError from error

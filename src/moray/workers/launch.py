@@ -30,6 +30,7 @@ class Launch:
         batch_size: rows that the number of workers must divide; None for no such limit.
         streams: whether the workers read from Ray Data, whose tasks need another CPU.
         in_process: whether to run a single worker on this machine in this process.
+        libraries: names of libraries that the entry point needs besides those of all stages.
     """
 
     ray: Ray
@@ -40,6 +41,7 @@ class Launch:
     batch_size: int | None = None
     streams: bool = False
     in_process: bool = False
+    libraries: tuple[str, ...] = ()
 
 
 @contextmanager

@@ -1,18 +1,28 @@
 """Start workers with Ray Train."""
 
+import os
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from moray.workers.cluster import connected, worker_resources
+from moray.config.layout import Layout
+from moray.errors import UserError
+from moray.workers.cluster import connected, lack
 from moray.workers.entry import EntryPoint, run_entry_point
 from moray.workers.launch import Launch, WorkersFailedError
+from moray.workers.presence import NoWorkersError, Presence
+from moray.workers.resources import worker_resources
 from moray.workers.worker import Worker
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
+
+# Ray Train's view of an elastic run's resources is up to 20 s old, so it may try a size for which
+# there is no room any more.
+_SECONDS_BETWEEN_SIZES = 5.0
 
 
 def run(
@@ -24,16 +34,22 @@ def run(
         The results by rank; None if a worker recorded a fault.
 
     Raises:
-        UserError: if there are too few resources for the workers.
+        UserError: if there are too few resources for the workers, on a cluster for longer than
+            `ray.start_timeout`.
         WorkersFailedError: if workers were lost or failed more often than the config allows.
     """
     with connected(launch) as layout:
         from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
         from ray.train.torch import TorchConfig, TorchTrainer
 
+        # The nodes of a local Ray can't be lost by themselves.
+        presence = None if launch.ray.address == "local" else Presence()
+        if presence:
+            _set_start_timeout(launch, layout)
         work: Callable[[], list[Result] | None] = partial(
-            _work, entry_point, argument, launch.folder
+            _work, entry_point, argument, launch.folder, presence
         )
+        elastic = layout.min_workers is not None
         trainer = TorchTrainer(
             work,
             torch_config=TorchConfig(
@@ -42,7 +58,9 @@ def run(
                 timeout_s=round(launch.timeout),
             ),
             scaling_config=ScalingConfig(
-                num_workers=layout.num_workers,
+                num_workers=(layout.min_workers, layout.num_workers)
+                if elastic
+                else layout.num_workers,
                 use_gpu=layout.use_gpu,
                 resources_per_worker=worker_resources(launch.ray, layout),
             ),
@@ -52,15 +70,35 @@ def run(
                 storage_path=str(launch.folder / "ray"),
                 failure_config=FailureConfig(
                     max_failures=launch.ray.max_failures,
-                    controller_failure_limit=launch.ray.max_failures,
+                    # On a cluster, failed starts end with `start_timeout`, however many there are.
+                    controller_failure_limit=-1 if presence else launch.ray.max_failures,
                 ),
             ),
         )
-        try:
+
+        def fit() -> list[Result] | None:
             results: list[Result] | None = trainer.fit().return_value
+            return results
+
+        try:
+            if presence is None:
+                return fit()
+            return presence.watched(fit, launch.ray.start_timeout, partial(lack, launch, layout))
+        except NoWorkersError as error:
+            raise UserError(
+                f"{launch.path}.start_timeout",
+                f"no workers for {launch.ray.start_timeout:g} s: {error}",
+                "add nodes, lower num_workers, or raise it; the same command continues",
+            ) from error
         except TrainingFailedError as error:
             raise WorkersFailedError(str(error).strip().splitlines()[-1]) from error
-    return results
+
+
+def _set_start_timeout(launch: Launch, layout: Layout) -> None:
+    """Set how long Ray Train waits for room for workers before it considers their number again."""
+    elastic = layout.min_workers is not None
+    seconds = _SECONDS_BETWEEN_SIZES if elastic else launch.ray.start_timeout
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{seconds:g}"
 
 
 def this_worker() -> Worker:
@@ -77,6 +115,10 @@ def this_worker() -> Worker:
 
 
 def _work(
-    entry_point: EntryPoint[Argument, Result], argument: Argument, folder: Path
+    entry_point: EntryPoint[Argument, Result],
+    argument: Argument,
+    folder: Path,
+    presence: Presence | None,
 ) -> list[Result] | None:
-    return run_entry_point(entry_point, argument, this_worker(), folder)
+    with presence.reported() if presence else nullcontext():
+        return run_entry_point(entry_point, argument, this_worker(), folder)

@@ -18,9 +18,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from moray.processes import die_with_parent
-from moray.workers.cluster import check_cores
 from moray.workers.entry import EntryPoint, run_entry_point
 from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
+from moray.workers.resources import check_cores
 from moray.workers.worker import Worker
 
 Argument = TypeVar("Argument")

@@ -20,7 +20,15 @@ from moray.config.schema.models import (
     TrainedTokenizer,
 )
 from moray.config.schema.preference import Preference
-from moray.config.schema.sections import Augmentation, Data, Evaluate, Export, Generate, Ray
+from moray.config.schema.sections import (
+    Augmentation,
+    Data,
+    Evaluate,
+    Export,
+    Generate,
+    Ray,
+    WorkerRange,
+)
 from moray.config.schema.train import FSDP2, DeepSpeed, Train
 from moray.config.schema.vision import ScratchVisionModel
 
@@ -58,6 +66,7 @@ __all__ = [
     "Train",
     "TrainedTokenizer",
     "Url",
+    "WorkerRange",
     "execution_keys",
     "is_execution_only",
     "result_keys",

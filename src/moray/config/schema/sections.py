@@ -90,6 +90,27 @@ class Data(Section):
         return self
 
 
+class WorkerRange(Section):
+    """An elastic number of workers: as many as there is room for, from `min` to `max`."""
+
+    min: PositiveInt = execution_only(
+        ...,
+        description="Number of workers below which a run waits for nodes, at most "
+        "`ray.start_timeout` seconds.",
+    )
+    max: PositiveInt = execution_only(
+        ...,
+        description="Number of workers at most. On a cluster, a run is restarted from its newest "
+        "checkpoint with fewer workers when a node is lost, and with more when one joins.",
+    )
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min: got {self.min}, expected at most max ({self.max}); lower it")
+        return self
+
+
 class Ray(Section):
     """Where the training runs. These keys change results only by rounding and dropout noise."""
 
@@ -99,10 +120,11 @@ class Ray(Section):
         "cluster, `host:port` or `ray://host:port`, or `auto` for the cluster that this machine "
         "belongs to.",
     )
-    num_workers: Literal["auto"] | PositiveInt = execution_only(
+    num_workers: Literal["auto"] | PositiveInt | WorkerRange = execution_only(
         "auto",
         description="Number of training processes. `auto`: one per GPU, as far as they divide "
-        "`train.global_batch_size` evenly; without a GPU, two.",
+        "`train.global_batch_size` evenly; without a GPU, two. `{min: 1, max: 4}`: on a cluster, "
+        "as many as there is room for at any time.",
     )
     use_gpu: Literal["auto"] | bool = execution_only(
         "auto",
@@ -115,6 +137,24 @@ class Ray(Section):
     )
     max_failures: int = execution_only(
         3, ge=0, description="How many times lost workers are replaced before the run fails."
+    )
+    start_timeout: float = execution_only(
+        300.0,
+        gt=0,
+        description="Seconds without a worker after which a run on a cluster ends: so long it "
+        "waits for nodes that are still to come or to come back, including the time that workers "
+        "take to start.",
+    )
+    upload_package: bool = execution_only(
+        False,
+        description="Whether to send this checkout's package to the nodes of a cluster. "
+        "Otherwise, each needs the same version of it installed.",
+    )
+    network_interface: str | None = execution_only(
+        None,
+        description="Network interface for the traffic between workers on a cluster. By default, "
+        "on each node the one with the address by which Ray knows the node. "
+        "`GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` in a node's environment come first.",
     )
     storage_path: str = execution_only(
         "results/state",
