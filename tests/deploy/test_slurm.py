@@ -1,0 +1,74 @@
+"""The workflow in an allocation of two nodes, of a real Slurm on this machine."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deploy.slurm import Slurm, slurm
+from faults.workflows import environment, last_step, losses, prepare, rows_by_step, weights
+from fleet import until
+from project import ROOT, Project
+
+SUBMIT = "sbatch --parsable --nodes=2 --cpus-per-task=1 deploy/slurm/moray.sbatch finetune".split()
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with slurm(tmp_path_factory.mktemp("slurm") / "slurm") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def prepared(cluster: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose rows are there, so that allocations begin with training."""
+    project = prepare(tmp_path_factory.mktemp("workflow") / "project", {"ray.num_workers": 2})
+    shutil.copytree(ROOT / "deploy", project.folder / "deploy")
+    return project
+
+
+def _copy(project: Project, folder: Path) -> Project:
+    return Project(shutil.copytree(project.folder, folder))
+
+
+def _submit(cluster: Slurm, project: Project) -> str:
+    return cluster.run(*SUBMIT, folder=project.folder, **environment(project))
+
+
+def _log(project: Project) -> str:
+    return "".join(path.read_text() for path in project.folder.glob("moray-*.log"))
+
+
+@pytest.mark.long
+def test_an_interrupted_job_ends_with_the_model_of_an_undisturbed_one(
+    cluster: Slurm, prepared: Project, tmp_path: Path
+) -> None:
+    undisturbed = _copy(prepared, tmp_path / "undisturbed")
+    job = _submit(cluster, undisturbed)
+    assert cluster.wait(job, *ENDED) == "COMPLETED", _log(undisturbed)
+
+    project = _copy(prepared, tmp_path / "interrupted")
+    job = _submit(cluster, project)
+    until(lambda: last_step(project, "only") >= 60)
+    # What Slurm sends before the time limit and at pre-emption.
+    cluster.run("scancel", "--batch", "--signal=TERM", job)
+    until(lambda: "requeueing job" in _log(project))
+    saved = last_step(project, "only")
+    assert f"{saved:08d}" in {
+        path.name.removeprefix("step-")
+        for path in project.folder.glob("results/state/only/*/checkpoints/step-*")
+    }
+    until(lambda: last_step(project, "only") >= max(160, saved + 1))
+    # What pre-emption does without a warning.
+    cluster.run("scontrol", "requeue", job)
+    until(lambda: cluster.state(job) != "RUNNING")
+    until(lambda: cluster.state(job) == "RUNNING" and last_step(project, "only") >= 260)
+    cluster.run("scancel", job)
+    assert cluster.wait(job, *ENDED) == "CANCELLED"
+    job = _submit(cluster, project)
+    assert cluster.wait(job, *ENDED) == "COMPLETED", _log(project)
+
+    assert weights(project) == weights(undisturbed)
+    assert losses(project) == losses(undisturbed)
+    assert rows_by_step(project) == rows_by_step(undisturbed)
