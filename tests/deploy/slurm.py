@@ -4,15 +4,15 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from deploy.daemons import free_ports, until
 
+NODES = ("n1", "n2")
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
-_SECONDS = 60
 
 # Without cgroups and accounting, so that it also runs in a container. No process tracking by
 # cgroup means that a step is ended by the parents of its processes.
@@ -74,13 +74,15 @@ class Slurm:
         shown = self.run("scontrol", "show", "job", job, "--oneliner")
         return dict(field.split("=", 1) for field in shown.split() if "=" in field)["JobState"]
 
-    def wait(self, job: str, *states: str, seconds: float = 300) -> str:
-        """Wait until a job is in one of some states."""
-        end = time.monotonic() + seconds
-        while (state := self.state(job)) not in states:
-            assert time.monotonic() < end, f"job {job} is {state}"
-            time.sleep(0.5)
-        return state
+    def wait(self, job: str, *states: str) -> str:
+        """Wait until a job is in one of some states; returns which."""
+        until(lambda: self.state(job) in states)
+        return self.state(job)
+
+    def cancel_all(self) -> None:
+        """Cancel all jobs and wait for their end: they would outlive the daemons."""
+        self.run("scancel", "--user=root")
+        until(lambda: not self.run("squeue", "--noheader"))
 
 
 @contextmanager
@@ -92,7 +94,7 @@ def slurm(folder: Path) -> Iterator[Slurm]:
         pytest.skip("needs root, as which slurmd runs jobs")
     folder.mkdir(parents=True)
     (folder / "state").mkdir()
-    port, port1, port2 = _free_ports(3)
+    port, port1, port2 = free_ports(3)
     host = socket.gethostname().split(".")[0]
     (folder / "slurm.conf").write_text(
         _CONFIG.format(folder=folder, host=host, port=port, port1=port1, port2=port2)
@@ -105,7 +107,12 @@ def slurm(folder: Path) -> Iterator[Slurm]:
     munged = ["munged", "--force", "--foreground", f"--key-file={key}"]
     munged += [f"--socket={folder}/munge.socket", f"--pid-file={folder}/munged.pid"]
     munged += [f"--seed-file={folder}/munged.seed", f"--log-file={folder}/munged.log"]
-    commands = [munged, ["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"]]
+    commands = [
+        munged,
+        ["slurmctld", "-D"],
+        ["slurmd", "-D", "-N", "n1"],
+        ["slurmd", "-D", "-N", "n2"],
+    ]
     daemons = []
     try:
         for command in commands:
@@ -117,8 +124,11 @@ def slurm(folder: Path) -> Iterator[Slurm]:
                     stderr=subprocess.DEVNULL,
                 )
             )
-        _wait_for_nodes(own)
-        yield own
+        until(lambda: _nodes(own) == ["idle"] * len(NODES))
+        try:
+            yield own
+        finally:
+            own.cancel_all()
     finally:
         for daemon in reversed(daemons):
             daemon.terminate()
@@ -126,27 +136,13 @@ def slurm(folder: Path) -> Iterator[Slurm]:
             daemon.wait()
 
 
-def _wait_for_nodes(own: Slurm) -> None:
-    end = time.monotonic() + _SECONDS
-    while True:
-        shown = subprocess.run(
-            ["sinfo", "--noheader", "--Node", "--format=%T"],
-            env=own.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if shown.stdout.split() == ["idle", "idle"]:
-            return
-        assert time.monotonic() < end, shown.stdout + shown.stderr
-        time.sleep(0.2)
-
-
-def _free_ports(number: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(number)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+def _nodes(own: Slurm) -> list[str]:
+    """The states of the nodes; none as long as the controller doesn't answer."""
+    shown = subprocess.run(
+        ["sinfo", "--noheader", "--Node", "--format=%T"],
+        env=own.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return shown.stdout.split()

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deploy.daemons import until
 from deploy.slurm import Slurm, slurm
 from faults.workflows import environment, last_step, losses, prepare, rows_by_step, weights
-from fleet import until
 from project import ROOT, Project
 
-SUBMIT = "sbatch --parsable --nodes=2 --cpus-per-task=1 deploy/slurm/moray.sbatch finetune".split()
+SUBMIT = ("sbatch", "--parsable", "--nodes=2", "--cpus-per-task=1", "deploy/slurm/moray.sbatch")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
@@ -23,7 +23,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 @pytest.fixture(scope="module")
 def prepared(cluster: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose rows are there, so that allocations begin with training."""
-    project = prepare(tmp_path_factory.mktemp("workflow") / "project", {"ray.num_workers": 2})
+    changes = {"ray.num_workers": 2, "train.max_steps": 200}
+    project = prepare(tmp_path_factory.mktemp("workflow") / "project", changes)
     shutil.copytree(ROOT / "deploy", project.folder / "deploy")
     return project
 
@@ -33,7 +34,7 @@ def _copy(project: Project, folder: Path) -> Project:
 
 
 def _submit(cluster: Slurm, project: Project) -> str:
-    return cluster.run(*SUBMIT, folder=project.folder, **environment(project))
+    return cluster.run(*SUBMIT, "finetune", folder=project.folder, **environment(project))
 
 
 def _log(project: Project) -> str:
@@ -50,7 +51,7 @@ def test_an_interrupted_job_ends_with_the_model_of_an_undisturbed_one(
 
     project = _copy(prepared, tmp_path / "interrupted")
     job = _submit(cluster, project)
-    until(lambda: last_step(project, "only") >= 60)
+    until(lambda: last_step(project, "only") >= 30)
     # What Slurm sends before the time limit and at pre-emption.
     cluster.run("scancel", "--batch", "--signal=TERM", job)
     until(lambda: "requeueing job" in _log(project))
@@ -59,11 +60,11 @@ def test_an_interrupted_job_ends_with_the_model_of_an_undisturbed_one(
         path.name.removeprefix("step-")
         for path in project.folder.glob("results/state/only/*/checkpoints/step-*")
     }
-    until(lambda: last_step(project, "only") >= max(160, saved + 1))
+    until(lambda: last_step(project, "only") >= max(80, saved + 1))
     # What pre-emption does without a warning.
     cluster.run("scontrol", "requeue", job)
     until(lambda: cluster.state(job) != "RUNNING")
-    until(lambda: cluster.state(job) == "RUNNING" and last_step(project, "only") >= 260)
+    until(lambda: cluster.state(job) == "RUNNING" and last_step(project, "only") >= 130)
     cluster.run("scancel", job)
     assert cluster.wait(job, *ENDED) == "CANCELLED"
     job = _submit(cluster, project)
