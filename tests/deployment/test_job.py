@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from deploy.daemons import free_ports, until
+from deployment.daemons import free_ports, until
 from faults.workflows import last_step, losses, prepare, weights
 from project import ROOT, Project
 

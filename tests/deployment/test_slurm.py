@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from deploy.daemons import until
-from deploy.slurm import Slurm, slurm
+from deployment.daemons import until
+from deployment.slurm import Slurm, slurm
 from faults.workflows import environment, last_step, losses, prepare, rows_by_step, weights
 from project import ROOT, Project
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from deploy.daemons import free_ports, until
+from deployment.daemons import free_ports, until
 
 NODES = ("n1", "n2")
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
