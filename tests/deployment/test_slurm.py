@@ -41,6 +41,12 @@ def _log(project: Project) -> str:
     return "".join(path.read_text() for path in project.folder.glob("moray-*.log"))
 
 
+def _start_again(cluster: Slurm, job: str) -> None:
+    """Start a requeued job, which Slurm would hold for two minutes."""
+    cluster.wait(job, "PENDING")
+    cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
 @pytest.mark.long
 def test_an_interrupted_job_ends_with_the_model_of_an_undisturbed_one(
     cluster: Slurm, prepared: Project, tmp_path: Path
@@ -55,6 +61,7 @@ def test_an_interrupted_job_ends_with_the_model_of_an_undisturbed_one(
     # What Slurm sends before the time limit and at pre-emption.
     cluster.run("scancel", "--batch", "--signal=TERM", job)
     until(lambda: "requeueing job" in _log(project))
+    _start_again(cluster, job)
     saved = last_step(project, "only")
     assert f"{saved:08d}" in {
         path.name.removeprefix("step-")
@@ -63,7 +70,7 @@ def test_an_interrupted_job_ends_with_the_model_of_an_undisturbed_one(
     until(lambda: last_step(project, "only") >= max(80, saved + 1))
     # What pre-emption does without a warning.
     cluster.run("scontrol", "requeue", job)
-    until(lambda: cluster.state(job) != "RUNNING")
+    _start_again(cluster, job)
     until(lambda: cluster.state(job) == "RUNNING" and last_step(project, "only") >= 130)
     cluster.run("scancel", job)
     assert cluster.wait(job, *ENDED) == "CANCELLED"
