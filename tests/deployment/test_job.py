@@ -134,7 +134,7 @@ def test_a_stopped_job_goes_on_where_it_was(head: Head, project: Project, tmp_pa
         ended = head.run(_documented("ray job stop", "stopped", stopped.folder), project.folder)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         log, _ = job.communicate()
-    assert job.returncode != 0, log
+    assert "as requested, and saved a checkpoint" in log
     saved = last_step(stopped, "only")
     assert list(stopped.folder.glob(f"results/state/only/*/checkpoints/step-{saved:08d}")), log
 
