@@ -136,14 +136,18 @@ def store_input(wildcards):
 
 
 def check_runs(jobs):
-    """Exit before the first job if a run can't be trained here."""
+    """Exit before the first job if a run can't be trained here.
+
+    With an executor whose jobs run elsewhere, they are checked there, each before it starts.
+    """
     from moray.stages.preflight import preflight
 
     runs = {job.wildcards.run for job in jobs if job.rule.name == "finetune_run"}
-    try:
-        preflight(EXPERIMENT, sorted(runs))
-    except ConfigError as error:
-        sys.exit(str(error))
+    if workflow.local_exec:
+        try:
+            preflight(EXPERIMENT, sorted(runs))
+        except ConfigError as error:
+            sys.exit(str(error))
     return runs
 
 
@@ -166,9 +170,10 @@ def stop_on_sigterm(runs):
 def limit_gpus():
     """Make jobs wait for each other if they need more GPUs than this machine has.
 
-    `--resources gpu=N` on the command line overrides this; other executors have their own limits.
+    `--resources gpu=N` overrides this. Executors whose jobs run elsewhere need it, because Snakemake
+    doesn't know its executor yet.
     """
-    if workflow.local_exec and "gpu" not in workflow.global_resources:
+    if "gpu" not in workflow.global_resources:
         workflow.register_resource("gpu", len(machine.gpus()))
 
 
