@@ -14,7 +14,7 @@ def bucket() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["folder", "object store"])
+@pytest.fixture(params=["folder", pytest.param("object store", marks=pytest.mark.long)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Both kinds of storage."""
     if request.param == "folder":
