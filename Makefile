@@ -6,10 +6,19 @@ READY_DEV := .venv/.ready-dev
 PIP := python -m pip install --disable-pip-version-check --quiet
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: finetune eval generate test test-long test-all test-faults lint format docs lock
+.PHONY: finetune eval generate smoke-test test test-long test-all test-faults lint format docs lock
 
 finetune eval generate: $(READY)
 	snakemake --cores all $@
+
+# A table of what a machine or a cluster can do; `make smoke-test ADDRESS=auto SIZE_GB=1 WORKERS=4`.
+ADDRESS ?= local
+SIZE_GB ?= 0.02
+WORKERS ?= 2
+
+smoke-test: $(READY)
+	snakemake --cores all smoke_test --forcerun smoke_test --configfile config/smoke-test.yaml \
+		--config address=$(ADDRESS) size_gb=$(SIZE_GB) workers=$(WORKERS)
 
 # Three processes, even on two cores: much of the time, tests wait for subprocesses. The tests of a
 # file run in one process and in order, because they share slow fixtures.

@@ -66,5 +66,10 @@ include: "workflow/rules/evaluate_images.smk"
 include: "workflow/rules/predict.smk"
 
 
+if SMOKE_TEST.run in EXPERIMENT.runs:
+
+    include: "workflow/rules/smoke_test.smk"
+
+
 onstart:
     stop_on_sigterm(check_runs(workflow.dag.needrun_jobs()))

@@ -23,7 +23,7 @@ GROUND = len(FLOORS) - 1
 
 # Within training: the driver, what it starts, and down to what all of them know.
 TRAIN_FLOORS = [
-    {"driver"},
+    {"driver", "drill"},
     {"entry", "requirements"},
     {"loop"},
     {"continuation"},

@@ -185,7 +185,7 @@ FAULTS: list[tuple[str, object, str]] = [
     (
         "runs.base.ray.num_workers",
         0,
-        "runs.base.ray.num_workers: got 0, expected 'auto' or more than 0; ",
+        "runs.base.ray.num_workers: got 0, expected 'auto' or more than 0 or a mapping; ",
     ),
     (
         "models.tiny.tokenizer.vocab_size",

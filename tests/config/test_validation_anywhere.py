@@ -51,7 +51,8 @@ def keys_within(path: str, model: type[Section]) -> Iterator[tuple[str, str]]:
 
 
 EVERY_KEY: list[tuple[str, str, dict[str, Any]]] = [
-    (path, key, {}) for path, key in keys_within("runs.tuned", Sections)
+    (path, key, {"min": 1, "max": 2} if path.endswith("num_workers") else {})
+    for path, key in keys_within("runs.tuned", Sections)
 ] + [
     (f"{section}.x", key, entry) for section, model, entry in ENTRIES for key in model.model_fields
 ]

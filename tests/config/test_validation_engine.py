@@ -44,9 +44,6 @@ FAULTS: list[tuple[str, object, str]] = [
         )
         for address in ("head", "head:six", "head:70000", "ray://head", ":6379", "Local")
     ),
-    # Elastic numbers of workers.
-    (f"{RAY}.num_workers.min", 0, "got 0, expected more than 0; "),
-    (f"{RAY}.num_workers.mim", 1, "unknown key; did you mean min?"),
     (f"{RAY}.start_timeout", 0, "got 0, expected more than 0; "),
     (f"{RAY}.start_timout", 60, "unknown key; did you mean start_timeout?"),
     # An object store is no folder.
@@ -87,6 +84,11 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         {f"{RAY}.num_workers": {"min": 3, "max": 2}},
         f"{RAY}.num_workers.min",
         "got 3, expected at most max (2); lower it",
+    ),
+    (
+        {f"{RAY}.num_workers": {"min": 1, "max": 2, "mix": 1}},
+        f"{RAY}.num_workers.mix",
+        "unknown key; did you mean min?",
     ),
     (
         {f"{RAY}.num_workers": {"min": 1, "max": 2}, f"{TRAIN}.launcher": "torchrun"},

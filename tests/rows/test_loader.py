@@ -72,11 +72,14 @@ def same(ours: Iterator[Rows], theirs: Iterator[Rows]) -> int:
     return steps
 
 
+@pytest.mark.parametrize("workers", [3, 5])
 def test_workers_share_the_rows_of_a_step_in_the_order_of_their_ranks(
-    stores: dict[str, Path],
+    workers: int, stores: dict[str, Path]
 ) -> None:
     split, mixture = StoredSplit(stores["ahead"], "train"), mixture_of(stores["ahead"])
-    parts = [list(from_memory([split], mixture, Shard(4, 9, rank, 3))) for rank in range(3)]
+    parts = [
+        list(from_memory([split], mixture, Shard(4, 9, rank, workers))) for rank in range(workers)
+    ]
     for number, step in enumerate(range(4, 9)):
         whole = np.concatenate([part[number] for part in parts])
         np.testing.assert_array_equal(whole, split.rows[mixture.rows(step)[1]])
@@ -84,14 +87,15 @@ def test_workers_share_the_rows_of_a_step_in_the_order_of_their_ranks(
 
 @pytest.mark.usefixtures("_ray")
 @pytest.mark.parametrize("when", ["ahead", "on-the-fly"])
-@pytest.mark.parametrize(("rank", "first_step"), [(0, 0), (1, 7)])
+# Five workers have three or two of twelve rows.
+@pytest.mark.parametrize(("rank", "workers", "first_step"), [(0, 2, 0), (1, 2, 7), (2, 5, 0)])
 def test_a_stream_has_the_rows_that_memory_has_over_several_epochs(
-    when: str, rank: int, first_step: int, stores: dict[str, Path]
+    when: str, rank: int, workers: int, first_step: int, stores: dict[str, Path]
 ) -> None:
     ahead = stores["ahead"]
     mixture = mixture_of(ahead)
     assert len(StoredSplit(ahead, "train").windows) > 10
-    shard = Shard(first_step, mixture.num_steps(2.5), rank, world_size=2)
+    shard = Shard(first_step, mixture.num_steps(2.5), rank, workers)
     streamed = stream([stores[when]], [str(stores[when])], mixture, shard)
     steps = same(streamed, from_memory([StoredSplit(ahead, "train")], mixture, shard))
     assert steps == mixture.num_steps(2.5) - first_step
@@ -138,8 +142,8 @@ def test_where_rows_are_drawn_is_their_place_in_the_sequence(stores: dict[str, P
     store = stores["ahead"]
     mixture, split = mixture_of(store), StoredSplit(store, "train")
     sequence = np.concatenate([mixture.rows(step)[1] for step in range(7)])
-    for rank in range(3):
-        shard = Shard(first_step=2, num_steps=7, rank=rank, world_size=3)
+    for rank in range(5):
+        shard = Shard(first_step=2, num_steps=7, rank=rank, world_size=5)
         pairs = zip(from_memory([split], mixture, shard), drawn(mixture, shard), strict=True)
         for rows, where in pairs:
             assert where.seed == mixture.seed

@@ -106,6 +106,16 @@ def test_each_step_is_fed_its_rows_and_counts_what_they_train(
         assert feed.weight == sum(len(batch.targets) for batch in batches) > 0
 
 
+def test_a_worker_with_fewer_rows_is_fed_as_many_batches(
+    split: StoredSplit, task: LanguageTask
+) -> None:
+    (feed,) = feeds(task, iter([split.rows[:2]]), anywhere(2), micro_batch_size=1, count=3)
+    batches: list[Any] = feed.batches
+    assert [len(batch.input_ids) for batch in batches] == [1, 1, 1]
+    assert len(batches[-1].targets) == 0
+    assert feed.weight == num_trained(split.rows[:2])
+
+
 def test_without_steps_nothing_is_fed(task: LanguageTask) -> None:
     assert list(feeds(task, iter([]), anywhere(0), micro_batch_size=2)) == []
 

@@ -11,6 +11,7 @@ from moray import machine
 from moray.config import plan
 from moray.config.code import code_digest
 from moray.config.load import load_experiment
+from moray.config.smoke_test import RUN, with_short_keys_resolved
 from moray.errors import ConfigError, UserError
 
 # The project's folder, also if another workflow uses this one as a module.
@@ -30,7 +31,7 @@ def check_package():
 def load():
     """The checked config and the files that it names; exits with one line for each fault."""
     try:
-        experiment = load_experiment(config)
+        experiment = load_experiment(with_short_keys_resolved(config))
         files = {
             name: plan.dataset_files(experiment, name) for name in experiment.datasets
         }
@@ -208,6 +209,7 @@ REFERENCES = {
     for run in EXPERIMENT.runs
     if plan.task(EXPERIMENT, run) == "preference"
 }
+SMOKE_TEST = SimpleNamespace(run=RUN)
 ALIVE = drop_stale_locks()
 limit_gpus()
 

@@ -97,6 +97,12 @@ def _elastic(path: str, run: Run, workers: WorkerRange) -> Iterator[UserError]:
             "it during a run",
             "choose a number, or set launcher to ray",
         )
+    if workers.min > workers.max:
+        yield UserError(
+            f"{path}.ray.num_workers.min",
+            f"got {workers.min}, expected at most max ({workers.max})",
+            "lower it",
+        )
     if workers.max > run.train.global_batch_size:
         yield UserError(
             f"{path}.ray.num_workers.max",

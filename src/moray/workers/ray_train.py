@@ -49,7 +49,7 @@ def run(
         work: Callable[[], list[Result] | None] = partial(
             _work, entry_point, argument, launch.folder, presence
         )
-        elastic = layout.min_workers is not None
+        number, fewest = layout.num_workers, layout.min_workers
         trainer = TorchTrainer(
             work,
             torch_config=TorchConfig(
@@ -58,9 +58,7 @@ def run(
                 timeout_s=round(launch.timeout),
             ),
             scaling_config=ScalingConfig(
-                num_workers=(layout.min_workers, layout.num_workers)
-                if elastic
-                else layout.num_workers,
+                num_workers=number if fewest is None else (fewest, number),
                 use_gpu=layout.use_gpu,
                 resources_per_worker=worker_resources(launch.ray, layout),
             ),

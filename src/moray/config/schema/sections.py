@@ -104,12 +104,6 @@ class WorkerRange(Section):
         "checkpoint with fewer workers when a node is lost, and with more when one joins.",
     )
 
-    @model_validator(mode="after")
-    def _is_a_range(self) -> Self:
-        if self.min > self.max:
-            raise ValueError(f"min: got {self.min}, expected at most max ({self.max}); lower it")
-        return self
-
 
 class Ray(Section):
     """Where the training runs. These keys change results only by rounding and dropout noise."""

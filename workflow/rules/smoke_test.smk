@@ -1,0 +1,26 @@
+rule smoke_test:
+    """Nodes, network, reading, training and recovery of a machine or a cluster, in a table."""
+    input:
+        start=start_manifest(SMOKE_TEST),
+        stores=store_manifests(SMOKE_TEST),
+    output:
+        "results/smoke-test/table.txt",
+    log:
+        "logs/smoke_test.log",
+    conda:
+        "../../envs/environment.yaml"
+    threads: plan.train_threads(EXPERIMENT, SMOKE_TEST.run)
+    resources:
+        gpu=plan.train_gpus(EXPERIMENT, SMOKE_TEST.run),
+    params:
+        run=SMOKE_TEST.run,
+        code=code("smoke_test", plan.task(EXPERIMENT, SMOKE_TEST.run)),
+        cfg=plan.train_config(EXPERIMENT, SMOKE_TEST.run),
+        # Not compared with the last execution, because it takes `input`.
+        execution=lambda wildcards, input: plan.train_execution(
+            EXPERIMENT, SMOKE_TEST.run
+        ),
+    message:
+        "smoke test"
+    script:
+        "../scripts/smoke_test.py"
