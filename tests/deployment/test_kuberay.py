@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 from project import ROOT
@@ -127,3 +127,21 @@ def test_what_a_user_must_fill_in_is_listed() -> None:
     used = {name for path in FOLDER.iterdir() for name in placeholder.findall(path.read_text())}
     assert used == {"REGISTRY", "NFS_SERVER", "NFS_PATH"}
     assert all(f"`{name}`" in guide for name in used)
+
+
+def test_the_values_of_the_chart_are_those_of_the_manifests() -> None:
+    values = _load(FOLDER / "values.yaml")
+    cpu, gpu = (_cluster(_load(FOLDER / f"raycluster-{kind}.yaml")) for kind in ("cpu", "gpu"))
+    head = cpu["headGroupSpec"]["template"]["spec"]["containers"][0]
+    assert f"{values['image']['repository']}:{values['image']['tag']}" == head["image"]
+    assert values["head"]["rayVersion"] == cpu["rayVersion"]
+    assert values["head"]["resources"] == head["resources"]
+    groups = {"cpu": values["worker"], **values["additionalWorkerGroups"]}
+    for kind, cluster in {"cpu": cpu, "gpu": gpu}.items():
+        (group,) = cluster["workerGroupSpecs"]
+        (container,) = group["template"]["spec"]["containers"]
+        assert groups[kind]["resources"] == container["resources"]
+        assert groups[kind]["volumes"] == group["template"]["spec"]["volumes"]
+        assert groups[kind]["volumeMounts"] == container["volumeMounts"]
+        assert groups[kind]["maxReplicas"] == group["maxReplicas"]
+        assert not groups[kind]["securityContext"]["allowPrivilegeEscalation"]

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from typing import Any
 import pytest
 from fleet import losses, until
 from jobs import train_run
-from pydantic import TypeAdapter
 
 from moray.config.schema import Ray, execution_keys, result_keys
 from moray.errors import UserError
@@ -92,14 +92,13 @@ def is_mine(process: int) -> bool:
 def test_workers_end_with_the_process_that_started_them(make_job: Any, tmp_path: Path) -> None:
     job = make_job(max_steps=10**6, compile=False, launcher="torchrun")
     script = (
-        "import sys; from pathlib import Path; from pydantic import TypeAdapter\n"
-        "from moray.config.schema import Ray; from moray.train.job import Job\n"
-        "from moray.train.entry import run_job\n"
-        "job = TypeAdapter(Job).validate_json(Path(sys.argv[1]).read_bytes())\n"
+        "import pickle, sys; from pathlib import Path\n"
+        "from moray.config.schema import Ray; from moray.train.entry import run_job\n"
+        "job = pickle.loads(Path(sys.argv[1]).read_bytes())\n"
         "run_job(job, Ray(num_workers=1), 'name')\n"
     )
-    (tmp_path / "job.json").write_bytes(TypeAdapter(Job).dump_json(job))
-    driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "job.json")])
+    (tmp_path / "job").write_bytes(pickle.dumps(job))
+    driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "job")])
     until(lambda: list(checkpoint.folder_of(job.work).glob("step-*[0-9]")) or driver.poll())
     assert driver.poll() is None
     driver.kill()
