@@ -86,7 +86,7 @@ def test_workers_share_the_rows_of_a_step_in_the_order_of_their_ranks(
 
 
 @pytest.mark.usefixtures("_ray")
-@pytest.mark.parametrize("when", ["ahead", "on-the-fly"])
+@pytest.mark.parametrize("when", ["ahead", pytest.param("on-the-fly", marks=pytest.mark.long)])
 # Five workers have three or two of twelve rows.
 @pytest.mark.parametrize(("rank", "workers", "first_step"), [(0, 2, 0), (1, 2, 7), (2, 5, 0)])
 def test_a_stream_has_the_rows_that_memory_has_over_several_epochs(

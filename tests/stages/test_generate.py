@@ -196,7 +196,8 @@ def test_prompts_without_room_leave_nothing_behind(
     assert not output.exists()
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("ray", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", ["torchrun", "ray"])
 @pytest.mark.parametrize("dataset", ["prompt-completion"], indirect=True)
 def test_the_number_of_workers_changes_no_continuation(
     tmp_path: Path,

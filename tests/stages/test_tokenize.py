@@ -317,6 +317,7 @@ def test_a_full_disk_costs_one_line_and_no_restart_by_hand(
     assert damaged_files(out) == []
 
 
+@pytest.mark.long
 def test_the_command_explains_itself() -> None:
     done = run("--help")
     assert done.returncode == 0

@@ -59,9 +59,8 @@ def test_a_fault_in_a_worker_reaches_the_user_and_spends_no_retry(
     assert [line["step"] for line in lines] == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("asked", "steps"), [pytest.param(0, 8, marks=pytest.mark.long), (None, 1)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("asked", "steps"), [(0, 8), (None, 1)])
 def test_a_request_counts_if_it_came_since_the_process_did(
     make_job: Any, small: Path, tmp_path: Path, asked: float | None, steps: int
 ) -> None:

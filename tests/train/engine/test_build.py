@@ -88,6 +88,7 @@ def losses_on_fp32(
     return losses(job)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("held", HELD)
 def test_with_a_base_of_fewer_bits_training_goes_as_with_fp32(
     held: str, make_job: Any, alone: Worker, half_trained: Path, losses_on_fp32: list[float]

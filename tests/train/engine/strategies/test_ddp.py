@@ -34,6 +34,7 @@ def train_on(world_size: int, job: Job, folder: Path) -> None:
     run_forks(work, (world_size, str(store), job), world_size)
 
 
+@pytest.mark.long
 def test_two_workers_have_the_losses_of_one(make_job: Any, alone: Worker, tmp_path: Path) -> None:
     one, two = make_job("one"), make_job("two", micro_batch_size=3)
     train(one, alone)
@@ -65,6 +66,7 @@ def test_three_workers_resume_to_the_same_bits(make_job: Any, tmp_path: Path) ->
     assert losses(resumed) == losses(undisturbed)
 
 
+@pytest.mark.long
 def test_a_run_of_two_workers_goes_on_with_one(
     make_job: Any, alone: Worker, tmp_path: Path
 ) -> None:
