@@ -34,8 +34,16 @@ def return self value for in if not None import class lambda yield with as from 
 _BLOCK_SIZE = 32
 
 _TESTS = Path(__file__).parent
-# The first runs a whole workflow, which others in its folder wait for.
-_SLOWEST_FIRST = ("workflow/test_kill.py", "train", "workflow", "workers", "faults", "stages")
+# The first runs a whole workflow, which others in its folder would wait for if they came earlier.
+_SLOWEST_FIRST = (
+    "workflow/test_kill.py",
+    "train",
+    "workers",
+    "faults",
+    "stages",
+    "rows",
+    "workflow",
+)
 
 
 def _texts(count: int, seed: int) -> list[str]:

@@ -117,6 +117,7 @@ def test_losses_are_those_of_a_single_process_at_each_step(
             assert losses(job, "eval_loss") == pytest.approx(held_out, rel=1e-5), engine
 
 
+@pytest.mark.long
 def test_gradient_checkpointing_changes_nothing_but_rounding(
     make_job: Callable[..., Make], alone: Worker
 ) -> None:

@@ -37,7 +37,7 @@ def test_lines_evaluations_and_checkpoints_come_at_their_steps(
     assert kept == ["step-00000004", "step-00000006", "step-00000008"]
 
 
-@pytest.mark.parametrize("num_epochs", [0.5, 2])
+@pytest.mark.parametrize("num_epochs", [0.5, pytest.param(2, marks=pytest.mark.long)])
 def test_without_max_steps_a_run_has_so_many_epochs(
     make_job: Any, alone: Worker, num_epochs: float
 ) -> None:

@@ -182,16 +182,12 @@ SHORT = (
     "temperature",
     "learning rate of one run",
     "weights of the base",
-    "block size",
     "the user's data",
     "launcher, workers, micro-batch, checkpoints, loader and places",
-    "code of the sample order",
     "code of the sample order, from an older file",
     "a comment",
     "schema, unused template, unused dataset and the order of keys",
-    "nothing",
     "every file touched",
-    "another run",
     "a result less",
 )
 
