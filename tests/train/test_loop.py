@@ -56,7 +56,7 @@ class CrashError(Exception):
     """The end of a worker, in the middle of a run."""
 
 
-@pytest.mark.parametrize("crash_at", [2, 6])
+@pytest.mark.parametrize("crash_at", [pytest.param(2, marks=pytest.mark.long), 6])
 def test_a_resumed_run_ends_with_the_same_bits(
     crash_at: int, make_job: Any, alone: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,7 +188,8 @@ def in_a_local_ray(home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("existing", [None, pytest.param(0o644, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("existing", [None, 0o644])
 def test_nobody_else_can_read_the_token_of_a_local_ray(
     tmp_path: Path, existing: int | None
 ) -> None:
