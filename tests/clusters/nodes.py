@@ -29,6 +29,8 @@ class Nodes:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": _TOKEN,
+            # Paths of Ray's sockets have a limit of 107 bytes, which pytest's folders exceed.
+            "RAY_TMPDIR": "/tmp",
             "RAY_USAGE_STATS_ENABLED": "0",
         }
 

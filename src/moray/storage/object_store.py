@@ -178,7 +178,7 @@ class ObjectStorage:
 
     def damaged(self, step: int) -> list[str]:
         """See `Storage`; the files are on this machine afterwards."""
-        return damaged_files(self._downloaded(step))
+        return damaged_files(self._downloaded(step)) if step in self.steps() else [MANIFEST]
 
     def fetch(self, step: int) -> Path:
         """See `Storage`."""
