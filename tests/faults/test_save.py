@@ -14,7 +14,7 @@ from jobs import job_maker
 from torch import Tensor
 
 from moray.provenance.manifest import damaged_files
-from moray.train.checkpoints import checkpoint
+from moray.storage.paths import folder_of, path_of, step_of
 from moray.train.checkpoints.saver import Saver
 from moray.train.job import Job
 from moray.train.loop import train
@@ -46,7 +46,7 @@ def die(job: Job, point: str) -> None:
 
 
 def weights(job: Job) -> dict[str, Tensor]:
-    return tensors_of(checkpoint.path_of(checkpoint.folder_of(job.work), 8))
+    return tensors_of(path_of(folder_of(job.work), 8))
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,6 @@ def test_a_save_that_is_killed_costs_no_checkpoint_and_no_bit(
     ours, theirs = weights(job), weights(undisturbed)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    left = sorted(checkpoint.folder_of(job.work).iterdir())
-    assert [checkpoint.step_of(path) for path in left] == [6, 8]
+    left = sorted(folder_of(job.work).iterdir())
+    assert [step_of(path) for path in left] == [6, 8]
     assert not any(map(damaged_files, left))

@@ -21,7 +21,7 @@ from faults.workflows import (
 )
 from project import Project
 
-from moray.train.checkpoints import checkpoint
+from moray.storage.paths import step_of
 
 pytestmark = pytest.mark.faults
 
@@ -60,7 +60,7 @@ def test_a_workflow_that_is_asked_to_end_loses_no_step(
     first = run_and_signal(project, victim, 150, number)
     assert first.returncode != 0
     (line,) = errors(first.stderr)
-    at = checkpoint.step_of(checkpoints(project)[-1])
+    at = step_of(checkpoints(project)[-1])
     assert at >= 150
     assert line == (
         f"error: runs.only: stopped at step {at} as requested, and saved a checkpoint; "
@@ -116,7 +116,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
     again = run(project)
     assert again.returncode == 0, again.stderr
     assert f"only  skipped checkpoint {newest.name}: damaged {name}" in again.stderr
-    assert f"resumed from step {checkpoint.step_of(before)}" in again.stderr
+    assert f"resumed from step {step_of(before)}" in again.stderr
     assert weights(project) == weights(undisturbed)
 
 

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from moray.config.schema import Preference, result_keys
 from moray.stages.evaluate_pairs import evaluate_pairs
+from moray.storage.paths import folder_of, path_of
 from moray.tasks.language.store import StoredSplit
-from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.trained_model import trained_model
 from moray.train.loop import train
 from moray.workers.worker import Worker
@@ -44,7 +44,7 @@ def tuned(preferences: Path, tmp_path_factory: pytest.TempPathFactory, alone: Wo
     make = job_maker(preferences, folder, "reference", preference=result_keys(Preference()))
     job = make(max_steps=20, learning_rate=3e-3)
     train(job, alone)
-    last = checkpoint.path_of(checkpoint.folder_of(job.work), 20)
+    last = path_of(folder_of(job.work), 20)
     trained_model(job.start, last, None).save_pretrained(folder / "model")
     return folder / "model"
 

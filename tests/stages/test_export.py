@@ -22,11 +22,11 @@ from moray.model.load import empty_model, load_model
 from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
 from moray.stages.export import export
 from moray.stages.tokenize import tokenize
+from moray.storage.paths import folder_of, path_of
 from moray.tasks.language.batch import make_batch
 from moray.tasks.language.loss import TokenLoss, has_plain_head
 from moray.tasks.language.store import StoredSplit
 from moray.tasks.language.tokenizer import stop_token_ids
-from moray.train.checkpoints import checkpoint
 from moray.train.job import Job, Part
 from moray.train.loop import train
 from moray.workers.worker import Worker
@@ -71,7 +71,7 @@ def train_run(folder: Path, name: str, adapter: Adapter | None, start: str = "st
         cache=folder / "compiled",
     )
     facts = train(job, Worker(0, 1, torch.device("cpu")))
-    last = checkpoint.path_of(checkpoint.folder_of(job.work), facts["exported_step"])
+    last = path_of(folder_of(job.work), facts["exported_step"])
     record = {
         "checkpoint": str(last),
         "fingerprint": "0123",

@@ -17,7 +17,7 @@ from jobs import train_run
 
 from moray.config.schema import Ray, execution_keys, result_keys
 from moray.errors import UserError
-from moray.train.checkpoints import checkpoint
+from moray.storage.paths import folder_of, step_of
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
@@ -71,7 +71,7 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(
 
 def kill_once(job: Job) -> None:
     """SIGKILL the worker once it has saved two checkpoints."""
-    folder = checkpoint.folder_of(job.work)
+    folder = folder_of(job.work)
     until(lambda: list(folder.glob("step-0000000[4-9]")))
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -99,7 +99,7 @@ def test_workers_end_with_the_process_that_started_them(make_job: Any, tmp_path:
     )
     (tmp_path / "job").write_bytes(pickle.dumps(job))
     driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "job")])
-    until(lambda: list(checkpoint.folder_of(job.work).glob("step-*[0-9]")) or driver.poll())
+    until(lambda: list(folder_of(job.work).glob("step-*[0-9]")) or driver.poll())
     assert driver.poll() is None
     driver.kill()
     driver.wait()
@@ -131,7 +131,7 @@ def test_a_signal_to_the_driver_saves_the_step_and_a_second_start_goes_on(
         _, reported = driver.communicate()
     assert driver.returncode == 1
     (folder,) = (tmp_path / "state/name").glob("*/checkpoints/*")
-    at = checkpoint.step_of(folder)
+    at = step_of(folder)
     assert f"error: runs.name: stopped at step {at} as requested, and saved a" in reported
     assert 0 < at < 120
 

@@ -15,10 +15,10 @@ from jobs import Make, job_maker
 from moray.config.schema import Adapter
 from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
+from moray.storage.paths import folder_of, path_of
 from moray.tasks.language.batch import make_batch
 from moray.tasks.language.loss import TokenLoss, has_plain_head
 from moray.tasks.language.store import StoredSplit
-from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.trained_model import trained_model
 from moray.train.job import Job
 from moray.train.loop import train
@@ -156,7 +156,7 @@ def test_exports_have_the_same_held_out_loss(saved: Jobs, small: Path) -> None:
         found = []
         for (_, layout), job in saved.items():
             if layout == kind:
-                last = checkpoint.path_of(checkpoint.folder_of(job.work), 30)
+                last = path_of(folder_of(job.work), 30)
                 model = trained_model(small / "model", last, job.adapter)
                 found.append(held_out_loss(model.eval(), job.store))
         assert found == pytest.approx([found[0]] * len(found), rel=tolerance)
@@ -170,7 +170,7 @@ def test_merged_adapters_are_base_and_adapters_side_by_side(
 ) -> None:
     for (engine, layout), job in saved.items():
         if layout == LORA:
-            last = checkpoint.path_of(checkpoint.folder_of(job.work), 30)
+            last = path_of(folder_of(job.work), 30)
             beside = trained_model(small / "model", last, ADAPTER).eval()
             save_adapter(beside, ADAPTER, tmp_path / engine, torch.float32)
             whole = merged(load_model(small / "model"), tmp_path / engine)
@@ -194,9 +194,9 @@ def test_a_checkpoint_goes_on_under_any_strategy_on_any_number_of_workers(
             keys = RUN | ENGINES[other] | {"micro_batch_size": 4}
             name = f"{engine} {layout} by {other} on {workers}"
             new = make_job(name, adapter=job.adapter, **keys)
-            shutil.copytree(checkpoint.folder_of(job.work), checkpoint.folder_of(new.work))
+            shutil.copytree(folder_of(job.work), folder_of(new.work))
             for step in (20, 30):
-                shutil.rmtree(checkpoint.path_of(checkpoint.folder_of(new.work), step))
+                shutil.rmtree(path_of(folder_of(new.work), step))
             moved.append((name, job, new))
     train_all([new for *_, new in moved], workers, "torchrun", tmp_path / "workers")
     for name, job, new in moved:

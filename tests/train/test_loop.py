@@ -17,6 +17,7 @@ from moray.errors import UserError
 from moray.provenance.manifest import damaged_files
 from moray.rows.sample import sample
 from moray.storage.folder import FolderStorage
+from moray.storage.paths import folder_of, path_of, step_of
 from moray.tasks.language.store import StoredSplit
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.saver import Saver
@@ -62,7 +63,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
 ) -> None:
     def crash(self: Saver) -> None:
         finish(self)
-        if checkpoint.path_of(checkpoint.folder_of(resumed.work), crash_at).exists():
+        if path_of(folder_of(resumed.work), crash_at).exists():
             raise CrashError
 
     finish = Saver.finish
@@ -86,7 +87,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
     job = make_job()
     train(job, alone)
     expected = losses(job)
-    newest = checkpoint.path_of(checkpoint.folder_of(job.work), 8)
+    newest = path_of(folder_of(job.work), 8)
     (newest / "__0_0.distcp").write_bytes(b"")
     assert train(job, alone)["resumed_from"] == 6
     assert losses(job) == expected
@@ -104,7 +105,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(make_job: Any, alone: W
     job = make_job(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0)
     with pytest.raises(UserError, match=r"at step 2, expected a finite one; .* no checkpoint was"):
         train(job, alone)
-    assert not list(checkpoint.folder_of(job.work).glob("*"))
+    assert not list(folder_of(job.work).glob("*"))
 
 
 def test_the_line_of_a_loss_that_is_not_finite_names_the_last_good_checkpoint(
@@ -113,7 +114,7 @@ def test_the_line_of_a_loss_that_is_not_finite_names_the_last_good_checkpoint(
     job = make_job(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0.6, save_steps=1)
     with pytest.raises(UserError, match=r"at step 2, .* the checkpoint of step 1 is intact"):
         train(job, alone)
-    assert damaged_files(checkpoint.path_of(checkpoint.folder_of(job.work), 1)) == []
+    assert damaged_files(path_of(folder_of(job.work), 1)) == []
 
 
 def test_a_checkpoint_is_saved_when_it_is_asked_for_and_the_request_goes(
@@ -124,7 +125,7 @@ def test_a_checkpoint_is_saved_when_it_is_asked_for_and_the_request_goes(
     (job.work.parent / "save").touch()
     facts = train(job, alone)
     assert facts["ended"]
-    steps = [checkpoint.step_of(path) for path in checkpoint.folder_of(job.work).iterdir()]
+    steps = [step_of(path) for path in folder_of(job.work).iterdir()]
     assert sorted(steps) == [1, 8]
     assert not (job.work.parent / "save").exists()
     assert losses(job) == losses(undisturbed)
@@ -170,7 +171,7 @@ def test_a_run_stops_early_and_exports_its_best_model(make_job: Any, alone: Work
     assert facts["steps"] == best + 15 < 60
     assert found == {step: loss for step, loss in evaluations(whole).items() if step <= best + 15}
     assert facts["exported_step"] == best
-    assert checkpoint.path_of(checkpoint.folder_of(stopped.work), best).is_dir()
+    assert path_of(folder_of(stopped.work), best).is_dir()
     again = train(stopped, alone)
     assert (again["steps"], again["exported_step"]) == (best + 15, best)
 
@@ -178,13 +179,13 @@ def test_a_run_stops_early_and_exports_its_best_model(make_job: Any, alone: Work
 def test_a_lost_best_checkpoint_is_trained_again(make_job: Any, alone: Worker) -> None:
     job = overfitting(make_job, "job", load_best_model_at_end=True, save_total_limit=1)
     best = train(job, alone)["exported_step"]
-    folder = checkpoint.folder_of(job.work)
-    (checkpoint.path_of(folder, best) / "manifest.json").unlink()
+    folder = folder_of(job.work)
+    (path_of(folder, best) / "manifest.json").unlink()
     again = train(job, alone)
     assert (again["resumed_from"], again["exported_step"]) == (0, best)
     notes = [line["note"] for line in read_history(job.work / HISTORY) if "note" in line]
     assert f"skipped checkpoint step-{best:08d}: damaged manifest.json" in notes
-    assert not damaged_files(checkpoint.path_of(folder, best))
+    assert not damaged_files(path_of(folder, best))
 
 
 def test_a_run_that_ends_with_an_evaluation_has_a_loss_there(make_job: Any, alone: Worker) -> None:
@@ -197,7 +198,7 @@ def test_a_run_that_ends_with_an_evaluation_has_a_loss_there(make_job: Any, alon
 def test_the_best_checkpoint_outlives_newer_ones(make_job: Any, alone: Worker) -> None:
     job = overfitting(make_job, "job", load_best_model_at_end=True, save_total_limit=1)
     facts = train(job, alone)
-    kept = {checkpoint.step_of(path) for path in checkpoint.folder_of(job.work).iterdir()}
+    kept = {step_of(path) for path in folder_of(job.work).iterdir()}
     assert kept == {facts["exported_step"], 60}
     assert facts["exported_step"] < 60
 

@@ -19,6 +19,7 @@ from moray.corpus.sources.python_stdlib import modules
 from moray.rows.store import StoredRows
 from moray.stages.tokenize import tokenize
 from moray.storage.folder import FolderStorage
+from moray.storage.paths import folder_of, path_of
 from moray.tasks.language.rows import is_trained
 from moray.train.checkpoints import checkpoint
 from moray.train.data import mixture_of
@@ -98,10 +99,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     facts = train(resumed, alone)
     assert facts["resumed_from"] == 4
     assert losses(resumed) == losses(undisturbed)
-    ends = [
-        tensors_of(checkpoint.path_of(checkpoint.folder_of(job.work), 8))
-        for job in (undisturbed, resumed)
-    ]
+    ends = [tensors_of(path_of(folder_of(job.work), 8)) for job in (undisturbed, resumed)]
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 
 

@@ -13,6 +13,7 @@ from plain_preference import preference_losses_one_by_one
 
 from moray.config.schema import Adapter, Preference, result_keys
 from moray.storage.folder import FolderStorage
+from moray.storage.paths import folder_of, path_of
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.saver import Saver
 from moray.train.job import Job
@@ -137,7 +138,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
 ) -> None:
     def crash(self: Saver) -> None:
         finish(self)
-        if checkpoint.path_of(checkpoint.folder_of(resumed.work), 4).exists():
+        if path_of(folder_of(resumed.work), 4).exists():
             raise CrashError
 
     finish, make = Saver.finish, make_job()

@@ -12,6 +12,7 @@ from moray.errors import UserError
 from moray.provenance.manifest import as_json
 from moray.storage.interface import Storage
 from moray.storage.opened import storage_with
+from moray.storage.paths import name_of, step_of
 from moray.train.checkpoints import checkpoint
 from moray.train.data import mixture_of
 from moray.train.early_stopping import Evaluations
@@ -55,7 +56,7 @@ def prepare_work(
             _tell_of_others(run, storage, identity)
         return
     given, key = settings.resume_from_checkpoint, f"runs.{run}.train.resume_from_checkpoint"
-    if own >= checkpoint.step_of(Path(given)):
+    if own >= step_of(Path(given)):
         if continued_from(storage) is None:
             say(f"run {run}: resuming from its own checkpoint at step {own}, not from {given}")
         return
@@ -79,7 +80,7 @@ def _tell_of_others(run: str, storage: Storage, identity: Identity) -> None:
     differing = ", ".join(differences(read_identity(storage_with(last).records), identity))
     say(
         f"run {run}: starting at step 0, because its checkpoint at step "
-        f"{checkpoint.step_of(Path(last))} was made with different inputs: {differing}; to "
+        f"{step_of(Path(last))} was made with different inputs: {differing}; to "
         f"continue from that checkpoint anyway, set runs.{run}.train.resume_from_checkpoint: {last}"
     )
 
@@ -87,7 +88,7 @@ def _tell_of_others(run: str, storage: Storage, identity: Identity) -> None:
 def _check_position(key: str, given: str, settings: Train, parts: Sequence[Part]) -> None:
     mixture = mixture_of(parts, settings)
     num_steps = settings.max_steps or mixture.num_steps(settings.num_epochs)
-    if checkpoint.step_of(Path(given)) > num_steps:
+    if step_of(Path(given)) > num_steps:
         raise UserError(
             key,
             f"{given} is past the last step of this run ({num_steps})",
@@ -120,7 +121,7 @@ def _check_tensors(
         add_adapter(model, adapter, seed=0)
     tensors = {**trained_parameters(model), **statistics_of(model)}
     wanted = {name: tuple(value.shape) for name, value in tensors.items()}
-    source, step = storage_with(given), checkpoint.step_of(Path(given))
+    source, step = storage_with(given), step_of(Path(given))
     if damaged := source.damaged(step):
         raise UserError(
             key,
@@ -151,7 +152,7 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 def _bring_in(key: str, given: str, storage: Storage, identity: Identity, settings: Train) -> None:
     """Import a checkpoint and its run's history into this run's storage."""
-    step, other = checkpoint.step_of(Path(given)), storage_with(given)
+    step, other = step_of(Path(given)), storage_with(given)
     history = other.history_of(step)
     if not (history / HISTORY).exists():
         raise UserError(
@@ -167,7 +168,7 @@ def _bring_in(key: str, given: str, storage: Storage, identity: Identity, settin
         if damaged := other.damaged(number):
             raise UserError(
                 key,
-                f"{folder}/{checkpoint.name_of(number)}, the best checkpoint up to {given}, has "
+                f"{folder}/{name_of(number)}, the best checkpoint up to {given}, has "
                 f"missing or damaged files: {', '.join(damaged)}",
                 "set train.load_best_model_at_end to false, or use another checkpoint",
             )

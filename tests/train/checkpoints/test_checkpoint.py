@@ -38,6 +38,11 @@ def test_there_is_none_at_first(place: Place) -> None:
     assert newest(place) == (0, {})
 
 
+def test_one_that_is_not_there_is_damaged(place: Place) -> None:
+    place.write(10)
+    assert place.opened().damaged(20) == ["manifest.json"]
+
+
 def test_one_that_was_not_committed_does_not_count(place: Place) -> None:
     place.write(10)
     place.begin(20)

@@ -20,7 +20,7 @@ from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.storage.folder import FolderStorage
 from moray.storage.interface import Storage
-from moray.train.checkpoints import checkpoint
+from moray.storage.paths import folder_of, path_of, step_of
 from moray.train.checkpoints.saver import Saver, read_state
 from moray.train.job import Job
 from moray.train.loop import train
@@ -47,7 +47,7 @@ def empty(state: State) -> State:
 
 
 def steps_in(folder: Path) -> list[int]:
-    return sorted(map(checkpoint.step_of, folder.iterdir()))
+    return sorted(map(step_of, folder.iterdir()))
 
 
 def test_what_was_saved_is_read_back_bit_by_bit(storage: Storage) -> None:
@@ -238,7 +238,7 @@ def test_a_training_whose_disk_is_full_goes_on_from_the_checkpoint_before(
     train(undisturbed, alone)
     Requests(job.work.parent).ask(Request.STOP)
     assert train(job, alone)["steps"] == 1
-    folder, reported = checkpoint.folder_of(job.work), tmp_path / "reported"
+    folder, reported = folder_of(job.work), tmp_path / "reported"
     process = forks.Process(target=train_on_a_full_disk, args=(job, alone, reported), daemon=True)
     process.start()
     process.join(300)
@@ -246,11 +246,11 @@ def test_a_training_whose_disk_is_full_goes_on_from_the_checkpoint_before(
     assert is_of_full_disk(reported.read_text(), folder)
     # Nothing half-written is left.
     assert [path.name for path in folder.iterdir()] == ["step-00000001"]
-    assert damaged_files(checkpoint.path_of(folder, 1)) == []
+    assert damaged_files(path_of(folder, 1)) == []
     assert train(job, alone)["resumed_from"] == 1
     assert losses(job) == losses(undisturbed)
-    ours = tensors_of(checkpoint.path_of(folder, 8))
-    theirs = tensors_of(checkpoint.path_of(checkpoint.folder_of(undisturbed.work), 8))
+    ours = tensors_of(path_of(folder, 8))
+    theirs = tensors_of(path_of(folder_of(undisturbed.work), 8))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
@@ -271,7 +271,7 @@ def test_if_the_disk_of_one_worker_is_full_all_are_reported_and_nothing_is_left(
     folder = tmp_path / "checkpoints"
     assert all(is_of_full_disk(file.read_text(), folder) for file in reported)
     assert steps_in(folder) == [1]
-    sound = checkpoint.path_of(folder, 1)
+    sound = path_of(folder, 1)
     assert damaged_files(sound) == []
     assert len(list(sound.glob("*.distcp"))) == 2
     assert all(bool((value == 1).all()) for value in tensors_of(sound).values())

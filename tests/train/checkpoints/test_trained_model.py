@@ -10,7 +10,7 @@ from checkpoints import tensors_of
 from moray.config.schema import Adapter
 from moray.errors import UserError
 from moray.model.load import load_model
-from moray.train.checkpoints import checkpoint
+from moray.storage.paths import folder_of, path_of
 from moray.train.checkpoints.trained_model import trained_model
 from moray.train.loop import train
 from moray.workers.worker import Worker
@@ -19,7 +19,7 @@ from moray.workers.worker import Worker
 def trained(job: Any, worker: Worker) -> Path:
     """The last checkpoint of a job of two steps."""
     train(job, worker)
-    return checkpoint.path_of(checkpoint.folder_of(job.work), 2)
+    return path_of(folder_of(job.work), 2)
 
 
 def test_the_model_has_the_weights_of_the_checkpoint(

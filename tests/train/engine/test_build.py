@@ -13,9 +13,9 @@ from jobs import job_maker
 from moray.config.schema import Adapter
 from moray.errors import UserError
 from moray.model.size import num_quantized
+from moray.storage.paths import folder_of, path_of
 from moray.tasks.language.loss import TokenLoss
 from moray.tasks.of_store import task_of
-from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.trained_model import trained_model
 from moray.train.engine.build import build
 from moray.train.engine.footprint import frozen_bytes
@@ -73,7 +73,7 @@ def half_trained(small: Path, tmp_path_factory: pytest.TempPathFactory, alone: W
     folder = tmp_path_factory.mktemp("half trained")
     job = job_maker(small, folder)(**LEARNING | {"max_steps": 15})
     train(job, alone)
-    last = checkpoint.path_of(checkpoint.folder_of(job.work), 15)
+    last = path_of(folder_of(job.work), 15)
     trained_model(job.start, last, None).save_pretrained(folder / "model")
     return folder / "model"
 
@@ -101,7 +101,7 @@ def test_with_a_base_of_fewer_bits_training_goes_as_with_fp32(
     assert losses(job) != losses_on_fp32
     if "bf16" in held:
         assert facts["precision"] == "bf16"
-    saved = tensors_of(checkpoint.path_of(checkpoint.folder_of(job.work), 50))
+    saved = tensors_of(path_of(folder_of(job.work), 50))
     assert {value.dtype for value in saved.values()} == {torch.float32}
 
 
@@ -140,7 +140,7 @@ def bytes_of(parameter: torch.Tensor) -> int:
 def test_adapters_leave_the_base_as_it_was(make_job: Any, alone: Worker) -> None:
     job = make_job(adapter=Adapter(rank=2))
     train(job, alone)
-    saved = tensors_of(checkpoint.path_of(checkpoint.folder_of(job.work), 8))
+    saved = tensors_of(path_of(folder_of(job.work), 8))
     assert saved
     assert all(".lora_" in name for name in saved)
 

@@ -10,7 +10,7 @@ import torch
 import torch._inductor.config as inductor
 from checkpoints import tensors_of
 
-from moray.train.checkpoints import checkpoint
+from moray.storage.paths import folder_of, path_of
 from moray.train.engine.determinism import compute_deterministically
 from moray.train.loop import train
 from moray.workers.worker import Worker
@@ -67,6 +67,6 @@ def test_on_a_gpu_two_runs_end_with_the_same_bytes(
     for name in ("first", "second"):
         job = make_job(name, **keys)
         train(job, worker)
-        ends.append(tensors_of(checkpoint.path_of(checkpoint.folder_of(job.work), 8)))
+        ends.append(tensors_of(path_of(folder_of(job.work), 8)))
     assert ends[0].keys() == ends[1].keys()
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())

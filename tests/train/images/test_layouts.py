@@ -15,6 +15,7 @@ from transformers import AutoModelForImageClassification
 from moray.config.schema import Data, Ray
 from moray.rows.store import StoredRows
 from moray.storage.folder import FolderStorage
+from moray.storage.paths import folder_of, path_of
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.saver import read_state
 from moray.train.data import mixture_of
@@ -108,7 +109,7 @@ def last_state(job: Job) -> dict[str, torch.Tensor]:
     state |= statistics_of(model)
     steps = job.settings.max_steps
     assert steps is not None
-    read_state(checkpoint.path_of(checkpoint.folder_of(job.work), steps), state, alone=True)
+    read_state(path_of(folder_of(job.work), steps), state, alone=True)
     return state
 
 

@@ -14,8 +14,8 @@ from moray.config.schema import Adapter
 from moray.errors import UserError
 from moray.model.classifier import fault_of_bf16_on_cpu, load_classifier
 from moray.rows.store import StoredRows
+from moray.storage.paths import folder_of, path_of
 from moray.tasks.of_store import task_of
-from moray.train.checkpoints import checkpoint
 from moray.train.continuation import _check_tensors
 from moray.train.engine.statistics import statistics_of
 from moray.train.loop import train
@@ -81,7 +81,7 @@ def test_statistics_are_among_the_tensors_that_a_checkpoint_must_have(
 ) -> None:
     job, other = make_resnet_job("own", max_steps=2), make_vit_job("other")
     train(job, alone)
-    given = checkpoint.path_of(checkpoint.folder_of(job.work), 2)
+    given = path_of(folder_of(job.work), 2)
     none: Adapter | None = None
     _check_tensors("key", str(given), job.start, job.store, none, {})
     assert statistics_of(load_classifier(job.start))

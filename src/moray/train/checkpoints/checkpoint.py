@@ -7,10 +7,6 @@ of a run.
 from collections.abc import Callable
 
 from moray.storage.interface import Storage
-from moray.storage.paths import folder_of as folder_of
-from moray.storage.paths import name_of as name_of
-from moray.storage.paths import path_of as path_of
-from moray.storage.paths import step_of as step_of
 
 Skipped = Callable[[int, list[str]], None]
 """Called with the step of a damaged checkpoint, and its damaged files."""

@@ -3,6 +3,7 @@
 import shutil
 
 from moray.storage.interface import Storage
+from moray.storage.paths import name_of
 from moray.train.checkpoints import checkpoint
 from moray.train.checkpoints.saver import read_state
 from moray.train.early_stopping import Evaluations
@@ -43,7 +44,7 @@ def _resume_point(job: Job, storage: Storage, skipped: list[str]) -> int:
     """The step of the newest valid checkpoint; if the best one is exported, it is valid too."""
 
     def skip(step: int, damaged: list[str]) -> None:
-        name = checkpoint.name_of(step)
+        name = name_of(step)
         skipped.append(f"skipped checkpoint {name}: damaged {', '.join(damaged)}")
 
     step = _restored(storage, skip)

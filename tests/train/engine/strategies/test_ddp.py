@@ -10,7 +10,7 @@ import torch.distributed as dist
 from checkpoints import tensors_of
 from forks import run_forks
 
-from moray.train.checkpoints import checkpoint
+from moray.storage.paths import folder_of, path_of
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.loop import train
@@ -54,12 +54,12 @@ def test_three_workers_resume_to_the_same_bits(make_job: Any, tmp_path: Path) ->
     undisturbed, resumed = make_job("undisturbed", **settings), make_job("resumed", **settings)
     train_on(3, undisturbed, tmp_path)
     train_on(3, resumed, tmp_path)
-    folder = checkpoint.folder_of(resumed.work)
+    folder = folder_of(resumed.work)
     for step in (6, 8):
-        (checkpoint.path_of(folder, step) / "manifest.json").unlink()
+        (path_of(folder, step) / "manifest.json").unlink()
     (tmp_path / "rendezvous-resumed-3").unlink(missing_ok=True)
     train_on(3, resumed, tmp_path)
-    last = [checkpoint.path_of(checkpoint.folder_of(job.work), 8) for job in (undisturbed, resumed)]
+    last = [path_of(folder_of(job.work), 8) for job in (undisturbed, resumed)]
     first, second = (tensors_of(path) for path in last)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -74,6 +74,6 @@ def test_a_run_of_two_workers_goes_on_with_one(
     train(whole, alone)
     train_on(2, replace(moved, settings=moved.settings.model_copy(update=KEEP_ALL)), tmp_path)
     for step in (6, 8):
-        (checkpoint.path_of(checkpoint.folder_of(moved.work), step) / "manifest.json").unlink()
+        (path_of(folder_of(moved.work), step) / "manifest.json").unlink()
     assert train(moved, alone)["resumed_from"] == 4
     assert losses(moved) == pytest.approx(losses(whole), rel=1e-4)
