@@ -27,7 +27,7 @@ PYTEST := python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reord
 test: $(READY_DEV)
 	$(PYTEST)
 
-# Slow tests, which take minutes: layouts of workers, streams, overlays.
+# Slow tests, of seconds to minutes: layouts of workers, streams, overlays, clusters.
 test-long: $(READY_DEV)
 	$(PYTEST) -m long
 

@@ -16,7 +16,7 @@ FLOORS = [
     {"rows"},
     {"corpus"},
     {"storage", "workers"},
-    {"config", "provenance", "errors", "console", "machine", "processes"},
+    {"background", "config", "provenance", "errors", "console", "machine", "processes"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 GROUND = len(FLOORS) - 1

@@ -30,8 +30,7 @@ def check_references(experiment: Experiment) -> list[UserError]:
 
 def _stream(name: str, run: Run) -> Iterator[UserError]:
     """Rows that are streamed from a folder need one that all nodes see."""
-    shared = "://" not in run.ray.storage_path
-    if run.data.loader == "stream" and run.data.stream_from is None and not shared:
+    if run.data.loader == "stream" and not run.data.stream_from and run.ray.in_object_store:
         yield UserError(
             f"runs.{name}.data.loader",
             f"stream reads from a folder, and ray.storage_path is {run.ray.storage_path}",

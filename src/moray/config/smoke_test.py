@@ -40,7 +40,7 @@ def check_storage(experiment: Experiment) -> None:
         UserError: if it has an object store, whose files the measurement doesn't see.
     """
     run = experiment.runs.get(RUN)
-    if run and "://" in run.ray.storage_path:
+    if run and run.ray.in_object_store:
         raise UserError(
             f"runs.{RUN}.ray.storage_path",
             f"got {run.ray.storage_path}, but the smoke test needs a folder",

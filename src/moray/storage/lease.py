@@ -8,7 +8,6 @@ the token is what shows it, see `Commits`.
 
 import json
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from moray.background import repeated
 from moray.console import say
 from moray.storage.flock import held, this_process
 from moray.storage.objects import Objects
@@ -40,14 +40,10 @@ def leased(objects: Objects, seconds: float) -> Iterator[int]:
     holder = {**this_process(), "id": uuid.uuid4().hex, "seconds": seconds}
     token, version = _acquired(objects, holder)
     held_lease = _Held(objects, {**holder, "token": token}, version)
-    ended = threading.Event()
-    renewer = threading.Thread(target=held_lease.renew_until, args=(ended, seconds), daemon=True)
-    renewer.start()
     try:
-        yield token
+        with repeated(held_lease.renew, seconds / _RENEWALS):
+            yield token
     finally:
-        ended.set()
-        renewer.join()
         held_lease.release()
 
 
@@ -58,14 +54,15 @@ class _Held:
         self._version: str | None = version
         self._renewal = 0
 
-    def renew_until(self, ended: threading.Event, seconds: float) -> None:
-        while not ended.wait(seconds / _RENEWALS) and self._version is not None:
-            self._renewal += 1
-            try:
-                self._write(renewal=self._renewal)
-            except (ClientError, BotoCoreError) as error:
-                # The lock is lost only if someone takes it, so it is tried again.
-                print(f"can't renew {self._objects.url}/{_KEY}: {error}", file=sys.stderr)
+    def renew(self) -> None:
+        if self._version is None:
+            return
+        self._renewal += 1
+        try:
+            self._write(renewal=self._renewal)
+        except (ClientError, BotoCoreError) as error:
+            # The lock is lost only if someone takes it, so it is tried again.
+            print(f"can't renew {self._objects.url}/{_KEY}: {error}", file=sys.stderr)
 
     def release(self) -> None:
         if self._version is not None:

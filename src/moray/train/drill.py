@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from moray.background import in_thread, repeated
 from moray.provenance.manifest import write_json
 from moray.storage.folder import FolderStorage
 from moray.train.checkpoints.checkpoint import newest_step
@@ -27,7 +27,7 @@ _STEPS_UNDER_WAY = 2
 def train_and_lose_a_worker(job: Job, worker: Worker) -> dict[str, Any]:
     """Train; in the first attempt, the last worker is killed once there is a checkpoint."""
     if worker.rank == worker.world_size - 1 and not (job.work / _MARK).exists():
-        threading.Thread(target=_die, args=(job.work,), daemon=True).start()
+        in_thread(lambda: _die(job.work))
     return train_on_worker(job, worker)
 
 
@@ -51,19 +51,10 @@ class Timeline:
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Follow the run during the body."""
-        ended = threading.Event()
-
-        def follow() -> None:
-            while not ended.wait(_POLL_SECONDS):
-                self._look()
-
-        thread = threading.Thread(target=follow, daemon=True)
-        thread.start()
         try:
-            yield
+            with repeated(self._look, _POLL_SECONDS):
+                yield
         finally:
-            ended.set()
-            thread.join()
             self._look()
 
     def _look(self) -> None:

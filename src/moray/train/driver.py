@@ -147,7 +147,7 @@ def _deliveries(
 ) -> tuple[Delivery, ...]:
     """Start and stores for workers that may be on machines without them."""
     on_this_machine = ray_settings.address == "local" or settings.launcher == "torchrun"
-    if on_this_machine or not is_remote(ray_settings.storage_path):
+    if on_this_machine or not ray_settings.in_object_store:
         return ()
     groups = [starts, *([part.store] for part in parts)]
     return tuple(deliver(folders, ray_settings.storage_path) for folders in groups)

@@ -40,17 +40,14 @@ def run_job(job: Job, ray: Ray, run: str) -> dict[str, Any]:
         libraries=tuple(_libraries(job)),
         shared_folder=job.remote is None,
     )
-    with received(job.work, job.remote) as take:
-        try:
+    try:
+        with received(job.work, job.remote):
             # All workers return the same.
             return run_on_workers(train_on_worker, job, launch)[0]
-        except WorkersFailedError as error:
-            take()
-            if fault := FirstFault(job.work).found():
-                raise fault from error
-            raise
-        finally:
-            take()
+    except WorkersFailedError as error:
+        if fault := FirstFault(job.work).found():
+            raise fault from error
+        raise
 
 
 def _libraries(job: Job) -> Iterator[str]:

@@ -81,7 +81,7 @@ def unmet_requirements(
     folders = [work] if work else Path(ray.storage_path, run).glob("*")
     files = [file for folder in folders for file in folder.glob("checkpoints/step-????????/*")]
     missing = kept * _IN_CHECKPOINT * trained - sum(file.stat().st_size for file in files)
-    if is_remote(ray.storage_path):
+    if ray.in_object_store:
         # A checkpoint is on this machine's disk only until it is uploaded.
         found += _disk(scratch(), _IN_CHECKPOINT * trained, results, _FLOAT * whole)
     else:

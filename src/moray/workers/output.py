@@ -2,10 +2,11 @@
 
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from moray.background import repeated
 
 _PREFIX = "output-"
 _POLL_SECONDS = 0.5
@@ -28,19 +29,10 @@ def followed_output(folder: Path) -> Iterator[None]:
     for file in folder.glob(f"{_PREFIX}*.txt"):
         file.unlink()
     copied: dict[Path, int] = {}
-    ended = threading.Event()
-
-    def follow() -> None:
-        while not ended.wait(_POLL_SECONDS):
-            _copy(folder, copied)
-
-    follower = threading.Thread(target=follow, daemon=True)
-    follower.start()
     try:
-        yield
+        with repeated(lambda: _copy(folder, copied), _POLL_SECONDS):
+            yield
     finally:
-        ended.set()
-        follower.join()
         _copy(folder, copied, last=True)
 
 

@@ -4,12 +4,13 @@ Ray Train starts lost workers again and again, for ever if a node doesn't come b
 whether workers are there, so they report to an actor next to the driver, which the driver asks.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from moray.background import in_thread, repeated
 from moray.console import say
 
 Result = TypeVar("Result")
@@ -55,20 +56,9 @@ class Presence:
     @contextmanager
     def reported(self) -> Iterator[None]:
         """Report this worker's presence during the body."""
-        ended = threading.Event()
-
-        def report() -> None:
-            self._actor.report.remote()
-            while not ended.wait(_REPORT_SECONDS):
-                self._actor.report.remote()
-
-        thread = threading.Thread(target=report, daemon=True, name="presence")
-        thread.start()
-        try:
+        self._actor.report.remote()
+        with repeated(self._actor.report.remote, _REPORT_SECONDS):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
     def watched(
         self, function: Callable[[], Result], limit: float, lack: Callable[[], str | None]
@@ -86,20 +76,9 @@ class Presence:
         """
         import ray
 
-        results: list[Result] = []
-        errors: list[BaseException] = []
-
-        def call() -> None:
-            try:
-                results.append(function())
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=call, daemon=True)
-        thread.start()
+        called = in_thread(function)
         told, before = _told(limit, lack), 0.0
-        while thread.is_alive():
-            thread.join(_POLL_SECONDS)
+        while wait([called], _POLL_SECONDS).not_done:
             absence = ray.get(self._actor.absence.remote())
             if absence > limit:
                 raise NoWorkersError(lack() or "the cluster has room for them, but none started")
@@ -108,9 +87,7 @@ class Presence:
             if not told and absence > _SECONDS_BEFORE_LINE:
                 told = _told(limit, lack)
             before = absence
-        if errors:
-            raise errors[0]
-        return results[0]
+        return called.result()
 
 
 def _told(limit: float, lack: Callable[[], str | None]) -> bool:

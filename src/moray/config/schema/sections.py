@@ -198,6 +198,11 @@ class Ray(Section):
             )
         return self
 
+    @property
+    def in_object_store(self) -> bool:
+        """Whether the state of runs is in an object store."""
+        return "://" in self.storage_path
+
     @model_validator(mode="after")
     def _gpus_are_used(self) -> Self:
         gpus = self.resources_per_worker.get("GPU")

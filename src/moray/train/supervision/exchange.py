@@ -6,11 +6,11 @@ takes them.
 """
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from moray.background import repeated
 from moray.errors import UserError
 from moray.storage.interface import Remote
 from moray.train.history import HISTORY
@@ -26,14 +26,10 @@ State = tuple[float, int]
 
 
 @contextmanager
-def received(work: Path, remote: Remote | None) -> Iterator[Callable[[], None]]:
-    """During the body, take what workers on other machines have sent.
-
-    Yields:
-        A function that takes what there is now.
-    """
+def received(work: Path, remote: Remote | None) -> Iterator[None]:
+    """During the body and after it, take what workers on other machines have sent."""
     if remote is None:
-        yield lambda: None
+        yield
         return
     from moray.storage.objects import Objects
 
@@ -43,26 +39,25 @@ def received(work: Path, remote: Remote | None) -> Iterator[Callable[[], None]]:
     left.delete(left.listed(""))
     objects = Objects(_url(work, remote))
     taken: dict[str, State] = {}
-    one_at_a_time = threading.Lock()
 
     def take() -> None:
-        with one_at_a_time:
-            there = objects.listed("")
-            for name, listed in there.items():
-                state = listed.changed, listed.size
-                if taken.get(name) != state:
-                    temporary = work / f"{name}.part"
-                    if objects.download(name, temporary):
-                        temporary.replace(work / name)
-                        taken[name] = state
-            for name in taken.keys() - there.keys():
-                (work / name).unlink(missing_ok=True)
-                del taken[name]
+        there = objects.listed("")
+        for name, listed in there.items():
+            state = listed.changed, listed.size
+            if taken.get(name) != state:
+                temporary = work / f"{name}.part"
+                if objects.download(name, temporary):
+                    temporary.replace(work / name)
+                    taken[name] = state
+        for name in taken.keys() - there.keys():
+            (work / name).unlink(missing_ok=True)
+            del taken[name]
 
     try:
-        with _repeated(take):
-            yield take
+        with _attempted(take):
+            yield
     finally:
+        take()
         objects.delete(objects.listed(""))
 
 
@@ -82,29 +77,27 @@ def sent(work: Path, remote: Remote | None, worker: Worker) -> Iterator[None]:
     names = [f"output-{worker.rank}.txt", f"stalled-{worker.rank}.txt", _MEANING]
     names += [HISTORY] if worker.rank == 0 else []
     done: dict[str, State] = {}
-    one_at_a_time = threading.Lock()
 
     def send() -> None:
-        with one_at_a_time:
-            for name in names:
-                file = work / name
-                if not file.exists():
-                    continue
-                facts = file.stat()
-                if done.get(name) != (facts.st_mtime, facts.st_size):
-                    objects.put(name, file.read_bytes())
-                    done[name] = facts.st_mtime, facts.st_size
-            fault = work / _FAULT
-            if fault.exists():
-                objects.create(_FAULT, fault.read_bytes())
-            else:
-                objects.download(_FAULT, fault)
+        for name in names:
+            file = work / name
+            if not file.exists():
+                continue
+            facts = file.stat()
+            if done.get(name) != (facts.st_mtime, facts.st_size):
+                objects.put(name, file.read_bytes())
+                done[name] = facts.st_mtime, facts.st_size
+        fault = work / _FAULT
+        if fault.exists():
+            objects.create(_FAULT, fault.read_bytes())
+        else:
+            objects.download(_FAULT, fault)
 
     if worker.rank == 0:
         # Of an earlier attempt.
         objects.delete([_MEANING])
     try:
-        with _repeated(send):
+        with _attempted(send):
             yield
     except UserError as error:
         FirstFault(work).record(error)
@@ -113,28 +106,18 @@ def sent(work: Path, remote: Remote | None, worker: Worker) -> Iterator[None]:
         send()
 
 
-@contextmanager
-def _repeated(function: Callable[[], None]) -> Iterator[None]:
+def _attempted(function: Callable[[], None]) -> AbstractContextManager[None]:
     # Takes a while to import.
     from botocore.exceptions import BotoCoreError, ClientError
 
-    ended = threading.Event()
+    def attempt() -> None:
+        try:
+            function()
+        except (ClientError, BotoCoreError) as error:
+            # The object store may be back the next time.
+            print(f"can't exchange files with the object store: {error}", file=sys.stderr)
 
-    def repeat() -> None:
-        while not ended.wait(_SECONDS):
-            try:
-                function()
-            except (ClientError, BotoCoreError) as error:
-                # The object store may be back the next time.
-                print(f"can't exchange files with the object store: {error}", file=sys.stderr)
-
-    thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return repeated(attempt, _SECONDS)
 
 
 def _url(work: Path, remote: Remote) -> str:

@@ -1,7 +1,6 @@
 """Progress of a training run: a bar on a terminal, plain lines elsewhere."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
@@ -10,6 +9,7 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
+from moray.background import repeated
 from moray.console import say, terminal
 from moray.train.history import HISTORY, whole_lines
 
@@ -21,18 +21,13 @@ _PLAIN_LINES = 20
 @contextmanager
 def shown(work: Path, run: str) -> Iterator[None]:
     """Follow a run's history while the body trains it."""
-    ended = threading.Event()
     display = _Bar(run) if terminal().isatty() else _Lines(run)
-    history = work / HISTORY
-    follower = threading.Thread(
-        target=_follow, args=(history, whole_lines(history), display, ended)
-    )
-    follower.start()
+    follower = _Follower(work / HISTORY, display)
     try:
-        yield
+        with repeated(follower.look, _POLL_SECONDS):
+            yield
     finally:
-        ended.set()
-        follower.join()
+        follower.look()
         display.close()
 
 
@@ -106,16 +101,16 @@ def _speed(line: dict[str, Any]) -> dict[str, str]:
     return {f"{name.removesuffix(suffix)}/s": f"{line[name]:,.0f}"}
 
 
-def _follow(history: Path, seen: list[str], display: _Bar | _Lines, ended: threading.Event) -> None:
-    while True:
-        last_look = ended.wait(_POLL_SECONDS)
-        lines = whole_lines(history)
+class _Follower:
+    def __init__(self, history: Path, display: _Bar | _Lines) -> None:
+        self._history, self._display = history, display
+        self._seen = whole_lines(history)
+
+    def look(self) -> None:
+        lines = whole_lines(self._history)
         # A resumed run drops the lines after its checkpoint; earlier ones were already shown.
-        kept = sum(
-            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(seen, lines, strict=False))
-        )
+        both = zip(self._seen, lines, strict=False)
+        kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both))
         for line in lines[kept:]:
-            display.show(json.loads(line))
-        seen = lines
-        if last_look:
-            return
+            self._display.show(json.loads(line))
+        self._seen = lines

@@ -7,7 +7,6 @@ saved.
 
 import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from moray.background import in_thread
 from moray.console import say
 from moray.storage.opened import open_records
 
@@ -96,19 +96,4 @@ def beside_signals(function: Callable[[], Result]) -> Result:
     Raises:
         Exception: what the function raised.
     """
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    # Daemon, so that an interrupted driver doesn't wait for it.
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    return in_thread(function).result()

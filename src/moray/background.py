@@ -1,0 +1,50 @@
+"""Run functions in threads beside the one that started them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+@contextmanager
+def repeated(function: Callable[[], object], seconds: float) -> Iterator[None]:
+    """During the body, call a function in a thread, with a pause before each call.
+
+    Args:
+        function: called again and again; not again once it has raised.
+        seconds: length of the pauses.
+    """
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            function()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def in_thread(function: Callable[[], Result]) -> Future[Result]:
+    """Call a function in a thread that the process doesn't wait for when it ends.
+
+    Returns:
+        The future with what the function returned or raised.
+    """
+    future: Future[Result] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return future
