@@ -1,10 +1,12 @@
 """Jobs of a few steps for tests."""
 
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Adapter, Data, Ray, Train
+from moray.config.schema import Adapter, Data, Ray, Train, execution_keys, result_keys
 from moray.train.driver import run_training
 from moray.train.job import Job, Part
 
@@ -74,3 +76,18 @@ def train_run(
         code=code,
         shares={"data": 1.0},
     )
+
+
+def stage_command(
+    start: Path, store: Path, output: Path, settings: Train, ray: Ray, loader: str = "memory"
+) -> list[str]:
+    """The command that trains a run named `name` in a process of its own."""
+    result = {"adapter": None, "datasets": {"data": 1.0}, "train": result_keys(settings)}
+    execution = {
+        "data": {"loader": loader},
+        "ray": execution_keys(ray),
+        "train": execution_keys(settings),
+    }
+    command = [sys.executable, "-m", "moray.stages.finetune", "name"]
+    command += ["--start", str(start), "--stores", str(store), "--output", str(output)]
+    return [*command, "--cfg", json.dumps(result), "--execution", json.dumps(execution)]

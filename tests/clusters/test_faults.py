@@ -1,5 +1,6 @@
 """Two nodes of which one is lost, or the network between them."""
 
+import json
 import os
 import re
 import subprocess
@@ -167,6 +168,9 @@ def test_an_elastic_run_goes_on_without_the_lost_node_with_the_losses_of_one_mac
     assert done.returncode == 0, done.stderr
     status, printed = Workflow(elastic, nodes).run(AT, lambda: nodes.kill("b"))
     assert status == 0, printed
+    record = json.loads((elastic.folder / "results/runs/only/train.json").read_text())
+    assert record["resumed_from"] > 0
+    assert record["num_workers"] == 1
     ours, theirs = losses(elastic), losses(fixed)
     assert list(ours) == list(theirs)
     assert list(ours.values()) == pytest.approx(list(theirs.values()), rel=1e-5)

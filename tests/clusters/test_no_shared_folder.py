@@ -13,10 +13,11 @@ import pytest
 from checkpoints import tensors_of
 from clusters.nodes import ADDRESS, ADDRESSES, Nodes, two_nodes
 from fleet import until
+from jobs import stage_command
 from object_store import CREDENTIALS
 from torch import equal
 
-from moray.config.schema import Ray, Train, execution_keys, result_keys
+from moray.config.schema import Ray, Train
 from moray.train.history import read_history
 
 pytestmark = pytest.mark.long
@@ -92,19 +93,7 @@ def started(
     """The stage on node `a`."""
     output.mkdir(exist_ok=True)
     section = Ray(num_workers=2, **ray)
-    execution = {"data": {"loader": "memory"}, "ray": execution_keys(section)}
-    execution["train"] = execution_keys(settings)
-    options: dict[str, Any] = {
-        "start": small / "model",
-        "stores": small / "tokens",
-        "output": output,
-        "cfg": json.dumps(
-            {"adapter": None, "datasets": {"data": 1.0}, "train": result_keys(settings)}
-        ),
-        "execution": json.dumps(execution),
-    }
-    command = [sys.executable, "-m", "moray.stages.finetune", "name"]
-    command += [str(part) for name in options for part in (f"--{name}", options[name])]
+    command = stage_command(small / "model", small / "tokens", output, settings, section)
     return subprocess.Popen(
         nodes.command("a", *command),
         env=nodes.environment | {"PYTHONPATH": str(SOURCE)},

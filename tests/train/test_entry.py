@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from fleet import losses, until
-from jobs import train_run
+from jobs import stage_command, train_run
 
-from moray.config.schema import Ray, execution_keys, result_keys
+from moray.config.schema import Ray, result_keys
 from moray.errors import UserError
 from moray.storage.paths import folder_of, step_of
 from moray.train.entry import run_job
@@ -115,16 +115,8 @@ def test_a_signal_to_the_driver_saves_the_step_and_a_second_start_goes_on(
     undisturbed = make_job("undisturbed", max_steps=120)
     train(undisturbed, alone)
     settings = undisturbed.settings.model_copy(update={"launcher": "torchrun", "save_steps": 1000})
-    execution = {
-        "data": {},
-        "ray": {"num_workers": 1, "storage_path": str(tmp_path / "state")},
-        "train": execution_keys(settings),
-    }
-    command = [sys.executable, "-m", "moray.stages.finetune", "name"]
-    command += ["--start", str(small / "model"), "--stores", str(small / "tokens")]
-    cfg = {"adapter": None, "datasets": {"data": 1.0}, "train": result_keys(settings)}
-    command += ["--cfg", json.dumps(cfg)]
-    command += ["--execution", json.dumps(execution), "--output", str(tmp_path)]
+    ray = Ray(num_workers=1, storage_path=str(tmp_path / "state"))
+    command = stage_command(small / "model", small / "tokens", tmp_path, settings, ray)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as driver:
         until(lambda: steps_in(tmp_path / "state") or driver.poll() is not None)
         driver.send_signal(signal.SIGTERM)

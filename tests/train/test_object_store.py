@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ import psutil
 import pytest
 from checkpoints import tensors_of
 from fleet import until
+from jobs import stage_command
 from object_store import object_store
 from torch import Tensor, equal
 
-from moray.config.schema import Ray, Train, execution_keys, result_keys
+from moray.config.schema import Ray, Train
 from moray.model.load import load_model
 from moray.storage.objects import Objects
 from moray.train.checkpoints.trained_model import trained_model
@@ -46,19 +46,7 @@ def started(small: Path, output: Path, storage_path: str, **train: Any) -> subpr
     output.mkdir(exist_ok=True)
     settings = TRAIN.model_copy(update=train)
     ray = Ray(storage_path=storage_path, num_workers=2, resources_per_worker={"CPU": 0.5})
-    execution = {"data": {"loader": "memory"}, "ray": execution_keys(ray)}
-    execution["train"] = execution_keys(settings)
-    options: dict[str, Any] = {
-        "start": small / "model",
-        "stores": small / "tokens",
-        "output": output,
-        "cfg": json.dumps(
-            {"adapter": None, "datasets": {"data": 1.0}, "train": result_keys(settings)}
-        ),
-        "execution": json.dumps(execution),
-    }
-    command = [sys.executable, "-m", "moray.stages.finetune", "name"]
-    command += [str(part) for name in options for part in (f"--{name}", options[name])]
+    command = stage_command(small / "model", small / "tokens", output, settings, ray)
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 

@@ -5,16 +5,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from jobs import stage_command
 from many_windows import write_many_windows
 from small_model import MODEL
 
-from moray.config.schema import Data, Ray, Train, execution_keys, result_keys
+from moray.config.schema import Data, Ray, Train, result_keys
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tasks.language.store import StoredSplit
@@ -56,21 +55,8 @@ def started(
 ) -> subprocess.Popen[str]:
     """The stage as a process of its own, with two workers."""
     output.mkdir(exist_ok=True)
-    data = Data.model_validate({"loader": loader})
     ray = Ray(storage_path=str(output / "state"), num_workers=2)
-    execution = {"data": execution_keys(data), "ray": execution_keys(ray)}
-    execution["train"] = execution_keys(TRAIN)
-    options: dict[str, Any] = {
-        "start": inputs / "model",
-        "stores": inputs / tokens,
-        "output": output,
-        "cfg": json.dumps(
-            {"adapter": None, "datasets": {"data": 1.0}, "train": result_keys(TRAIN)}
-        ),
-        "execution": json.dumps(execution),
-    }
-    command = [sys.executable, "-m", "moray.stages.finetune", "name"]
-    command += [str(part) for name in options for part in (f"--{name}", options[name])]
+    command = stage_command(inputs / "model", inputs / tokens, output, TRAIN, ray, loader)
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 
