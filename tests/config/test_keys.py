@@ -154,6 +154,7 @@ TESTED = {
     "Train.save_total_limit": "train/test_settings.py::test_lines_evaluations_and_checkpoints_come_at_their_steps",
     "Train.resume_from_checkpoint": "train/test_continuation.py::test_a_run_continues_from_a_checkpoint_of_another_fingerprint_and_records_it",
     "FSDP2.reshard_after_forward": "train/engine/strategies/test_options.py::test_fsdp2_has_the_options_of_the_config",
+    "FSDP2.shard_size": "train/engine/strategies/test_options.py::test_workers_that_make_no_whole_copies_are_refused",
     "FSDP2.cpu_offload": "train/engine/strategies/test_options.py::test_fsdp2_has_the_options_of_the_config",
     "DeepSpeed.zero_stage": "train/engine/strategies/test_options.py::test_deepspeed_has_the_options_of_the_config",
     "DeepSpeed.offload_optimizer": "train/engine/strategies/test_options.py::test_deepspeed_has_the_options_of_the_config",

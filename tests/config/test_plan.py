@@ -87,7 +87,7 @@ EXECUTED_OTHERWISE: dict[str, Any] = {
     "data.loader": "stream",
     "data.stream_from": "s3://bucket/folder",
     "train.strategy": "fsdp2",
-    "train.fsdp2": {"cpu_offload": True, "reshard_after_forward": False},
+    "train.fsdp2": {"cpu_offload": True, "reshard_after_forward": False, "shard_size": 1},
     "train.deepspeed": {"offload_optimizer": True, "offload_parameters": True, "zero_stage": 3},
     "train.micro_batch_size": 1,
     "train.compile": True,

@@ -17,7 +17,7 @@ FAULTS: list[tuple[str, object, str]] = [
     (
         f"{TRAIN}.fsdp2.zero_stage",
         2,
-        "unknown key; expected one of reshard_after_forward, cpu_offload",
+        "unknown key; expected one of reshard_after_forward, cpu_offload, shard_size",
     ),
     (f"{TRAIN}.decay_ration", 0.5, "unknown key; did you mean decay_ratio?"),
     (f"{ADAPTER}.rnk", 4, "unknown key; did you mean rank?"),
@@ -105,6 +105,17 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         {f"{RAY}.num_workers": {"min": 1, "max": 20}, f"{TRAIN}.global_batch_size": 16},
         f"{RAY}.num_workers.max",
         "got 20, expected at most train.global_batch_size (16); change one of them",
+    ),
+    (
+        {f"{RAY}.num_workers": 4, f"{TRAIN}.fsdp2.shard_size": 3},
+        f"{TRAIN}.fsdp2.shard_size",
+        "got 3, expected a divisor of ray.num_workers (4); change one of them",
+    ),
+    (
+        {f"{RAY}.num_workers": {"min": 1, "max": 2}, f"{TRAIN}.fsdp2.shard_size": 2},
+        f"{TRAIN}.fsdp2.shard_size",
+        "got 2 with a range of workers, which it may not divide; set ray.num_workers to one "
+        "number, or remove it",
     ),
     *(
         (

@@ -11,6 +11,7 @@ from faults.workflows import environment, last_step, losses, prepare, rows_by_st
 from project import ROOT, Project
 
 SUBMIT = ("sbatch", "--parsable", "--nodes=2", "--cpus-per-task=1", "deploy/slurm/moray.sbatch")
+STEPS = 800
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
@@ -23,7 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 @pytest.fixture(scope="module")
 def prepared(cluster: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose rows are there, so that allocations begin with training."""
-    changes = {"ray.num_workers": 2, "train.max_steps": 200}
+    changes = {"ray.num_workers": 2, "train.max_steps": STEPS}
     project = prepare(tmp_path_factory.mktemp("workflow") / "project", changes)
     shutil.copytree(ROOT / "deploy", project.folder / "deploy")
     return project
@@ -39,6 +40,17 @@ def _submit(cluster: Slurm, project: Project) -> str:
 
 def _log(project: Project) -> str:
     return "".join(path.read_text() for path in project.folder.glob("moray-*.log"))
+
+
+def _train_until(cluster: Slurm, job: str, project: Project, step: int) -> None:
+    """Wait until a running job has done a step."""
+
+    def reached() -> bool:
+        state = cluster.state(job)
+        return state in ENDED or (state == "RUNNING" and last_step(project, "only") >= step)
+
+    until(reached)
+    assert last_step(project, "only") < STEPS, "the job ended before it was interrupted"
 
 
 def _start_again(cluster: Slurm, job: str) -> None:
@@ -57,21 +69,20 @@ def test_an_interrupted_job_ends_with_the_model_of_an_undisturbed_one(
 
     project = _copy(prepared, tmp_path / "interrupted")
     job = _submit(cluster, project)
-    until(lambda: last_step(project, "only") >= 30)
+    _train_until(cluster, job, project, 100)
     # What Slurm sends before the time limit and at pre-emption.
     cluster.run("scancel", "--batch", "--signal=TERM", job)
-    until(lambda: "requeueing job" in _log(project))
     _start_again(cluster, job)
     saved = last_step(project, "only")
     assert f"{saved:08d}" in {
         path.name.removeprefix("step-")
         for path in project.folder.glob("results/state/only/*/checkpoints/step-*")
     }
-    until(lambda: last_step(project, "only") >= max(80, saved + 1))
+    _train_until(cluster, job, project, saved + 50)
     # What pre-emption does without a warning.
     cluster.run("scontrol", "requeue", job)
     _start_again(cluster, job)
-    until(lambda: cluster.state(job) == "RUNNING" and last_step(project, "only") >= 130)
+    _train_until(cluster, job, project, last_step(project, "only") + 50)
     cluster.run("scancel", job)
     assert cluster.wait(job, *ENDED) == "CANCELLED"
     job = _submit(cluster, project)

@@ -91,6 +91,7 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
             f"({run.ray.num_workers})",
             "change one of them",
         )
+    yield from _copies(f"runs.{name}", run)
     yield from _engine(experiment, name, run)
     yield from _stream(name, run)
     known = all(dataset in experiment.datasets for dataset in run.datasets)
@@ -119,6 +120,25 @@ def _elastic(path: str, run: Run, workers: WorkerRange) -> Iterator[UserError]:
             f"{path}.ray.num_workers.max",
             f"got {workers.max}, expected at most train.global_batch_size "
             f"({run.train.global_batch_size})",
+            "change one of them",
+        )
+
+
+def _copies(path: str, run: Run) -> Iterator[UserError]:
+    """Each copy of a model that is sharded takes as many workers as the others."""
+    workers, size = run.ray.num_workers, run.train.fsdp2.shard_size
+    if size is None or workers == "auto":
+        return
+    if isinstance(workers, WorkerRange):
+        yield UserError(
+            f"{path}.train.fsdp2.shard_size",
+            f"got {size} with a range of workers, which it may not divide",
+            "set ray.num_workers to one number, or remove it",
+        )
+    elif workers % size:
+        yield UserError(
+            f"{path}.train.fsdp2.shard_size",
+            f"got {size}, expected a divisor of ray.num_workers ({workers})",
             "change one of them",
         )
 

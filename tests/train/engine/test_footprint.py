@@ -44,6 +44,12 @@ def test_gradients_that_add_up_before_they_meet_are_whole() -> None:
         assert found.gradients == 4000 / share
 
 
+def test_a_copy_is_divided_by_the_workers_that_share_it() -> None:
+    keys = {"fsdp2": {"shard_size": 2}}
+    found = footprint(settings("fsdp2", **keys), trained=1000, frozen=0, workers=4)
+    assert (found.parameters, found.gradients, found.optimizer) == (2000, 2000, 4000)
+
+
 def test_frozen_weights_have_no_gradients_and_no_optimizer_state() -> None:
     found = footprint(settings("ddp"), trained=10, frozen=4000, workers=2)
     assert (found.parameters, found.gradients, found.optimizer) == (4040, 40, 80)

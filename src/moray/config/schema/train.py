@@ -19,6 +19,12 @@ class FSDP2(Section):
         False,
         description="Whether to keep parameters, gradients and optimizer state in main memory.",
     )
+    shard_size: PositiveInt | None = execution_only(
+        None,
+        description="Number of workers that share one copy of the model, such as the GPUs of a "
+        "node; must divide `ray.num_workers`. Copies exchange only gradients (HSDP). By default, "
+        "all workers share one.",
+    )
 
 
 class DeepSpeed(Section):

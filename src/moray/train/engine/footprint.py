@@ -68,6 +68,8 @@ def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footp
     if settings.global_batch_size > workers * settings.micro_batch_size:
         # Gradients that are accumulated before they are reduced are not sharded.
         spread["fsdp2"] = (True, False, True, 2)
+    if settings.strategy == "fsdp2" and settings.fsdp2.shard_size:
+        workers = settings.fsdp2.shard_size
     deepspeed = settings.strategy == "deepspeed"
     name = f"zero {settings.deepspeed.zero_stage}" if deepspeed else settings.strategy
     parameters, gradients, optimizer, floats = spread[name]

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 from moray.config.schema import Train
+from moray.errors import UserError
 from moray.train.engine.strategies.deepspeed import DeepSpeedStrategy
 from moray.train.engine.strategies.fsdp2 import FullyShardedStrategy
 from moray.workers.worker import Worker
@@ -31,6 +32,17 @@ def test_fsdp2_has_the_options_of_the_config(alone: Worker, given: bool) -> None
     options = FullyShardedStrategy(settings, alone)._options()
     assert options["reshard_after_forward"] is given
     assert isinstance(options["offload_policy"], CPUOffloadPolicy) is given
+
+
+@pytest.mark.usefixtures("group")
+def test_workers_that_make_no_whole_copies_are_refused(alone: Worker) -> None:
+    settings = Train.model_validate({"strategy": "fsdp2", "fsdp2": {"shard_size": 2}})
+    with pytest.raises(UserError) as caught:
+        FullyShardedStrategy(settings, alone)._options()
+    assert str(caught.value) == (
+        "train.fsdp2.shard_size: got 2, expected a divisor of the number of workers (1); change "
+        "it, or set ray.num_workers"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -33,7 +33,8 @@ class FullyShardedStrategy:
     """PyTorch's FSDP2, sharded block by block.
 
     The first worker loads the weights into main memory; the others start empty and get their shards
-    from it, so that no device ever has the whole model.
+    from it, so that no device ever has the whole model. With `fsdp2.shard_size`, each group of so
+    many workers has a copy of the model (hybrid sharding, HSDP).
     """
 
     module: nn.Module
@@ -47,7 +48,8 @@ class FullyShardedStrategy:
         """See `Strategy.wrap`.
 
         Raises:
-            UserError: if transformers doesn't name the architecture's blocks.
+            UserError: if transformers doesn't name the architecture's blocks, or if copies of the
+                model would have different numbers of workers.
         """
         _check_blocks(module.model)
         weights = dict(module.state_dict()) if self.loads_weights else {}
@@ -72,7 +74,7 @@ class FullyShardedStrategy:
         settings, worker = self._settings, self._worker
         bf16 = resolve(settings.precision, worker.device) == "bf16"
         return {
-            "mesh": init_device_mesh(worker.device.type, (worker.world_size,)),
+            "mesh": _mesh(settings, worker),
             "reshard_after_forward": settings.fsdp2.reshard_after_forward,
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=torch.bfloat16 if bf16 else None,
@@ -120,6 +122,27 @@ class FullyShardedStrategy:
     def restore(self, read: Read) -> None:
         """See `Strategy.restore`."""
         read(training_state(self._model, self._optimizer))
+
+
+def _mesh(settings: Train, worker: Worker) -> DeviceMesh:
+    """All workers in a row, or a row for each copy of the model.
+
+    Ranks are consecutive on a node.
+    """
+    size = settings.fsdp2.shard_size
+    if size is None:
+        return init_device_mesh(worker.device.type, (worker.world_size,))
+    if worker.world_size % size:
+        raise UserError(
+            "train.fsdp2.shard_size",
+            f"got {size}, expected a divisor of the number of workers ({worker.world_size})",
+            "change it, or set ray.num_workers",
+        )
+    return init_device_mesh(
+        worker.device.type,
+        (worker.world_size // size, size),
+        mesh_dim_names=("replicate", "shard"),
+    )
 
 
 def _check_blocks(model: PreTrainedModel) -> None:
