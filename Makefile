@@ -3,7 +3,9 @@
 PYTHON ?= python3
 READY := .venv/.ready
 READY_DEV := .venv/.ready-dev
-PIP := python -m pip install --disable-pip-version-check --quiet
+# pip's warnings are in the log, and on the terminal if it fails.
+PIP_LOG := .venv/pip.log
+pip = python -m pip install --disable-pip-version-check --quiet $(1) 2>> $(PIP_LOG) || { cat $(PIP_LOG) >&2; exit 1; }
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: finetune eval generate smoke-test test test-long test-all test-faults lint format docs lock
@@ -66,13 +68,13 @@ lock:
 $(READY): envs/requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON): got Python %d.%d, expected 3.11 or newer; set PYTHON=python3.11, for example" % sys.version_info[:2])'
 	@echo "setting up .venv from $<; this takes a minute or more"
-	$(PYTHON) -m venv .venv
-	$(PIP) -r $<
-	$(PIP) --no-deps --no-build-isolation -e .
-	touch $@
+	@$(PYTHON) -m venv .venv
+	@$(call pip,-r $<)
+	@$(call pip,--no-deps --no-build-isolation -e .)
+	@touch $@
 
 # Test dependencies are kept separate: boto3 alone slows down each start of Snakemake by 0.15 s.
 $(READY_DEV): $(READY) envs/requirements-dev.txt
 	@echo "adding envs/requirements-dev.txt to .venv"
-	$(PIP) -r envs/requirements-dev.txt
-	touch $@
+	@$(call pip,-r envs/requirements-dev.txt)
+	@touch $@

@@ -14,7 +14,7 @@ rule finetune:
     input:
         expand("results/runs/{run}/model/manifest.json", run=EXPERIMENT.runs),
     message:
-        "every run has its model"
+        "every run has its model; next: snakemake eval"
 
 
 rule eval:
@@ -22,7 +22,7 @@ rule eval:
     input:
         expand("results/runs/{run}/eval.json", run=EXPERIMENT.runs),
     message:
-        "every run is evaluated"
+        "every run is evaluated; next: snakemake generate"
 
 
 rule generate:

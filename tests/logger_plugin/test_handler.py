@@ -1,0 +1,93 @@
+"""What a workflow prints, of a real one with two rules."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SNAKEFILE = """
+rule all:
+    input: "made", "broken"
+    message: "all"
+
+rule make:
+    output: "made"
+    message: "make it"
+    shell: "touch {output}"
+
+rule finetune_run:
+    input: "made"
+    output: "broken"
+    log: "logs/broken.log"
+    message: "break it"
+    shell: "exit 1"
+"""
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    return tmp_path
+
+
+def command(*arguments: str) -> list[str]:
+    program = str(Path(sys.executable).with_name("snakemake"))
+    return [program, *arguments, "--cores", "1", "--logger", "moray"]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(SOURCE)}
+
+
+def printed(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        command(*arguments), cwd=folder, env=environment(), capture_output=True, text=True
+    )
+    return done.stderr
+
+
+def test_each_stage_that_ends_or_fails_has_a_line(folder: Path) -> None:
+    lines = printed(folder).splitlines()
+    assert lines[:3] == [
+        "1 run to train, 3 jobs",
+        "[1/3] make it",
+        "failed: break it; see logs/broken.log",
+    ]
+    # The commands and reasons are in Snakemake's own log.
+    assert re.fullmatch(r"Complete log\(s\): .*\.snakemake\.log", lines[3])
+    assert lines[4].startswith("Elapsed time: ")
+    assert len(lines) == 5
+    assert "Nothing to be done" in printed(folder, "made")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("option", ["--logger-moray-plain", "--dry-run"])
+def test_snakemakes_own_messages_are_an_option_away(option: str, folder: Path) -> None:
+    done = subprocess.run(
+        command(option), cwd=folder, env=environment(), capture_output=True, text=True
+    )
+    assert re.search(r"^Job \d+: make it\nReason: ", done.stdout + done.stderr, re.M)
+
+
+@pytest.mark.long
+def test_only_a_terminal_has_colors_and_sees_what_begins(folder: Path) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command(), cwd=folder, env=environment(), stderr=theirs) as process:
+        os.close(theirs)
+        text = b""
+        # At the end, reading fails.
+        try:
+            while part := os.read(ours, 4096):
+                text += part
+        except OSError:
+            pass
+        os.close(ours)
+    assert process.returncode == 1
+    assert b"\033[2mmake it ...\033[0m" in text
+    assert b"\033[31mfailed: break it" in text
+    assert "\033" not in printed(folder, "--forceall")
