@@ -1,9 +1,12 @@
-"""What this machine has: cores and GPUs, counted without importing a library that computes."""
+"""What this machine has, without importing a library that computes."""
 
 import os
+import platform
 import re
 from itertools import takewhile
 from pathlib import Path
+
+import psutil
 
 _NAME = re.compile(r"\d+|(GPU|MIG)-\S+")
 
@@ -20,3 +23,20 @@ def gpus() -> list[str]:
         return [str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
     # CUDA ignores an invalid name and all that follow it; users switch GPUs off by one.
     return list(takewhile(_NAME.fullmatch, map(str.strip, visible.split(","))))
+
+
+def description() -> dict[str, str | int | float]:
+    """What tells this machine's kind, for records: system, processor, cores, memory in GB, GPUs."""
+    return {
+        "system": platform.platform(),
+        "processor": _processor() or platform.machine(),
+        "cores": cores(),
+        "memory": round(psutil.virtual_memory().total / 1e9, 1),
+        "gpus": len(gpus()),
+    }
+
+
+def _processor() -> str | None:
+    facts = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: (.+)$", facts.read_text(), re.M) if facts.exists() else None
+    return found[1] if found else None

@@ -19,7 +19,7 @@ from moray.config.schema import Adapter, Data, Train, result_keys
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.errors import UserError
 from moray.model.load import empty_model, load_model
-from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
+from moray.provenance.manifest import MANIFEST, damaged_files, read_manifest, write_manifest
 from moray.stages.export import export
 from moray.stages.tokenize import tokenize
 from moray.storage.paths import folder_of, path_of
@@ -88,7 +88,7 @@ def run(
     trained: Path, output: Path, name: str = "run", start: str = "start", **changes: Any
 ) -> Path:
     files = trained / name / "train.json", trained / name / "history.jsonl"
-    export(trained / start, *files, output, CFG | changes)
+    export(trained / start, *files, [trained / start / MANIFEST], output, CFG | changes)
     return output
 
 

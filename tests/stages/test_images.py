@@ -217,7 +217,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     cfg = {"run": "name", "start": "model", "datasets": {"digits": 1.0}, "dtype": "auto"}
     record, history = folder / "run/train.json", folder / "run/history.jsonl"
-    export_images(folder / "model", record, history, folder / "tuned", cfg)
+    sources = [folder / "model/manifest.json", folder / "pixels/manifest.json"]
+    export_images(folder / "model", record, history, sources, folder / "tuned", cfg)
     return folder
 
 
@@ -252,7 +253,7 @@ def test_weights_have_the_type_that_the_config_names(
 ) -> None:
     cfg = {"run": "name", "start": "model", "datasets": {"digits": 1.0}, "dtype": dtype}
     record, history = trained / "run/train.json", trained / "run/history.jsonl"
-    export_images(trained / "model", record, history, tmp_path / "out", cfg)
+    export_images(trained / "model", record, history, [], tmp_path / "out", cfg)
     weights = load_file(tmp_path / "out/model.safetensors")
     assert {value.dtype for value in weights.values() if value.is_floating_point()} == {expected}
 

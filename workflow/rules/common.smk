@@ -110,6 +110,13 @@ def prepared_manifests(wildcards):
     return [f"{folder}/manifest.json" for folder in folders]
 
 
+def lineage_sources(wildcards):
+    """What a run was made from, besides what its stages record."""
+    rows = {*store_manifests(wildcards), *prepared_manifests(wildcards)}
+    datasets = in_datasets(wildcards, "dataset.json")
+    return [start_manifest(wildcards), *sorted(rows), *datasets]
+
+
 def in_datasets(wildcards, file):
     """A file of each dataset of a run."""
     datasets = EXPERIMENT.runs[wildcards.run].datasets

@@ -4,6 +4,7 @@ rule export:
         start=start_manifest,
         start_dependencies=start_dependencies,
         train="results/runs/{run}/train.json",
+        sources=lineage_sources,
         history="results/runs/{run}/history.jsonl",
     output:
         "results/runs/{run}/model/manifest.json",

@@ -3,6 +3,7 @@ rule export_images:
     input:
         start=start_manifest,
         train="results/runs/{run}/train.json",
+        sources=lineage_sources,
         history="results/runs/{run}/history.jsonl",
     output:
         "results/runs/{run}/model/manifest.json",

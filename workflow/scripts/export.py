@@ -11,6 +11,7 @@ with stage(snakemake.log[0]):
         start=Path(snakemake.input.start).parent,
         train=Path(snakemake.input.train),
         history=Path(snakemake.input.history),
+        sources=[Path(source) for source in snakemake.input.sources],
         output=Path(snakemake.output[0]).parent,
         cfg=snakemake.params.cfg,
     )

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from moray.corpus.document import COLUMNS, Document
 from moray.errors import UserError
 from moray.provenance.digest import sha256_file
-from moray.provenance.manifest import write_json
+from moray.provenance.manifest import DATASET, write_json
 
 SPLITS = ("train", "validation", "test")
 _GROUP_BYTES = 4 * 2**20
@@ -43,7 +43,7 @@ def write_dataset(
         UserError: if the train or the test split has no rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "dataset.json").unlink(missing_ok=True)
+    (folder / DATASET).unlink(missing_ok=True)
     columns = COLUMNS[format]
     schema = pa.schema([(column, _TYPES.get(column, pa.string())) for column in columns])
     writers = {split: _SplitWriter(folder / f"{split}.parquet", schema) for split in SPLITS}
@@ -72,7 +72,7 @@ def write_dataset(
         for split, writer in writers.items()
     }
     description = {**origin, **facts(), "format": format, "splits": splits}
-    write_json(folder / "dataset.json", description)
+    write_json(folder / DATASET, description)
     return description
 
 

@@ -14,6 +14,8 @@ from moray.provenance.digest import sha256_file
 from moray.provenance.space import telling_of_full_disk
 
 MANIFEST = "manifest.json"
+# Describes a dataset, with the SHA-256 of its splits.
+DATASET = "dataset.json"
 
 Files = dict[str, dict[str, Any]]
 """Size and SHA-256 of files, by their paths relative to a folder."""

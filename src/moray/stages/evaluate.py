@@ -8,7 +8,8 @@ from moray.evaluate.execution import num_batches
 from moray.evaluate.likelihood import Scores, joined, total
 from moray.evaluate.scoring import ScoreJob, score_on_worker
 from moray.evaluate.selection import select_documents
-from moray.provenance.manifest import write_json
+from moray.provenance.lineage import write_sealed
+from moray.provenance.manifest import MANIFEST
 from moray.stages.boundary import File, Folder, Folders, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
 from moray.tasks.language.store import StoredSplit
@@ -55,7 +56,7 @@ def evaluate(
         result["datasets"] = {
             dataset: _compared(first, second, count, cfg) for dataset, first, second, count in each
         }
-    write_json(output, result)
+    write_sealed(output, result, [folder / MANIFEST for folder in [base, tuned, *tokens]])
     for figure in ("bits_per_byte", "accuracy"):
         first, second = result["base"][figure], result["tuned"][figure]
         say(

@@ -6,7 +6,8 @@ from moray.console import say
 from moray.evaluate.accuracy import by_class, compare_answers
 from moray.evaluate.classification import ClassifyJob, chosen, classify_on_worker, in_order
 from moray.evaluate.execution import num_batches
-from moray.provenance.manifest import read_manifest, write_json
+from moray.provenance.lineage import write_sealed
+from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.rows.store import StoredRows
 from moray.stages.boundary import File, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
@@ -47,7 +48,7 @@ def evaluate_images(
         **compared,
         "by_class": {name: by_class(answers[name], labels, names) for name in models},
     }
-    write_json(output, result)
+    write_sealed(output, result, [folder / MANIFEST for folder in [base, tuned, store]])
     first, second = (compared[name]["accuracy"] for name in ("base", "tuned"))
     say(
         f"{run}: accuracy {first['value']:.3f} [{first['low']:.3f}, {first['high']:.3f}] before, "

@@ -7,7 +7,8 @@ from moray.evaluate.likelihood import total
 from moray.evaluate.pairs import ScorePairsJob, score_pairs_on_worker
 from moray.evaluate.preferences import compare_preferences
 from moray.evaluate.selection import select_documents
-from moray.provenance.manifest import write_json
+from moray.provenance.lineage import write_sealed
+from moray.provenance.manifest import MANIFEST
 from moray.stages.boundary import File, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
 from moray.tasks.language.store import StoredSplit
@@ -53,7 +54,7 @@ def evaluate_pairs(
             cfg["confidence"],
         ),
     }
-    write_json(output, result)
+    write_sealed(output, result, [folder / MANIFEST for folder in [base, tuned, tokens]])
     for figure in ("reward_margin", "reward_accuracy", "chosen_bits_per_byte"):
         first, second = result["base"][figure], result["tuned"][figure]
         say(

@@ -12,8 +12,8 @@ from moray.model.adapter import merged, save_adapter
 from moray.model.folder import base_reference, stored_dtype, whole_model_and_adapters
 from moray.model.load import load_model
 from moray.provenance.manifest import whole_or_nothing
-from moray.stages.boundary import File, Folder, Json, command_line
-from moray.stages.exported import write_card, write_export_manifest
+from moray.stages.boundary import File, Files, Folder, Json, command_line
+from moray.stages.exported import write_card, write_export_manifest, write_lineage
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train.checkpoints.trained_model import trained_model
 
@@ -25,7 +25,9 @@ _DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _ADAPTER_DTYPE = {"auto": torch.float32, **_DTYPE}
 
 
-def export(start: Folder, train: File, history: File, output: Folder, cfg: Json) -> None:
+def export(
+    start: Folder, train: File, history: File, sources: Files, output: Folder, cfg: Json
+) -> None:
     """Write model, tokenizer, generation config, model card, and the manifest last.
 
     An adapter is merged into the model, and also written to `adapter/`. Without `merge_adapter`,
@@ -35,6 +37,7 @@ def export(start: Folder, train: File, history: File, output: Folder, cfg: Json)
         start: model folder that the run started from.
         train: the run's `train.json`.
         history: the run's `history.jsonl`.
+        sources: manifests of the start and of the run's rows, and descriptions of its datasets.
         output: folder to write to.
         cfg: names of the run, its start and its datasets; the `export` section; the run's chat
             template.
@@ -72,6 +75,7 @@ def export(start: Folder, train: File, history: File, output: Folder, cfg: Json)
             more=_ALONE.format(start=cfg["start"]) if alone else "",
         )
         write_export_manifest(output, cfg, record, start, parameters=parameters, **facts)
+        write_lineage(output, train, history, sources)
     say(f"model of {cfg['run']}: {output}")
 
 

@@ -10,8 +10,8 @@ from moray.model.classifier import load_classifier, names_of
 from moray.model.folder import stored_dtype
 from moray.model.image_processor import load_processor
 from moray.provenance.manifest import whole_or_nothing
-from moray.stages.boundary import File, Folder, Json, command_line
-from moray.stages.exported import write_card, write_export_manifest
+from moray.stages.boundary import File, Files, Folder, Json, command_line
+from moray.stages.exported import write_card, write_export_manifest, write_lineage
 from moray.train.checkpoints.trained_model import trained_model
 
 _CLASSES = """ It tells {count}
@@ -27,13 +27,16 @@ _DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _SHOWN = 20
 
 
-def export_images(start: Folder, train: File, history: File, output: Folder, cfg: Json) -> None:
+def export_images(
+    start: Folder, train: File, history: File, sources: Files, output: Folder, cfg: Json
+) -> None:
     """Write model, image processor, model card, and the manifest last.
 
     Args:
         start: model folder that the run started from.
         train: the run's `train.json`.
         history: the run's `history.jsonl`.
+        sources: manifests of the start and of the run's rows, and descriptions of its datasets.
         output: folder to write to.
         cfg: names of the run, its start and its datasets; the `export` section.
     """
@@ -58,6 +61,7 @@ def export_images(start: Folder, train: File, history: File, output: Folder, cfg
             more=more,
         )
         write_export_manifest(output, cfg, record, start, parameters=model.num_parameters())
+        write_lineage(output, train, history, sources)
     say(f"model of {cfg['run']}: {output}")
 
 

@@ -1,10 +1,12 @@
-"""What the exports of all tasks have in common: the model card and the manifest."""
+"""What the exports of all tasks have in common: the model card, the lineage and the manifest."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moray.provenance.manifest import MANIFEST, write_manifest
+from moray.provenance.lineage import LINEAGE, write_sealed
+from moray.provenance.manifest import DATASET, MANIFEST, write_manifest
 from moray.train.history import read_history
 
 _CARD = """\
@@ -65,6 +67,31 @@ def write_card(
     facts = _facts(cfg, record, history, unit)
     card = _CARD.format(**facts, pipeline=pipeline, library=library, more=more)
     (output / "README.md").write_text(card)
+
+
+def write_lineage(output: Path, train: Path, history: Path, sources: Sequence[Path]) -> None:
+    """Write `lineage.json` to the folder of an exported model, after its manifest.
+
+    The manifest doesn't list it: that of equal models is equal, however long their training took.
+
+    Args:
+        output: the folder.
+        train: the run's `train.json`.
+        history: the run's `history.jsonl`.
+        sources: manifests of the start and of the run's rows, and descriptions of its datasets.
+    """
+    descriptions = [source for source in sources if source.name == DATASET]
+    facts = {
+        "training": json.loads(train.read_text()),
+        "datasets": {source.parent.name: _origin(source) for source in descriptions},
+    }
+    write_sealed(output / LINEAGE, facts, [output / MANIFEST, train, history, *sources])
+
+
+def _origin(description: Path) -> dict[str, Any]:
+    facts = json.loads(description.read_text())
+    # There may be as many as images.
+    return {name: value for name, value in facts.items() if name != "files"}
 
 
 def write_export_manifest(

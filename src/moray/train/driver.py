@@ -116,6 +116,7 @@ def run_training(
         **facts,
         "seconds": round(seconds, 1),
         **identity.settings,
+        "code": code,
         "inputs": {
             "start": str(start),
             "stores": {dataset: str(store) for dataset, store in stores.items()},

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from moray import machine
 from moray.config.schema import Train
 from moray.errors import UserError
 from moray.model.precision import agreed
@@ -178,6 +179,7 @@ def _train(
         "precision": precision,
         "compiled": built.compiled,
         "device": worker.device.type,
+        "machine": machine.description(),
         "num_workers": worker.world_size,
     }
 

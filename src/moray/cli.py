@@ -1,0 +1,44 @@
+"""The command `moray`, for what isn't a result of the workflow."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moray.errors import UserError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def main() -> None:
+    """Tools beside the workflow, which is run by `snakemake`."""
+
+
+@app.command()
+def verify(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Models, datasets, stores or eval.json; by default, all in results."),
+    ] = None,
+) -> None:
+    """Check results and what they were made from by their SHA-256, back to the source files.
+
+    Prints a line for each file that has changed; the exit status is then 1.
+    """
+    from moray.provenance.verification import results_below, verify
+
+    try:
+        found = verify(paths or results_below(Path("results")))
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    for line in found.broken:
+        typer.echo(f"broken: {line}")
+    for path in found.missing:
+        typer.echo(f"not checked: {path} isn't there any more")
+    count = len(found.checked)
+    typer.echo(
+        f"{count} result{'s' * (count != 1)} checked, {len(found.broken) or 'nothing'} broken"
+    )
+    raise typer.Exit(1 if found.broken else 0)

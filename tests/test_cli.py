@@ -1,0 +1,44 @@
+"""The command `moray`; what it calls is tested with the rooms."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from moray.cli import app
+from moray.provenance.manifest import write_manifest
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("results/models/tiny")
+    folder.mkdir(parents=True)
+    (folder / "weights").write_text("weights")
+    write_manifest(folder)
+    return folder
+
+
+def test_verify_prints_what_it_checked(model: Path) -> None:
+    for arguments in (["verify"], ["verify", str(model)]):
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0
+        assert done.stdout == "1 result checked, nothing broken\n"
+
+
+def test_verify_prints_a_line_for_what_is_broken(model: Path) -> None:
+    (model / "weights").write_text("other")
+    done = CliRunner().invoke(app, ["verify"])
+    assert done.exit_code == 1
+    assert done.stdout == (
+        "broken: results/models/tiny/weights: doesn't match its SHA-256 in "
+        "results/models/tiny/manifest.json\n1 result checked, 1 broken\n"
+    )
+
+
+@pytest.mark.usefixtures("model")
+def test_verify_refuses_what_is_no_result() -> None:
+    done = CliRunner().invoke(app, ["verify", "elsewhere"])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: elsewhere: not a result; give a folder")
