@@ -33,6 +33,14 @@ rule generate:
         "every run has its samples"
 
 
+rule cards:
+    """Every run's model card with its evaluation and lineage."""
+    input:
+        expand("results/runs/{run}/README.md", run=EXPERIMENT.runs),
+    message:
+        "every run has its card"
+
+
 rule data:
     """Every run's rows: tokens or pixels."""
     input:
@@ -57,6 +65,7 @@ include: "workflow/rules/finetune.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/evaluate_pairs.smk"
+include: "workflow/rules/card.smk"
 include: "workflow/rules/generate.smk"
 include: "workflow/rules/download_images.smk"
 include: "workflow/rules/base_model_images.smk"

@@ -2,10 +2,14 @@
 
 import hashlib
 import json
+from pathlib import Path
 
+import pytest
 import torch
 from project import Project
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from moray.provenance.verification import results_below, verify
 
 
 def test_every_result_is_in_its_place(finished: Project) -> None:
@@ -86,6 +90,19 @@ def test_samples_hold_both_continuations(finished: Project) -> None:
     samples = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(samples) == 2
     assert {"prompt", "reference", "base", "tuned"} <= set(samples[0])
+
+
+def test_all_links_from_the_models_to_the_sources_hold(
+    finished: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished.folder)
+    found = verify(results_below(Path("results")))
+    assert (found.broken, found.missing) == ([], [])
+    # Two datasets, the base, two stores, two models and their scores.
+    assert len(found.checked) == 9
+    lineage = json.loads(Path("results/runs/tuned/model/lineage.json").read_text())
+    assert {"train", "code", "software", "machine"} <= set(lineage["training"])
+    assert lineage["datasets"]["functions"]["source"] == "files"
 
 
 def test_nothing_is_left_to_do(finished: Project) -> None:

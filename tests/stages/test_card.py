@@ -1,0 +1,74 @@
+"""A run's model card with its evaluation, as the hub's library reads it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from moray.stages.card import card
+
+CARD = """---
+library_name: transformers
+pipeline_tag: text-generation
+tags: [moray]
+---
+
+# tuned
+
+Fine-tuned.
+"""
+
+
+def figure(value: float) -> dict[str, float]:
+    return {"value": value, "low": value - 0.5, "high": value + 0.5}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "README.md").write_text(CARD)
+    (folder / "lineage.json").write_text(json.dumps({"inputs": {"results/base": "0123abcd"}}))
+    return folder
+
+
+def written(model: Path, **facts: Any) -> ModelCard:
+    scores = {
+        "confidence": 0.9,
+        "base": {"loss": figure(3.0), "accuracy": figure(0.25)},
+        "tuned": {"loss": figure(2.0), "accuracy": figure(0.5)},
+        **facts,
+    }
+    file, output = model.with_name("eval.json"), model.with_name("README.md")
+    file.write_text(json.dumps(scores))
+    card(model, file, output, {"run": "tuned", "datasets": ["chats", "docs"]})
+    return ModelCard.load(output)
+
+
+def test_the_evaluation_is_in_the_form_of_the_hub(model: Path) -> None:
+    found = written(model, documents=1234)
+    assert found.data.library_name == "transformers"
+    assert found.data.model_name == "tuned"
+    assert found.data.eval_results is not None
+    assert [
+        (each.metric_type, each.metric_value, each.dataset_name, each.dataset_split)
+        for each in found.data.eval_results
+    ] == [
+        ("loss", 2.0, "chats and docs", "test"),
+        ("accuracy", 0.5, "chats and docs", "test"),
+    ]
+    assert {each.task_type for each in found.data.eval_results} == {"text-generation"}
+    assert found.data.eval_results[0].metric_config == "90% interval: [1.5, 2.5]"
+
+
+@pytest.mark.parametrize("unit", ["documents", "pairs", "images"])
+def test_the_text_compares_base_and_run_and_shows_the_lineage(unit: str, model: Path) -> None:
+    text = written(model, **{unit: 1234}).text
+    assert text.startswith("\n# tuned\n\nFine-tuned.\n\n## Evaluation\n")
+    assert f"On 1,234 {unit} of the test split; in brackets, 90% confidence intervals." in text
+    assert "| loss | 3 [2.5, 3.5] | 2 [1.5, 2.5] |\n" in text
+    assert "| results/base | `0123abcd` |\n" in text
+    # The card in the folder is the one that its manifest lists.
+    assert (model / "README.md").read_text() == CARD

@@ -1,0 +1,21 @@
+rule card:
+    """A run's model card with its evaluation and lineage."""
+    input:
+        model="results/runs/{run}/model/manifest.json",
+        scores="results/runs/{run}/eval.json",
+    output:
+        "results/runs/{run}/README.md",
+    log:
+        "logs/card/{run}.log",
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        code=code("card"),
+        cfg=lambda wildcards: {
+            "datasets": list(EXPERIMENT.runs[wildcards.run].datasets),
+            "run": wildcards.run,
+        },
+    message:
+        "card {wildcards.run}"
+    script:
+        "../scripts/card.py"
