@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, ModelCardData
 
 from moray.stages.card import card
 
@@ -48,19 +48,19 @@ def written(model: Path, **facts: Any) -> ModelCard:
 
 
 def test_the_evaluation_is_in_the_form_of_the_hub(model: Path) -> None:
-    found = written(model, documents=1234)
-    assert found.data.library_name == "transformers"
-    assert found.data.model_name == "tuned"
-    assert found.data.eval_results is not None
+    data = written(model, documents=1234).data
+    assert isinstance(data, ModelCardData)
+    assert (data.library_name, data.model_name) == ("transformers", "tuned")
+    assert data.eval_results is not None
     assert [
         (each.metric_type, each.metric_value, each.dataset_name, each.dataset_split)
-        for each in found.data.eval_results
+        for each in data.eval_results
     ] == [
         ("loss", 2.0, "chats and docs", "test"),
         ("accuracy", 0.5, "chats and docs", "test"),
     ]
-    assert {each.task_type for each in found.data.eval_results} == {"text-generation"}
-    assert found.data.eval_results[0].metric_config == "90% interval: [1.5, 2.5]"
+    assert {each.task_type for each in data.eval_results} == {"text-generation"}
+    assert data.eval_results[0].metric_config == "90% interval: [1.5, 2.5]"
 
 
 @pytest.mark.parametrize("unit", ["documents", "pairs", "images"])
