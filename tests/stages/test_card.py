@@ -44,7 +44,8 @@ def written(model: Path, **facts: Any) -> ModelCard:
     file, output = model.with_name("eval.json"), model.with_name("README.md")
     file.write_text(json.dumps(scores))
     card(model, file, output, {"run": "tuned", "datasets": ["chats", "docs"]})
-    return ModelCard.load(output)
+    found: ModelCard = ModelCard.load(output)
+    return found
 
 
 def test_the_evaluation_is_in_the_form_of_the_hub(model: Path) -> None:
