@@ -14,6 +14,7 @@ from plain_preference import log_probability, loss_of, pairs_of
 from transformers import AutoModelForCausalLM
 
 from moray.config.schema import Preference, result_keys
+from moray.provenance.manifest import write_manifest
 from moray.stages.evaluate_pairs import evaluate_pairs
 from moray.storage.paths import folder_of, path_of
 from moray.tasks.language.store import StoredSplit
@@ -46,6 +47,7 @@ def tuned(preferences: Path, tmp_path_factory: pytest.TempPathFactory, alone: Wo
     train(job, alone)
     last = path_of(folder_of(job.work), 20)
     trained_model(job.start, last, None).save_pretrained(folder / "model")
+    write_manifest(folder / "model")
     return folder / "model"
 
 
