@@ -11,6 +11,8 @@ SOURCE = Path(__file__).parents[1] / "src"
 FLOORS = [
     {"cli"},
     {"stages"},
+    {"report"},
+    {"results"},
     {"evaluate", "train"},
     {"tasks"},
     {"model"},
