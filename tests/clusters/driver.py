@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from moray.errors import UserError
 from moray.train.job import Job
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
+from moray.workers.worker import Worker
 
 # What nodes and drivers need to find.
 PATHS = [Path(__file__).parents[2] / "src", Path(__file__).parents[1]]
@@ -31,11 +33,13 @@ class Driven:
         folder: for what workers share.
         ray: the `ray` section.
         jobs: may be none, to start workers alone.
+        entry_point: what each worker does with the jobs.
     """
 
     folder: Path
     ray: Ray
     jobs: list[Job] = field(default_factory=list)
+    entry_point: Callable[[list[Job], Worker], None] = train_each
 
 
 def drive(nodes: Nodes, driven: Driven, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -64,7 +68,7 @@ def main(file: str) -> None:
     driven: Driven = pickle.loads(Path(file).read_bytes())
     launch = Launch(driven.ray, "runs.name.ray", driven.folder, "ray", timeout=600)
     try:
-        run_on_workers(train_each, driven.jobs, launch)
+        run_on_workers(driven.entry_point, driven.jobs, launch)
     except UserError as error:
         sys.exit(f"error: {error}")
 
