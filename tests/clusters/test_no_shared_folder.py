@@ -17,7 +17,7 @@ from jobs import stage_command
 from object_store import CREDENTIALS
 from torch import equal
 
-from moray.config.schema import Ray, Train
+from moray.config.schema import Ray, Train, execution_keys
 from moray.train.history import read_history
 
 pytestmark = pytest.mark.long
@@ -183,6 +183,41 @@ def test_a_run_is_trained_and_its_results_come_back(
     assert "[worker 0]" in reported
     assert "[worker 1]" in reported
     check_equal(tmp_path, on_one_machine)
+
+
+def test_models_are_evaluated_on_both_nodes_with_the_figures_of_this_machine(
+    nodes: Nodes, model_folder: Path, tuned_folder: Path, store: Path, tmp_path: Path
+) -> None:
+    cfg = {"max_documents": None, "bootstrap_samples": 30, "confidence": 0.9, "precision": "fp32"}
+    there = Ray(address=ADDRESS, storage_path="s3://bucket/evaluated", max_failures=0)
+    figures = {}
+    for name, ray, workers in (("one", Ray(), 1), ("both", there, 2)):
+        output = tmp_path / name / "eval.json"
+        output.parent.mkdir()
+        execution = {
+            "evaluate": {"num_workers": workers, "batch_size": 4},
+            "launcher": "ray",
+            "ray": execution_keys(ray),
+            "stall_timeout": 600.0,
+        }
+        options = {"base": model_folder, "tuned": tuned_folder, "tokens": store, "output": output}
+        command = [sys.executable, "-m", "moray.stages.evaluate", name]
+        for option, path in options.items():
+            command += [f"--{option}", str(path)]
+        command += ["--cfg", json.dumps(cfg), "--execution", json.dumps(execution)]
+        done = subprocess.run(
+            nodes.command("a", *command),
+            env=nodes.environment | {"PYTHONPATH": str(SOURCE)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        result = json.loads(output.read_text())
+        figures[name] = [result[key]["bits_per_byte"]["value"] for key in ("base", "tuned")]
+        # Counted on both nodes.
+        assert "100%" in done.stderr
+    assert figures["both"] == pytest.approx(figures["one"], rel=1e-6)
 
 
 def test_a_node_that_is_lost_and_comes_back_costs_no_bit(

@@ -21,8 +21,8 @@ ENGINES: dict[str, dict[str, Any]] = {
     "hsdp": {"strategy": "fsdp2", "fsdp2": {"shard_size": 2}},
     "zero-2": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 2}},
 }
-# In bytes of the parameters, with two workers on each node. A ring of workers crosses the cable once
-# in each direction: an all-reduce sends 2 · 3/4 of the whole over it, an all-gather 3/4.
+# In bytes of the parameters, with two workers on each node. A ring of workers crosses the cable
+# once in each direction: an all-reduce sends 2 · 3/4 of the whole over it, an all-gather 3/4.
 ALL_REDUCE, ALL_GATHER = 2 * 3 / 4, 3 / 4
 EXPECTED = {
     "ddp": ALL_REDUCE,

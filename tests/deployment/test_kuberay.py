@@ -14,6 +14,7 @@ from project import ROOT
 
 FOLDER = ROOT / "deploy/kuberay"
 MANIFESTS = sorted(FOLDER.glob("ray*-*.yaml"))
+IN_OBJECT_STORE = FOLDER / "rayjob-s3.yaml"
 RELEASE = "v1.7.0"
 # A folder with ray.io_rayclusters.yaml and ray.io_rayjobs.yaml.
 CRDS = os.environ.get("KUBERAY_CRDS")
@@ -110,7 +111,9 @@ def test_versions_are_those_that_are_locked(path: Path) -> None:
     assert f"ray=={_cluster(_load(path))['rayVersion']}" in lines
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in MANIFESTS if path != IN_OBJECT_STORE], ids=lambda path: path.name
+)
 def test_pods_share_the_volume_of_the_claim(path: Path) -> None:
     claims = list(yaml.safe_load_all((FOLDER / "storage.yaml").read_text()))
     (claim,) = (each for each in claims if each["kind"] == "PersistentVolumeClaim")
@@ -118,6 +121,21 @@ def test_pods_share_the_volume_of_the_claim(path: Path) -> None:
     for pod in _pods(_load(path)):
         volumes = {each["name"]: each for each in pod["volumes"]}
         assert volumes["shared"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+
+
+def test_with_an_object_store_only_the_head_has_a_volume_and_all_pods_have_credentials() -> None:
+    claim = _load(FOLDER / "storage-s3.yaml")
+    head, *workers = _pods(_load(IN_OBJECT_STORE))
+    claims = [volume.get("persistentVolumeClaim") for volume in head["volumes"]]
+    assert {"claimName": claim["metadata"]["name"]} in claims
+    assert workers
+    for pod in workers:
+        assert all("emptyDir" in volume for volume in pod["volumes"])
+    for pod in (head, *workers):
+        (container,) = pod["containers"]
+        assert container["envFrom"] == [{"secretRef": {"name": "moray-s3"}}]
+        scratch = {each["name"]: each["value"] for each in container["env"]}["TMPDIR"]
+        assert scratch in [mount["mountPath"] for mount in container["volumeMounts"]]
 
 
 def test_what_a_user_must_fill_in_is_listed() -> None:

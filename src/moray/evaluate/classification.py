@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from moray.evaluate.execution import Execution, of_each_model, own_batches
+from moray.evaluate.execution import EvaluationJob, of_each_model, own_batches
 from moray.model.classifier import load_classifier
 from moray.provenance.manifest import read_manifest
 from moray.rows.sample import sample
@@ -23,26 +22,21 @@ Answers = dict[int, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class ClassifyJob:
-    """Classify the same images with each model.
+class ClassifyJob(EvaluationJob):
+    """Classify the same images of one store with each model.
 
     Attributes:
-        models: the models' folders, by name.
-        store: store of the images.
         max_images: number of images of the test split; None for all.
-        execution: how to run the job.
     """
 
-    models: dict[str, Path]
-    store: Path
     max_images: int | None
-    execution: Execution
 
 
 def classify_on_worker(job: ClassifyJob, worker: Worker) -> dict[str, Answers]:
     """Classify this worker's images with each model."""
-    split = StoredRows(job.store, "test")
-    normalization = Normalization.of(read_manifest(job.store)["normalization"])
+    (store,) = job.stores
+    split = StoredRows(store, "test")
+    normalization = Normalization.of(read_manifest(store)["normalization"])
     numbers = chosen(split, job.max_images)
     cuts = range(job.execution.batch_size, len(numbers), job.execution.batch_size)
     batches = np.split(numbers, list(cuts))

@@ -1,30 +1,25 @@
 """The job of continuing prompts on workers."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from moray.evaluate.execution import Execution, of_each_model, own_batches
+from moray.evaluate.execution import EvaluationJob, of_each_model, own_batches
 from moray.evaluate.generation import Sampling, continue_prompts
 from moray.workers.worker import Worker
 
 
 @dataclass(frozen=True)
-class GenerateJob:
+class GenerateJob(EvaluationJob):
     """Continue the same prompts with each model.
 
     Attributes:
-        models: the models' folders, by name.
         prompts: tokens of each prompt.
         sampling: how tokens are chosen.
-        execution: how to run the job.
     """
 
-    models: dict[str, Path]
     prompts: list[list[int]]
     sampling: Sampling
-    execution: Execution
 
 
 def continue_on_worker(job: GenerateJob, worker: Worker) -> dict[str, dict[int, list[int]]]:

@@ -44,6 +44,22 @@ class Execution:
     threads: int | None
 
 
+@dataclass(frozen=True)
+class EvaluationJob:
+    """What jobs have in common.
+
+    Attributes:
+        models: the models' folders, by name; absolute, because the current directory of a Ray
+            worker is another one.
+        stores: stores of rows, absolute.
+        execution: how to run the job.
+    """
+
+    models: dict[str, Path]
+    stores: tuple[Path, ...]
+    execution: Execution
+
+
 def num_batches(models: dict[str, Path], items: int, batch_size: int) -> int:
     """Number of batches that all workers process together."""
     return len(models) * -(-items // batch_size)

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from moray.evaluate.execution import Execution, of_each_model, own_batches
+from moray.evaluate.execution import EvaluationJob, of_each_model, own_batches
 from moray.evaluate.likelihood import Scores, batches_of, score
 from moray.evaluate.selection import select_documents
 from moray.provenance.manifest import read_manifest
@@ -18,33 +17,28 @@ from moray.workers.worker import Worker
 
 
 @dataclass(frozen=True)
-class ScorePairsJob:
-    """Score both answers of pairs with each model.
+class ScorePairsJob(EvaluationJob):
+    """Score both answers of pairs with each model; the rows are of one token store.
 
     Attributes:
-        models: the models' folders, by name.
-        tokens: token store of pairs.
         splits: the splits to score.
         max_documents: number of pairs to score in each split; None for all.
-        execution: how to run the job.
     """
 
-    models: dict[str, Path]
-    tokens: Path
     splits: Sequence[str]
     max_documents: int | None
-    execution: Execution
 
 
 def score_pairs_on_worker(job: ScorePairsJob, worker: Worker) -> dict[str, dict[str, Scores]]:
     """Score this worker's batches with each model; returns scores by model and split."""
-    packing = read_manifest(job.tokens)["recipe"]["packing"]
+    (tokens,) = job.stores
+    packing = read_manifest(tokens)["recipe"]["packing"]
 
     def make(rows: Rows) -> Batch:
         return make_batch(as_sequences(rows, packing))
 
     def of_split(model: PreTrainedModel, name: str) -> Scores:
-        split = StoredSplit(job.tokens, name)
+        split = StoredSplit(tokens, name)
         selection = select_documents(split, job.max_documents)
         batches = batches_of(selection, job.execution.batch_size)
         return score(model, split, selection, own_batches(batches, job.execution, worker), make)

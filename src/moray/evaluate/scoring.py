@@ -1,11 +1,10 @@
 """The job of scoring models on workers."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from moray.evaluate.execution import Execution, of_each_model, own_batches
+from moray.evaluate.execution import EvaluationJob, of_each_model, own_batches
 from moray.evaluate.likelihood import Scores, batches_of, score
 from moray.evaluate.selection import select_documents
 from moray.tasks.language.store import StoredSplit
@@ -13,25 +12,19 @@ from moray.workers.worker import Worker
 
 
 @dataclass(frozen=True)
-class ScoreJob:
-    """Score models on the same documents.
+class ScoreJob(EvaluationJob):
+    """Score models on the same documents of token stores.
 
     Attributes:
-        models: the models' folders, by name.
-        tokens: token stores.
         max_documents: number of documents of each test split to score; None for all.
-        execution: how to run the job.
     """
 
-    models: dict[str, Path]
-    tokens: list[Path]
     max_documents: int | None
-    execution: Execution
 
 
 def score_on_worker(job: ScoreJob, worker: Worker) -> dict[str, list[Scores]]:
     """Score this worker's batches of each store with each model."""
-    splits = [StoredSplit(store, "test") for store in job.tokens]
+    splits = [StoredSplit(store, "test") for store in job.stores]
     selections = [select_documents(split, job.max_documents) for split in splits]
 
     def scores(model: PreTrainedModel) -> list[Scores]:

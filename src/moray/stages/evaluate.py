@@ -38,13 +38,12 @@ def evaluate(
     """
     splits = [StoredSplit(store, "test") for store in tokens]
     rows = [len(select_documents(split, cfg["max_documents"]).rows) for split in splits]
-    # Absolute, because the current directory of a Ray worker is another one.
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
-    stores = [store.absolute() for store in tokens]
+    stores = tuple(store.absolute() for store in tokens)
     with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
         size = workers.execution.batch_size
         batches = sum(num_batches(models, count, size) for count in rows)
-        job = ScoreJob(models, stores, cfg["max_documents"], workers.execution)
+        job = ScoreJob(models, stores, workers.execution, cfg["max_documents"])
         results = workers.run(score_on_worker, job, batches)
     scores = {
         name: [total(parts) for parts in zip(*(result[name] for result in results), strict=True)]

@@ -30,10 +30,9 @@ def evaluate_images(
     split = StoredRows(store, "test")
     numbers = chosen(split, cfg["max_documents"])
     labels = split.rows["label"][numbers].astype(np.int64)
-    # Absolute, because the current directory of a Ray worker is another one.
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
-        job = ClassifyJob(models, store.absolute(), cfg["max_documents"], workers.execution)
+        job = ClassifyJob(models, (store.absolute(),), workers.execution, cfg["max_documents"])
         batches = num_batches(models, len(numbers), workers.execution.batch_size)
         results = workers.run(classify_on_worker, job, batches)
     answers = {name: in_order([result[name] for result in results]) for name in models}

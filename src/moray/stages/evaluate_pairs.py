@@ -30,12 +30,11 @@ def evaluate_pairs(
         execution: the other keys of `evaluate`, and the settings for starting workers.
     """
     selection = select_documents(StoredSplit(tokens, "test"), cfg["max_documents"])
-    # Absolute, because the current directory of a Ray worker is another one.
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
         batches = num_batches(models, len(selection.rows), workers.execution.batch_size)
         job = ScorePairsJob(
-            models, tokens.absolute(), ("test",), cfg["max_documents"], workers.execution
+            models, (tokens.absolute(),), workers.execution, ("test",), cfg["max_documents"]
         )
         results = workers.run(score_pairs_on_worker, job, batches)
     scores = {name: total([result[name]["test"] for result in results]) for name in models}

@@ -1,21 +1,26 @@
 """Start the workers of evaluation and generation."""
 
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from moray.config.layout import for_stage, lay_out_here
+from moray.config.layout import for_stage, lay_out_here, workers_are_here
 from moray.config.schema import Ray
-from moray.evaluate.execution import Execution
+from moray.evaluate.delivery import delivered, run_delivered
+from moray.evaluate.execution import EvaluationJob, Execution
+from moray.storage.exchange import received
+from moray.storage.node import scratch
 from moray.workers.entry import EntryPoint
-from moray.workers.launch import Launch
+from moray.workers.faults import FirstFault
+from moray.workers.launch import Launch, WorkersFailedError
 from moray.workers.progress import shown_batches
 from moray.workers.run import run_on_workers
 
-Argument = TypeVar("Argument")
+Job = TypeVar("Job", bound=EvaluationJob)
 Result = TypeVar("Result")
 
 
@@ -27,18 +32,33 @@ class EvaluationWorkers:
         launch: where and how they are started.
         execution: settings that their jobs share.
         label: label of the progress bar.
+        url: where workers that don't share a folder with this machine put their files; None if
+            all do.
     """
 
     launch: Launch
     execution: Execution
     label: str
+    url: str | None
 
-    def run(
-        self, entry_point: EntryPoint[Argument, Result], job: Argument, batches: int
-    ) -> list[Result]:
+    def run(self, entry_point: EntryPoint[Job, Result], job: Job, batches: int) -> list[Result]:
         """Run a job on the workers and show its progress in batches."""
         with shown_batches(self.execution.folder, self.label, batches):
-            return run_on_workers(entry_point, job, self.launch)
+            if self.url is None:
+                return run_on_workers(entry_point, job, self.launch)
+            return self._run_delivered(entry_point, job, self.url)
+
+    def _run_delivered(
+        self, entry_point: EntryPoint[Job, Result], job: Job, url: str
+    ) -> list[Result]:
+        argument = delivered(entry_point, job, self.launch.ray.storage_path, url)
+        try:
+            with received(self.launch.folder, url):
+                return run_on_workers(run_delivered, argument, self.launch)
+        except WorkersFailedError as error:
+            if fault := FirstFault(self.launch.folder).found():
+                raise fault from error
+            raise
 
 
 @contextmanager
@@ -50,7 +70,9 @@ def on_evaluation_workers(
     execution: dict[str, Any],
     label: str | None = None,
 ) -> Iterator[EvaluationWorkers]:
-    """The workers of a stage; during the body they share a temporary folder next to its output.
+    """The workers of a stage; during the body they have a temporary folder.
+
+    It is next to the output, where all nodes see it, unless `ray.storage_path` is an object store.
 
     Args:
         stage: name of the stage and of its section in the config.
@@ -64,7 +86,9 @@ def on_evaluation_workers(
     section = execution[stage]
     ray = for_stage(Ray(**execution["ray"]), section["num_workers"])
     alone = ray.address == "local" and lay_out_here(ray).num_workers == 1
-    with tempfile.TemporaryDirectory(prefix=f".{stage}-", dir=output.parent) as temporary:
+    shared = workers_are_here(ray, execution["launcher"]) or not ray.in_object_store
+    parent = output.parent if shared else scratch()
+    with tempfile.TemporaryDirectory(prefix=f".{stage}-", dir=parent) as temporary:
         folder = Path(temporary).absolute()
         yield EvaluationWorkers(
             Launch(
@@ -74,6 +98,7 @@ def on_evaluation_workers(
                 execution["launcher"],
                 timeout=2 * execution["stall_timeout"],
                 in_process=True,
+                shared_folder=shared,
             ),
             Execution(
                 folder,
@@ -83,4 +108,5 @@ def on_evaluation_workers(
                 None if alone else max(1, int(ray.resources_per_worker.get("CPU", 1))),
             ),
             label or f"{stage} {run}",
+            None if shared else f"{ray.storage_path.rstrip('/')}/{run}/{stage}-{uuid.uuid4().hex}",
         )

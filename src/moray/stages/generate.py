@@ -71,10 +71,9 @@ def generate(
         stops=tuple(stops),
         padding=tokenizer.eos_token_id,
     )
-    # Absolute, because the current directory of a Ray worker is another one.
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
-        job = GenerateJob(models, [p.tokens for p in prompts], sampling, workers.execution)
+        job = GenerateJob(models, (), workers.execution, [p.tokens for p in prompts], sampling)
         batches = num_batches(models, len(prompts), workers.execution.batch_size)
         results = workers.run(continue_on_worker, job, batches)
     written = {name: _texts([result[name] for result in results], tokenizer) for name in models}

@@ -43,10 +43,9 @@ def predict(
     """
     split = StoredRows(store, "test")
     numbers, names = chosen(split, cfg["num_samples"]), read_manifest(store)["label_names"]
-    # Absolute, because the current directory of a Ray worker is another one.
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
-        job = ClassifyJob(models, store.absolute(), cfg["num_samples"], workers.execution)
+        job = ClassifyJob(models, (store.absolute(),), workers.execution, cfg["num_samples"])
         batches = num_batches(models, len(numbers), workers.execution.batch_size)
         results = workers.run(classify_on_worker, job, batches)
     answers = {name: in_order([result[name] for result in results]) for name in models}

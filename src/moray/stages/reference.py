@@ -48,14 +48,13 @@ def reference(
     record = with_reference(record_of(manifest), most)
     with whole_or_nothing(output):
         check_space(output, sum(map(len, splits.values())) * record.itemsize)
-        # Absolute, because the current directory of a Ray worker is another one.
         models = {"reference": start.absolute()}
         with on_evaluation_workers(
             "evaluate", run, output, cfg, execution, label=f"reference {output.name}"
         ) as workers:
             size = workers.execution.batch_size
             batches = sum(num_batches(models, len(split), size) for split in splits.values())
-            job = ScorePairsJob(models, tokens.absolute(), _SPLITS, None, workers.execution)
+            job = ScorePairsJob(models, (tokens.absolute(),), workers.execution, _SPLITS, None)
             results = workers.run(score_pairs_on_worker, job, batches)
         for name, split in splits.items():
             scores = total([result["reference"][name] for result in results])

@@ -12,13 +12,16 @@ from pathlib import Path
 
 from moray.errors import UserError
 
+FAULT = "fault.json"
+"""Name of the file."""
+
 
 class FirstFault:
     """A `UserError` that ends all workers; of several, the first one recorded."""
 
     def __init__(self, folder: Path) -> None:
         """Use a folder that all workers share."""
-        self._file = folder / "fault.json"
+        self._file = folder / FAULT
 
     def record(self, error: UserError) -> None:
         """Record a fault, unless there is one already."""

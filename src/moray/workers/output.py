@@ -12,13 +12,18 @@ _PREFIX = "output-"
 _POLL_SECONDS = 0.5
 
 
+def output_name(rank: int) -> str:
+    """Name of the file with a worker's output."""
+    return f"{_PREFIX}{rank}.txt"
+
+
 def redirect_output(folder: Path, rank: int) -> None:
     """Redirect this process's standard output and error, also of C code, to its rank's file."""
     sys.stdout.flush()
     sys.stderr.flush()
     # On a machine that shares no folder with the driver.
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{_PREFIX}{rank}.txt").open("a") as file:
+    with (folder / output_name(rank)).open("a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
 

@@ -11,12 +11,17 @@ _PREFIX = "done-"
 _POLL_SECONDS = 0.2
 
 
+def counter_name(rank: int) -> str:
+    """Name of the file with a worker's count."""
+    return f"{_PREFIX}{rank}"
+
+
 class BatchCounter:
     """Counts the batches that a worker has done."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         """Count in a file of the folder, one byte per batch."""
-        self._file = folder / f"{_PREFIX}{rank}"
+        self._file = folder / counter_name(rank)
 
     def add(self) -> None:
         """Count a batch."""

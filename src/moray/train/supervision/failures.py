@@ -25,7 +25,7 @@ from moray.workers.launch import WorkersFailedError
 from moray.workers.memory import is_out_of_memory
 from moray.workers.worker import Worker
 
-_MEANING = "failure.json"
+MEANING = "failure.json"
 
 _NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 
@@ -34,7 +34,7 @@ _NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 def explained(job: Job, worker: Worker) -> Iterator[None]:
     """Write the explanation of a failure in the body to a file; replaces earlier attempts'."""
     if worker.rank == 0:
-        (job.work / _MEANING).unlink(missing_ok=True)
+        (job.work / MEANING).unlink(missing_ok=True)
     try:
         yield
     except UserError:
@@ -43,7 +43,7 @@ def explained(job: Job, worker: Worker) -> Iterator[None]:
         if meaning := _meaning(error, job, worker):
             # A full disk may not even have room for this.
             with suppress(OSError):
-                write_json(job.work / _MEANING, meaning.args)
+                write_json(job.work / MEANING, meaning.args)
         raise
 
 
@@ -66,13 +66,13 @@ def _meaning(error: Exception, job: Job, worker: Worker) -> UserError | None:
 
 def forget(work: Path) -> None:
     """Remove the files that earlier starts of a run have left."""
-    (work / _MEANING).unlink(missing_ok=True)
+    (work / MEANING).unlink(missing_ok=True)
     stall.forget(work)
 
 
 def meaning_of(failed: WorkersFailedError, job: Job, run: str, max_failures: int) -> UserError:
     """The error for a run whose workers failed for good; stack traces go to the log."""
-    file = job.work / _MEANING
+    file = job.work / MEANING
     if file.exists():
         return UserError(*json.loads(file.read_text()))
     if any(text in str(failed) for text in _NO_ROOM):

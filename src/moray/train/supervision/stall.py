@@ -30,7 +30,7 @@ def ended_by_stall(work: Path, rank: int, seconds: float) -> Iterator[Callable[[
         rank: rank of this worker.
         seconds: maximum time between two calls.
     """
-    with (work / f"{_PREFIX}{rank}.txt").open("w") as file:
+    with (work / stacks_name(rank)).open("w") as file:
 
         def alive() -> None:
             faulthandler.dump_traceback_later(seconds, file=file, exit=True)
@@ -40,6 +40,11 @@ def ended_by_stall(work: Path, rank: int, seconds: float) -> Iterator[Callable[[
             yield alive
         finally:
             faulthandler.cancel_dump_traceback_later()
+
+
+def stacks_name(rank: int) -> str:
+    """Name of the file with a worker's stacks."""
+    return f"{_PREFIX}{rank}.txt"
 
 
 def stacks(work: Path) -> dict[int, str]:
