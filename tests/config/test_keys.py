@@ -19,6 +19,8 @@ TESTED = {
     "Data.packing": "train/test_architectures.py::test_rows_of_one_document_each_train_where_they_could_be_packed",
     "Run.model": "config/test_plan.py::test_a_run_starts_from_a_base_or_from_what_another_run_made",
     "Run.dataset": "config/test_plan.py::test_runs_share_a_token_store_if_their_tokens_are_the_same",
+    "Grid.grid": "config/test_grid.py::test_a_grid_makes_a_run_for_each_combination_with_its_values",
+    "Grid.seeds": "config/test_grid.py::test_seeds_make_a_run_for_each_seed",
     "RunRef.run": "config/test_plan.py::test_a_run_starts_from_a_base_or_from_what_another_run_made",
     "Sections.data": "config/test_load.py::test_runs_start_from_the_defaults_and_override_them_key_by_key",
     "Sections.train": "config/test_load.py::test_runs_start_from_the_defaults_and_override_them_key_by_key",

@@ -1,6 +1,7 @@
 """Shared by all rules: the checked config, the digest of a stage's code, the lock."""
 
 import fcntl
+import re
 import signal
 import sys
 from pathlib import Path
@@ -52,7 +53,7 @@ def code(stage, task=None):
 
 def any_of(names):
     """A regular expression for one of some names."""
-    return "|".join(names) or "(?!)"
+    return "|".join(map(re.escape, names)) or "(?!)"
 
 
 def runs_of(*tasks):

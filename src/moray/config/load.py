@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from moray.config.grid import Expansion, expand
 from moray.config.references import check_references
 from moray.config.schema import Experiment
 from moray.config.validation import describe
@@ -33,7 +34,7 @@ def check_encoding(file: Path) -> None:
 
 
 def load_experiment(config: Mapping[str, Any]) -> Experiment:
-    """Fill `defaults` into each run and check the config.
+    """Expand sweeps, fill `defaults` into each run and check the config.
 
     Args:
         config: the merged YAML files, as plain mappings. An entry of `datasets`, `models` or
@@ -43,13 +44,17 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
         ConfigError: with every fault, one line each.
     """
     written = {key: _without_removed(key, value) for key, value in config.items()}
+    runs = written.get("runs")
+    expansion = expand(runs) if isinstance(runs, Mapping) else Expansion()
+    if expansion.sweeps:
+        written["runs"] = expansion.runs
     try:
         experiment = Experiment.model_validate(_with_defaults(written))
     except ValidationError as error:
-        raise ConfigError(describe(error, written)) from None
+        raise ConfigError(expansion.as_written(describe(error, written))) from None
     if problems := check_references(experiment):
-        raise ConfigError(problems)
-    return experiment
+        raise ConfigError(expansion.as_written(problems))
+    return experiment.with_sweeps(expansion.sweeps)
 
 
 def _without_removed(key: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
 from moray.config.schema import Experiment, Section
-from moray.config.schema.base import EXECUTION_ONLY, Name
+from moray.config.schema.base import EXECUTION_ONLY, Name, RunName
 
 _INTRODUCTION = """\
 # Configuration
@@ -38,7 +38,9 @@ the key: `runs.first.train.learnig_rate: unknown key; did you mean learning_rate
 
 - **Unknown keys** are errors, never ignored.
 - **Numbers** can be written as `1e-4`, which plain YAML reads as text.
-- **Names** consist of letters, digits, `_` and `-`, and start with a letter or a digit.
+- **Names** consist of letters, digits, `_` and `-`, and start with a letter or a digit. Names of
+  runs can also have `.`, `=` and `+`, and have at most 100 characters.
+- **Sweeps:** a run with `grid` or `seeds` stands for several runs; see [sweeps](sweeps.md).
 - **Overlays:** `snakemake --configfile config/other.yaml` merges that file into
   `config/config.yaml`; further files are merged on top. Put targets before the option, as in
   `snakemake eval --configfile config/other.yaml`. Mappings are merged key by key, at every depth;
@@ -53,6 +55,7 @@ the key: `runs.first.train.learnig_rate: unknown key; did you mean learning_rate
 """
 
 _NAME = TypeAdapter(Name).json_schema()
+_NAMES = {_NAME["pattern"], TypeAdapter(RunName).json_schema()["pattern"]}
 _WORDS = {"boolean": "true or false", "integer": "whole number", "null": "`null`", "string": "text"}
 
 _BOUNDS = {
@@ -173,12 +176,16 @@ def _value(field: Mapping[str, Any]) -> str:
     if "const" in field or "enum" in field:
         *words, last = [f"`{word}`" for word in field.get("enum") or [field["const"]]]
         return f"{', '.join(words)} or {last}" if words else last
+    if "type" not in field:
+        return "any value"
     if field["type"] == "array":
         return f"list of {_value(field['items'])}"
     if field["type"] == "object":
-        values = field.get("additionalProperties") or field["patternProperties"][_NAME["pattern"]]
+        values = field.get("additionalProperties") or next(
+            iter(field["patternProperties"].values())
+        )
         return f"mapping of names to: {_value(values)}"
-    if field.get("pattern") == _NAME["pattern"]:
+    if field.get("pattern") in _NAMES:
         return "name"
     words = [_WORDS.get(field["type"], field["type"])]
     words += [f"{_BOUNDS[bound]} {field[bound]:g}" for bound in _BOUNDS if bound in field]

@@ -40,7 +40,7 @@ _EXPECTED = {
 
 # Pydantic's names for the branches of the unions in the schema.
 _BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str", "list[str]"}
-_BRANCHES |= {"WorkerRange"}
+_BRANCHES |= {"WorkerRange", "list[constrained-int]"}
 _BRANCHES |= {"dict[constrained-str,constrained-float]"}
 _BRANCHES |= {"literal['auto']", "literal['all-linear']", "constrained-int", "[key]"}
 
@@ -56,7 +56,7 @@ def describe(error: ValidationError, written: Mapping[str, Any]) -> list[UserErr
         error: from validating the config with `defaults` filled into the runs.
         written: the config before that, so that a fault in `defaults` is reported once.
     """
-    faults: dict[str, list[ErrorDetails]] = {}
+    faults: dict[tuple[str, ...], list[ErrorDetails]] = {}
     details = error.errors(include_url=False)
     defaults = [(d["loc"][1:], d["msg"]) for d in details if d["loc"][:1] == ("defaults",)]
     for detail in details:
@@ -70,12 +70,12 @@ def describe(error: ValidationError, written: Mapping[str, Any]) -> list[UserErr
         for path, details in faults.items()
         # If the error is inside one branch of a union, the errors of the other branches don't
         # matter.
-        if not any(other.startswith(f"{path}.") for other in faults)
+        if not any(other[: len(path)] == path and other != path for other in faults)
     ]
 
 
-def _locate(detail: ErrorDetails, written: Any) -> tuple[str, bool]:
-    """The dotted path as written, and whether the fault is in what the user wrote.
+def _locate(detail: ErrorDetails, written: Any) -> tuple[tuple[str, ...], bool]:
+    """The path as written, and whether the fault is in what the user wrote.
 
     Pydantic puts the names of union branches between the keys; they are dropped.
     """
@@ -87,15 +87,15 @@ def _locate(detail: ErrorDetails, written: Any) -> tuple[str, bool]:
         if _holds(node, part):
             node = node[part]
         elif detail["type"] == "missing" and position == len(detail["loc"]) - 1:
-            return ".".join([*path, str(part)]), True
+            return (*path, str(part)), True
         elif part in _BRANCHES:
             continue
         else:
-            return ".".join(path), False
+            return tuple(path), False
         path.append(str(part))
     if detail["type"].startswith("union_tag_"):
         path.append("source")
-    return ".".join(path), True
+    return tuple(path), True
 
 
 def _holds(node: Any, part: str | int) -> bool:
@@ -104,17 +104,16 @@ def _holds(node: Any, part: str | int) -> bool:
     return isinstance(node, list) and isinstance(part, int)
 
 
-def _fault(path: str, details: list[ErrorDetails]) -> UserError:
-    detail = details[0]
+def _fault(keys: tuple[str, ...], details: list[ErrorDetails]) -> UserError:
+    detail, path = details[0], ".".join(keys)
     if detail["type"] == "extra_forbidden":
-        return UserError(path, "unknown key", _suggestion(path, detail["loc"]))
+        return UserError(path, "unknown key", _suggestion(keys, detail["loc"]))
     if detail["type"] == "value_error":
         key, _, rest = str(detail["ctx"]["error"]).partition(": ")
         problem, _, remedy = rest.rpartition("; ")
         return UserError(f"{path}.{key}".lstrip("."), problem, remedy)
     expected = " or ".join(dict.fromkeys(map(_expected, details)))
-    section = path.split(".")[0]
-    where = f"{section} in " if section in Experiment.model_fields else ""
+    where = f"{keys[0]} in " if keys and keys[0] in Experiment.model_fields else ""
     remedy = f"see {where}docs/configuration.md"
     if detail["type"] in ("missing", "union_tag_not_found"):
         return UserError(path, "missing", f"add it, {remedy}")
@@ -130,8 +129,8 @@ def _expected(detail: ErrorDetails) -> str:
     return template.format(**detail.get("ctx", {})) if template else detail["msg"]
 
 
-def _suggestion(path: str, loc: tuple[int | str, ...]) -> str:
-    *parents, key = path.split(".")
+def _suggestion(path: tuple[str, ...], loc: tuple[int | str, ...]) -> str:
+    *parents, key = path
     models = [model for model in _models_at(parents) if _is_of_source(model, loc)]
     known = [name for model in models for name in model.model_fields]
     if close := difflib.get_close_matches(key, known, n=1):

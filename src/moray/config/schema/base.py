@@ -9,6 +9,9 @@ from pydantic.fields import FieldInfo
 EXECUTION_ONLY = "moray:execution-only"
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+# Those of a sweep's runs have values in them. Files, Snakemake's wildcards and object stores allow
+# these characters.
+RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.=+-]{0,99}$")]
 PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 

@@ -1,16 +1,17 @@
 """The whole config: named datasets, named models, and runs that combine them."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from moray.config.schema.adapter import Adapter
-from moray.config.schema.base import Name, Section
+from moray.config.schema.base import Name, RunName, Section
 from moray.config.schema.datasets import HubDataset, LocalFiles, PythonStdlib, Synthetic, Url
 from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.preference import Preference
 from moray.config.schema.sections import Data, Evaluate, Export, Generate, Ray
+from moray.config.schema.sweep import Grid, Sweep
 from moray.config.schema.train import Train
 
 Dataset = Annotated[
@@ -22,7 +23,7 @@ Dataset = Annotated[
 class RunRef(Section):
     """Start from the exported model of another run."""
 
-    run: Name = Field(description="Name of the run to start from.")
+    run: RunName = Field(description="Name of the run to start from.")
 
 
 class Sections(Section):
@@ -42,7 +43,7 @@ class Sections(Section):
     generate: Generate = Field(Generate(), description="How held-out prompts are continued.")
 
 
-class Run(Sections):
+class Run(Grid, Sections):
     """A model fine-tuned on a dataset; its sections override `defaults` key by key."""
 
     model: Name | RunRef = Field(description="A name under `models`, or `{run: NAME}`.")
@@ -63,7 +64,7 @@ class Run(Sections):
 
 
 class Experiment(Section):
-    """A config as a user writes it, with `defaults` filled into each run."""
+    """A config as a user writes it, with `defaults` filled into each run, and sweeps expanded."""
 
     datasets: dict[Name, Dataset] = Field(
         description="Datasets by name. Several runs can use the same one."
@@ -72,9 +73,21 @@ class Experiment(Section):
     defaults: Sections = Field(
         Sections(), description="Settings of all runs, unless a run overrides them."
     )
-    runs: dict[Name, Run] = Field(
+    runs: dict[RunName, Run] = Field(
         description="Runs by name; `null` removes a run of an earlier file."
     )
+    _sweeps: dict[str, Sweep] = PrivateAttr(default_factory=dict)
+
+    @property
+    def sweeps(self) -> dict[str, Sweep]:
+        """The sweeps by name; their runs are among `runs`."""
+        return self._sweeps
+
+    def with_sweeps(self, sweeps: dict[str, Sweep]) -> Self:
+        """A copy that knows which of its runs form sweeps."""
+        copy = self.model_copy()
+        copy._sweeps = sweeps
+        return copy
 
     def base_model(self, run: str) -> str:
         """Name of the model at the root of a run's lineage."""

@@ -1,0 +1,79 @@
+"""A sweep in the workflow: its jobs, and what a change of it runs."""
+
+from pathlib import Path
+
+import pytest
+from project import Project
+
+RATES, DECAYS, SEEDS = [0.001, 0.002], [0, 0.1], range(3)
+
+
+def sweep(project: Project, rates: list[float], seeds: int) -> None:
+    project.configure(["defaults", "ray", "num_workers"], 1)
+    tuned = {
+        "model": {"run": "base"},
+        "dataset": "functions",
+        "train": {"launcher": "torchrun", "max_steps": 2},
+        "grid": {"train.learning_rate": rates, "train.weight_decay": DECAYS},
+        "seeds": seeds,
+    }
+    project.configure(["runs", "tuned"], tuned)
+
+
+def jobs(stages: list[str], runs: set[str]) -> set[str]:
+    return {f"{stage} {run}" for stage in stages for run in runs}
+
+
+def names(rates: list[float], seeds: range = SEEDS) -> set[str]:
+    return {
+        f"tuned-learning_rate={rate}-weight_decay={decay}-seed={seed}"
+        for rate in rates
+        for decay in DECAYS
+        for seed in seeds
+    }
+
+
+def test_a_sweep_shares_data_and_base(fresh: Project) -> None:
+    sweep(fresh, RATES, len(SEEDS))
+    planned = fresh.planned("finetune")
+    tokens = {job for job in planned if job.startswith("tokenize ")}
+    assert len(tokens) == 2
+    data = {"download modules", "download functions", "base model tiny"}
+    expected = jobs(["finetune", "export"], names(RATES) | {"base"})
+    assert planned - tokens == data | expected
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A smaller sweep that has been trained."""
+    project = Project.create(tmp_path_factory.mktemp("sweep") / "project")
+    sweep(project, RATES[:1], seeds=1)
+    done = project.snakemake("--cores", "4", "finetune")
+    assert done.returncode == 0, done.stderr
+    return project
+
+
+@pytest.mark.long
+def test_every_run_of_a_sweep_has_its_model(swept: Project) -> None:
+    made = {path.parts[-3] for path in swept.folder.glob("results/runs/*/model/manifest.json")}
+    assert made == names(RATES[:1], range(1)) | {"base"}
+    assert len(list(swept.folder.glob("results/tokens/functions-*"))) == 1
+    assert swept.planned("finetune") == set()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("rates", "seeds", "new"),
+    [
+        (RATES, 1, names(RATES[1:], range(1))),
+        (RATES[:1], 2, names(RATES[:1], range(1, 2))),
+        (RATES[::-1], 2, names(RATES, range(2)) - names(RATES[:1], range(1))),
+    ],
+    ids=["a value more", "a seed more", "both, turned round"],
+)
+def test_exactly_what_is_new_is_trained(
+    swept: Project, tmp_path: Path, rates: list[float], seeds: int, new: set[str]
+) -> None:
+    project = swept.copy(tmp_path / "project")
+    sweep(project, rates, seeds)
+    assert project.planned("finetune") == jobs(["finetune", "export"], new)
