@@ -42,3 +42,22 @@ def verify(
         f"{count} result{'s' * (count != 1)} checked, {len(found.broken) or 'nothing'} broken"
     )
     raise typer.Exit(1 if found.broken else 0)
+
+
+@app.command()
+def doctor() -> None:
+    """Check what this machine needs to train: a line for each thing, `ok` or what to do.
+
+    The exit status is 1 if something has to be done. What libraries print is in logs/doctor.log.
+    """
+    from moray.console import say, streams_into
+    from moray.doctor import checks
+
+    sound = True
+    with streams_into(Path("logs/doctor.log")):
+        for check in checks(Path(), Path("envs/requirements.txt")):
+            state = "ok" if check.remedy is None else "!!"
+            remedy = "" if check.remedy is None else f"; {check.remedy}"
+            say(f"{state}  {check.name}: {check.found}{remedy}")
+            sound = sound and check.remedy is None
+    raise typer.Exit(0 if sound else 1)

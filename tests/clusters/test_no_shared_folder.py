@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from checkpoints import tensors_of
@@ -231,6 +231,29 @@ def test_a_node_that_is_lost_and_comes_back_costs_no_bit(
         end(process)
     assert json.loads((tmp_path / "train.json").read_text())["resumed_from"] > 0
     check_equal(tmp_path, on_one_machine)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp2", "deepspeed"])
+def test_shards_of_a_checkpoint_that_two_nodes_have_written_are_resumed_from(
+    strategy: Literal["fsdp2", "deepspeed"],
+    nodes: Nodes,
+    small: Path,
+    hidden: Path,
+    tmp_path: Path,
+) -> None:
+    settings = TRAIN.model_copy(update={"strategy": strategy})
+    here, there = tmp_path / "here", tmp_path / "there"
+    alone = settings.model_copy(update={"launcher": "torchrun"})
+    ray = {"storage_path": str(tmp_path / "state"), "resources_per_worker": {"CPU": 0.5}}
+    end(started(nodes, small, here, alone, **ray))
+    ray = {"storage_path": f"s3://bucket/{strategy}", "address": ADDRESS}
+    with started(nodes, small, there, settings, **ray) as process:
+        follow(process, 10)
+        nodes.kill("b")
+        nodes.start("b", paths=[SOURCE], hidden=hidden)
+        end(process)
+    assert json.loads((there / "train.json").read_text())["resumed_from"] > 0
+    assert losses(there) == losses(here)
 
 
 def test_a_driver_that_is_lost_is_replaced_once_its_lease_has_run_out(

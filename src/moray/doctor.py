@@ -1,0 +1,204 @@
+"""Check what a machine needs to train, and say what to do about what it lacks."""
+
+import fcntl
+import platform
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from moray import machine
+from moray.config.schema import Ray
+from moray.errors import UserError, first_line
+
+# What the default experiment takes, with some room.
+_MEMORY_GB, _DISK_GB = 6.0, 3.0
+# Of control groups, version 2: microseconds of processor time in each period.
+_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found of one thing.
+
+    Attributes:
+        name: what was checked.
+        found: what was found.
+        remedy: what to do about it; None if it is as it should be.
+    """
+
+    name: str
+    found: str
+    remedy: str | None = None
+
+
+def checks(folder: Path, lock: Path) -> Iterator[Check]:
+    """Check this machine, from what takes no time to what takes seconds.
+
+    Args:
+        folder: the project's folder.
+        lock: file with the versions of libraries that moray is tested with.
+    """
+    yield python()
+    yield libraries(lock)
+    yield cores()
+    yield memory()
+    yield disk(folder)
+    yield locks(folder)
+    yield gpus()
+    yield compiler()
+    yield ray()
+
+
+def python() -> Check:
+    """The version of Python."""
+    found = f"{platform.python_version()}, {sys.executable}"
+    too_old = sys.version_info < (3, 11)
+    return Check("Python", found, "install Python 3.11 or newer" if too_old else None)
+
+
+def libraries(lock: Path) -> Check:
+    """The installed libraries, held against a lock file."""
+    if not lock.exists():
+        return Check("libraries", f"there is no {lock} to compare with")
+    pinned = dict(
+        line.split("==") for line in lock.read_text().splitlines() if not line.startswith("#")
+    )
+    faults = []
+    for name, expected in pinned.items():
+        try:
+            # Builds of PyTorch differ in what follows a plus sign.
+            installed = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            faults.append(f"no {name}")
+            continue
+        if installed != expected:
+            faults.append(f"{name} {installed} instead of {expected}")
+    if faults:
+        return Check("libraries", ", ".join(faults), f"pip install -r {lock}")
+    return Check("libraries", f"the {len(pinned)} versions in {lock}")
+
+
+def cores() -> Check:
+    """Processor cores, held against a container's limit."""
+    there, allowed = machine.cores(), _container_cores()
+    if allowed is not None and allowed < there:
+        return Check(
+            "cores",
+            f"{there}, of which this container may use {allowed:g}",
+            f"set ray.num_workers and resources_per_worker.CPU to {max(1, int(allowed))} in all",
+        )
+    return Check("cores", str(there))
+
+
+def _container_cores() -> float | None:
+    if not _LIMIT.exists():
+        return None
+    quota, period = _LIMIT.read_text().split()
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def memory() -> Check:
+    """Main memory that is free."""
+    facts = psutil.virtual_memory()
+    free, total = facts.available / 1e9, facts.total / 1e9
+    short = free < _MEMORY_GB
+    return Check(
+        "memory",
+        f"{free:.1f} of {total:.1f} GB free",
+        f"free some: the default experiment takes about {_MEMORY_GB:g} GB" if short else None,
+    )
+
+
+def disk(folder: Path) -> Check:
+    """Free space in the project's folder."""
+    free = shutil.disk_usage(folder).free / 1e9
+    short = free < _DISK_GB
+    return Check(
+        "disk",
+        f"{free:.1f} GB free in {folder}",
+        f"free some: the default experiment takes about {_DISK_GB:g} GB" if short else None,
+    )
+
+
+def locks(folder: Path) -> Check:
+    """Whether the project's file system has locks, which keep a second driver out of a run."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            fault = _lock_fault(file)
+    except OSError as error:
+        remedy = "choose a folder that you may write to"
+        return Check("locks", f"no file can be written to {folder} ({error.strerror})", remedy)
+    if fault:
+        remedy = "choose a folder on another disk, or set ray.storage_path to one"
+        return Check("locks", f"{folder} has none ({fault})", remedy)
+    return Check("locks", f"work in {folder}")
+
+
+def _lock_fault(file: IO[bytes]) -> str | None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def gpus() -> Check:
+    """GPUs, and whether PyTorch can use them."""
+    import torch
+
+    there, usable = len(machine.gpus()), torch.cuda.device_count()
+    if there > usable:
+        build = torch.version.cuda
+        how = f"is built for CUDA {build}" if build else "is built without CUDA"
+        return Check(
+            "GPUs",
+            f"{there}, of which PyTorch {torch.__version__} ({how}) can use {usable}",
+            "check the driver with nvidia-smi" if build else "install PyTorch's build for CUDA",
+        )
+    names = ", ".join(torch.cuda.get_device_name(number) for number in range(usable))
+    return Check("GPUs", names or "none; training runs on the CPU")
+
+
+def compiler() -> Check:
+    """Whether `torch.compile` works, which needs a compiler."""
+    import torch
+
+    from moray.train.engine.compilation import compiler_fault
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if fault := compiler_fault(device):
+        remedy = "install g++, or set train.compile: false, which is slower"
+        return Check("compiler", fault, remedy)
+    return Check("compiler", "compiles")
+
+
+def ray() -> Check:
+    """Whether Ray Train starts a worker on this machine."""
+    from moray.workers.launch import Launch
+    from moray.workers.run import run_on_workers
+
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        section = Ray(num_workers=1, use_gpu=False, max_failures=0)
+        launch = Launch(section, "defaults.ray", Path(folder), "ray", timeout=60)
+        try:
+            run_on_workers(_nothing, None, launch)
+        except UserError as error:
+            return Check("Ray", error.problem, error.remedy)
+        except Exception as error:
+            traceback.print_exc()
+            return Check("Ray", f"no worker starts ({first_line(error)})", "see the log")
+    return Check("Ray", f"starts a worker in {time.perf_counter() - began:.0f} s")
+
+
+def _nothing(argument: None, worker: object) -> None:
+    pass

@@ -1,0 +1,85 @@
+"""Each check, on what is as it should be and on what isn't."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from moray import doctor
+
+
+def test_libraries_are_held_against_the_lock_file(tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.txt"
+    lock.write_text(f"# By hand.\ntorch=={version('torch').partition('+')[0]}\n")
+    assert doctor.libraries(lock).remedy is None
+    lock.write_text("torch==0.1\nno-such-package==1.0\n")
+    check = doctor.libraries(lock)
+    assert check.found == (
+        f"torch {version('torch').partition('+')[0]} instead of 0.1, no no-such-package"
+    )
+    assert check.remedy == f"pip install -r {lock}"
+
+
+@pytest.mark.parametrize(
+    ("limit", "sound"), [("max 100000", True), ("9900000 100000", True), ("50000 100000", False)]
+)
+def test_cores_are_held_against_the_limit_of_a_container(
+    limit: str, sound: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_LIMIT", tmp_path / "cpu.max")
+    assert doctor.cores().remedy is None
+    (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    assert (doctor.cores().remedy is None) == sound
+
+
+def test_too_little_memory_or_disk_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_MEMORY_GB", "_DISK_GB"):
+        monkeypatch.setattr(doctor, name, 1e9)
+    assert doctor.memory().remedy
+    assert doctor.disk(tmp_path).remedy
+
+
+def test_a_folder_that_cannot_be_written_is_found() -> None:
+    assert doctor.locks(Path("/proc")).remedy == "choose a folder that you may write to"
+
+
+@pytest.mark.long
+def test_the_command_finds_what_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs/requirements.txt").write_text("torch==0.1\n")
+    broken = {
+        "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7",
+        "CXX": "no-such-compiler",
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled"),
+        # Longer than the path of a socket may be.
+        "RAY_TMPDIR": str(tmp_path / ("long" * 30)),
+    }
+    os.mkdir(broken["RAY_TMPDIR"])
+    done = subprocess.run(
+        [sys.executable, "-c", "from moray.cli import app; app()", "doctor"],
+        cwd=tmp_path,
+        env=os.environ | broken,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    found = {name: state for state, name in _lines(done.stderr)}
+    assert [name for name, state in found.items() if state == "!!"] == [
+        "libraries",
+        "GPUs",
+        "compiler",
+        "Ray",
+    ]
+
+
+def _lines(printed: str) -> Iterator[tuple[str, str]]:
+    for line in printed.splitlines():
+        state, _, rest = line.partition("  ")
+        yield state, rest.partition(":")[0]
