@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from made_up_results import write_run, write_state
 from typer.testing import CliRunner
 
 from moray.cli import app
@@ -42,3 +43,24 @@ def test_verify_refuses_what_is_no_result() -> None:
     done = CliRunner().invoke(app, ["verify", "elsewhere"])
     assert done.exit_code == 1
     assert done.stderr.startswith("error: elsewhere: not a result; give a folder")
+
+
+def test_report_writes_a_page_of_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path, "finished")
+    write_state(tmp_path / "disk", "running", until=5)
+    for arguments, page, runs in (
+        ([], "results/report.html", "1 run"),
+        (["results", "--state", "disk/results/state", "--output", "a.html"], "a.html", "2 runs"),
+    ):
+        done = CliRunner().invoke(app, ["report", *arguments])
+        assert (done.exit_code, done.stdout) == (0, f"{page}\n")
+        assert f"<title>moray: {runs}</title>" in Path(page).read_text()
+
+
+def test_report_refuses_what_is_no_folder() -> None:
+    done = CliRunner().invoke(app, ["report", "elsewhere"])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: elsewhere: folder not found; give the folder")

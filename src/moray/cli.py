@@ -61,3 +61,32 @@ def doctor() -> None:
             say(f"{state}  {check.name}: {check.found}{remedy}")
             sound = sound and check.remedy is None
     raise typer.Exit(0 if sound else 1)
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(help="Folder of results of a workflow.")] = Path(
+        "results"
+    ),
+    output: Annotated[
+        Path | None, typer.Option(help="File to write; by default, report.html in the folder.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Folder of the checkpoints, if it isn't in the folder.")
+    ] = None,
+) -> None:
+    """Write the report of what is there, with runs that are unfinished or not evaluated.
+
+    `snakemake report` first makes what is missing.
+    """
+    from moray.report.page import write_page
+    from moray.results import load
+
+    page = output or results / "report.html"
+    try:
+        found = load(results, state)
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    write_page(found, page)
+    typer.echo(page)

@@ -115,6 +115,18 @@ def test_the_code_of_other_tasks_does_not_count(
     assert tasks / "of_store.py" in found
 
 
+def test_templates_of_packages_count(tmp_path: Path) -> None:
+    script = write(tmp_path, "import moray.tokens.pack")
+    template = tmp_path / "moray/tokens/templates/page.html"
+    before = code_digest(script, tmp_path)
+    template.parent.mkdir()
+    template.write_text("<p>one")
+    one = code_digest(script, tmp_path)
+    template.write_text("<p>two")
+    assert len({before, one, code_digest(script, tmp_path)}) == 3
+    assert template not in code_of(write(tmp_path, "import moray.corpus.rows"), tmp_path)
+
+
 def test_moving_the_project_changes_no_digest(tmp_path: Path) -> None:
     folders = [tmp_path / "here", tmp_path / "there/below"]
     scripts = [write(folder, "import moray.train.circle") for folder in folders]

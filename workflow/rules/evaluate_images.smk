@@ -5,7 +5,12 @@ rule evaluate_images:
         tuned="results/runs/{run}/model/manifest.json",
         store=prepared_manifest,
     output:
-        "results/runs/{run}/eval.json",
+        report(
+            "results/runs/{run}/eval.json",
+            caption="../report/scores.rst",
+            category="Scores",
+            labels={"run": "{run}"},
+        ),
     log:
         "logs/evaluate/{run}.log",
     benchmark:

@@ -6,7 +6,12 @@ rule evaluate_pairs:
         tuned="results/runs/{run}/model/manifest.json",
         tokens=prepared_manifest,
     output:
-        "results/runs/{run}/eval.json",
+        report(
+            "results/runs/{run}/eval.json",
+            caption="../report/scores.rst",
+            category="Scores",
+            labels={"run": "{run}"},
+        ),
     log:
         "logs/evaluate/{run}.log",
     benchmark:

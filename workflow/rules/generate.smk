@@ -7,7 +7,12 @@ rule generate_run:
         index=lambda wildcards: in_datasets(wildcards, "dataset.json"),
         rows=lambda wildcards: ancient(in_datasets(wildcards, "test.parquet")),
     output:
-        samples="results/runs/{run}/samples.jsonl",
+        samples=report(
+            "results/runs/{run}/samples.jsonl",
+            caption="../report/samples.rst",
+            category="Samples",
+            labels={"run": "{run}"},
+        ),
         settings="results/runs/{run}/generation.json",
     log:
         "logs/generate/{run}.log",

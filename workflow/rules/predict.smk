@@ -5,10 +5,20 @@ rule predict:
         tuned="results/runs/{run}/model/manifest.json",
         store=prepared_manifest,
     output:
-        samples="results/runs/{run}/samples.jsonl",
+        samples=report(
+            "results/runs/{run}/samples.jsonl",
+            caption="../report/samples.rst",
+            category="Samples",
+            labels={"run": "{run}"},
+        ),
         settings="results/runs/{run}/generation.json",
         png="results/runs/{run}/predictions.png",
-        svg="results/runs/{run}/predictions.svg",
+        svg=report(
+            "results/runs/{run}/predictions.svg",
+            caption="../report/predictions.rst",
+            category="Predictions",
+            labels={"run": "{run}"},
+        ),
     log:
         "logs/predict/{run}.log",
     benchmark:

@@ -14,6 +14,8 @@ _NO_EFFECT = ("moray.config.schema", "moray.errors", "moray.console")
 _HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+_TEMPLATES = "templates"
+
 # Imports the module of a task by its name.
 _BY_NAME = "moray/tasks/of_store.py"
 
@@ -30,12 +32,15 @@ def code_digest(script: Path, source: Path, task: str | None = None) -> str:
     """
     digest = hashlib.sha256()
     for path in code_of(script, source, task):
-        digest.update(_meaning(path.read_bytes()).encode())
+        content = path.read_bytes()
+        digest.update(_meaning(content).encode() if path.suffix == ".py" else content)
     return digest.hexdigest()[:16]
 
 
 def code_of(script: Path, source: Path, task: str | None = None) -> list[Path]:
     """The script and all modules of the package that it imports, directly or not.
+
+    Of packages with a folder of templates, these too.
 
     Args:
         script: the file that a rule runs.
@@ -53,7 +58,9 @@ def code_of(script: Path, source: Path, task: str | None = None) -> list[Path]:
             waiting += _imported(path.read_bytes(), source)
             if path == source / _BY_NAME:
                 waiting += _files(f"moray.tasks.{task}.task", source)
-    return sorted(found)
+    packages = [path.parent for path in found if path.name == "__init__.py"]
+    templates = (file for package in packages for file in (package / _TEMPLATES).glob("*"))
+    return sorted({*found, *templates})
 
 
 @cache

@@ -34,7 +34,8 @@ def history_rows(run: Run) -> Iterator[dict[str, Any]]:
     """The lines of a run's history, and of which kind they are."""
     for line in run.history():
         kind = "note" if "note" in line else "evaluation" if "eval_loss" in line else "train"
-        yield {"kind": kind, **dict(flat(line))}
+        # Only the evaluations of mixtures are nested, and flattening takes longer than reading.
+        yield {"kind": kind, **(dict(flat(line)) if "eval_losses" in line else line)}
 
 
 def progress(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -45,8 +46,8 @@ def progress(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     steps, seconds, units, unit = 0, 0.0, 0.0, None
     for line in history:
-        speed = next((key for key in line if key.endswith(_SPEED)), None)
-        if speed:
+        if line["kind"] == "train":
+            speed = next(key for key in line if key.endswith(_SPEED))
             unit = speed.removesuffix(_SPEED)
             elapsed = (line["step"] - steps) * line["step_seconds"]
             steps, seconds, units = line["step"], seconds + elapsed, units + elapsed * line[speed]
@@ -79,7 +80,7 @@ def sample_rows(run: Run) -> Iterator[dict[str, Any]]:
 def flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The values of nested sections, by their dotted keys."""
     for key, value in mapping.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, dict) and value:
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

@@ -36,7 +36,7 @@ class Run:
 
     def read(self, file: str) -> dict[str, Any] | None:
         """The content of a JSON file in the run's folder; None if it isn't there."""
-        return _read(self.folder / file)
+        return read_json(self.folder / file)
 
     @cached_property
     def record(self) -> dict[str, Any] | None:
@@ -65,7 +65,7 @@ class Run:
         """The settings that the result depends on, by section; those of no use are left out."""
         known = self.record
         if known is None and self.work is not None:
-            known = (_read(self.work / "identity.json") or {}).get("settings")
+            known = (read_json(self.work / "identity.json") or {}).get("settings")
         return {key: known[key] for key in _SECTIONS if known and known.get(key)}
 
     @property
@@ -85,20 +85,20 @@ class Run:
 
 
 def find_runs(results: Path, state: Path, names: Collection[str] | None) -> list[Run]:
-    """The runs in a folder of results, sorted by name.
+    """The runs in a folder of results.
 
     Args:
         results: the folder.
         state: folder of the checkpoints.
-        names: names of the runs; None for all that have left a file.
+        names: names of the runs; None for all that have left a file, sorted.
     """
     if names is None:
         there = {path.name for path in [*(results / "runs").glob("*/"), *state.glob("[!.]*/")]}
-        names = there - {SMOKE_TEST}
+        names = sorted(there - {SMOKE_TEST})
     logs = results.parent / "logs" / "finetune"
     return [
         Run(name, results / "runs" / name, _newest(state / name), logs / f"{name}.log")
-        for name in sorted(names)
+        for name in names
     ]
 
 
@@ -109,7 +109,8 @@ def _newest(state: Path) -> Path | None:
     return newest and newest.parent
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The content of a JSON file; None if it isn't there."""
     if not path.is_file():
         return None
     content: dict[str, Any] = json.loads(path.read_bytes())

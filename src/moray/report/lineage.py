@@ -1,0 +1,127 @@
+"""What a model was made from, from the model's bytes back to those of the sources, as a tree."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moray.provenance.lineage import LINEAGE
+from moray.provenance.manifest import DATASET, MANIFEST
+from moray.results.run import Run, read_json
+
+# What describes the content of a dataset, not its source.
+_NOT_A_SOURCE = {"duplicates", "files", "format", "label_names", "splits"}
+
+
+@dataclass
+class Node:
+    """Something that a model was made from.
+
+    Attributes:
+        kind: what it is.
+        name: its name.
+        digest: its SHA-256, or that of its manifest; None if it isn't recorded.
+        facts: what else is known of it.
+        sources: what it was made from.
+    """
+
+    kind: str
+    name: str
+    digest: str | None
+    facts: str = ""
+    sources: list["Node"] = field(default_factory=list)
+
+
+def lineage_of(run: Run, files: int) -> Node | None:
+    """The tree of a run's model.
+
+    Args:
+        run: the run.
+        files: number of source files to name of each dataset.
+
+    Returns:
+        The model; None if it wasn't exported.
+    """
+    results = run.folder.parent.parent
+    recorded = run.read(f"model/{LINEAGE}")
+    if recorded is None:
+        return None
+    own = f"runs/{run.name}/model/{MANIFEST}"
+    digests = {_below_results(path): digest for path, digest in recorded["inputs"].items()}
+    training = recorded["training"]
+    made_by = Node(
+        "training",
+        f"{training['steps']:,} steps",
+        digests.get(f"runs/{run.name}/train.json"),
+        f"fingerprint {training['fingerprint']}, {training['code']}",
+    )
+    start = _below_results(f"{training['inputs']['start']}/{MANIFEST}")
+    rows = [
+        _rows(results, dataset, digests, _below_results(f"{store}/{MANIFEST}"), files)
+        for dataset, store in training["inputs"]["stores"].items()
+    ]
+    weights = _weights(run.read(f"model/{MANIFEST}") or {})
+    sources = [*weights, made_by, _start(run, start, digests, files), *rows]
+    return Node("model", run.name, digests.get(own), sources=sources)
+
+
+def _below_results(path: str) -> str:
+    return path.removeprefix("results/")
+
+
+def _weights(manifest: dict[str, Any]) -> list[Node]:
+    return [
+        Node("weights", name, listed["sha256"], f"{listed['bytes']:,} bytes")
+        for name, listed in manifest.get("files", {}).items()
+        if name.endswith(".safetensors")
+    ]
+
+
+def _start(run: Run, manifest: str, digests: dict[str, str], files: int) -> Node:
+    results, folder = run.folder.parent.parent, Path(manifest).parent
+    if folder.name == "model":
+        name = folder.parent.name
+        before = Run(name, results / "runs" / name, None, run.log)
+        tree = lineage_of(before, files)
+        # If the other run was trained again since, its tree is not that of this model.
+        if tree is not None and tree.digest == digests.get(manifest):
+            return tree
+        return Node("model", name, digests.get(manifest))
+    made = read_json(results / manifest) or {}
+    return Node(
+        "base model",
+        folder.name,
+        digests.get(manifest),
+        _facts(made.get("model", {})),
+        _weights(made),
+    )
+
+
+def _rows(results: Path, dataset: str, digests: dict[str, str], store: str, files: int) -> Node:
+    description = f"datasets/{dataset}/{DATASET}"
+    node = _dataset(results, dataset, digests.get(description), files)
+    stores = [path for path in digests if path.startswith(("tokens/", "pixels/")) and path != store]
+    # Those of a mixture are made side by side, a reference is made from tokens.
+    through = [store] if not store.startswith("reference/") else [*stores, store]
+    for path in through:
+        kind, name = Path(path).parts[:2]
+        node = Node(kind, name, digests.get(path), sources=[node])
+    return node
+
+
+def _dataset(results: Path, name: str, digest: str | None, files: int) -> Node:
+    described = read_json(results / "datasets" / name / DATASET) or {}
+    listed = described.get("files", {})
+    sources = [Node("file", file, listed[file]) for file in list(listed)[:files]]
+    if len(listed) > files:
+        sources.append(Node("files", f"{len(listed) - files:,} more", None))
+    splits = [
+        Node("split", split, facts["sha256"], f"{facts['rows']:,} rows")
+        for split, facts in described.get("splits", {}).items()
+    ]
+    origin = {key: value for key, value in described.items() if key not in _NOT_A_SOURCE}
+    return Node("dataset", name, digest, _facts(origin), [*splits, *sources])
+
+
+def _facts(section: dict[str, Any]) -> str:
+    shown = {key: value for key, value in section.items() if isinstance(value, str | int | float)}
+    return ", ".join(f"{key} {value}" for key, value in shown.items())

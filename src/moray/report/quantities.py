@@ -1,0 +1,65 @@
+"""Numbers as a reader wants them: few digits, and units."""
+
+import math
+from typing import Any
+
+NOTHING = "\N{EN DASH}"
+
+
+def known(value: Any) -> bool:
+    """Whether a cell of a data frame holds a value."""
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def count(value: Any) -> str:
+    """A number of things: `3.1 M`, `512`."""
+    if not known(value):
+        return NOTHING
+    for size, suffix in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (1e3 if suffix == 'k' else size):.3g} {suffix}"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: Any) -> str:
+    """A time: `1 min 31 s`."""
+    if not known(seconds):
+        return NOTHING
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def memory(megabytes: Any) -> str:
+    """A size in MB or GB."""
+    if not known(megabytes):
+        return NOTHING
+    return f"{megabytes:,.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
+
+
+def figure(value: Any) -> str:
+    """A score with four significant digits."""
+    if not known(value):
+        return NOTHING
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    digits = max(0, 3 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(digits, 6)}f}"
+
+
+def interval(figures: dict[str, float]) -> str:
+    """The bounds of a score."""
+    return f"[{figure(figures['low'])}, {figure(figures['high'])}]"
+
+
+def setting(value: Any) -> str:
+    """The value of a config key, as in YAML."""
+    if not known(value):
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,23 @@
+"""Write the page about all runs."""
+
+from moray.console import say
+from moray.report.page import write_page
+from moray.results import load
+from moray.stages.boundary import File, Folder, Json, command_line
+
+
+def report(results: Folder, output: File, cfg: Json) -> None:
+    """Write the page.
+
+    Args:
+        results: the workflow's folder of results.
+        output: file to write.
+        cfg: `runs`: names of the runs, in their order on the page.
+    """
+    write_page(load(results, runs=cfg["runs"]), output)
+    count, size = len(cfg["runs"]), output.stat().st_size
+    say(f"report: {output}, {count:,} run{'s' * (count != 1)}, {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    command_line(report)

@@ -1,0 +1,148 @@
+"""The page as a file: complete, escaped, small, and with nothing to load."""
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from made_up_results import DIGEST, STEPS, write_run, write_state
+from pages import Parsed, runs_in, unpacked
+
+from moray.report.page import render
+from moray.results import load
+
+IMAGE = "<img src=x onerror='window.hurt = 1'>"
+HOSTILE = f"</script></pre><script>window.hurt = 1</script>{IMAGE}"
+
+
+def page_of(project: Path) -> str:
+    return render(load(project / "results"))
+
+
+def test_each_run_has_a_row_and_details(tmp_path: Path) -> None:
+    for run in ("base", "tuned"):
+        write_run(tmp_path, run)
+    page = page_of(tmp_path)
+    text = Parsed(page).text
+    assert "2 runs" in text
+    assert "tuned" in text
+    assert "1.500[1.480, 1.520]" in "".join(text.split("\n")).replace("  ", "")
+    details = Parsed(runs_in(page)["tuned"]["html"]).text
+    # Facts, a note, a sample, a setting, the software and the lineage.
+    for shown in ("3.1 M", "not compiled", "return 2", "train.max_steps", "2.13.0", DIGEST[:12]):
+        assert shown in details
+
+
+def test_curves_have_the_points_of_the_history(tmp_path: Path) -> None:
+    write_run(tmp_path, "base")
+    curves = runs_in(page_of(tmp_path))["base"]["curves"]
+    assert set(curves) == {"loss", "eval_loss", "learning_rate", "grad_norm", "speed"}
+    steps, losses = curves["loss"]
+    assert steps == list(range(1, STEPS + 1))
+    assert losses == pytest.approx([5 / step**0.5 for step in steps], rel=1e-4)
+    assert curves["eval_loss"][0] == [10, 20, 30, 40]
+
+
+def test_texts_of_data_and_models_are_escaped(tmp_path: Path) -> None:
+    sample = dict.fromkeys(("prompt", "reference", "base", "tuned"), HOSTILE)
+    write_run(tmp_path, "a", samples=[sample], start=f"results/models/{IMAGE}")
+    preview = tmp_path / "results/tokens/functions-tiny-0/preview.txt"
+    preview.parent.mkdir(parents=True)
+    preview.write_text(f"⟦{HOSTILE}⟧ and ⟦cut")
+    page = page_of(tmp_path)
+    details = runs_in(page)["a"]["html"]
+    for html, scripts in ((page, 0), (details, 5)):
+        parsed = Parsed(html)
+        assert all(attributes.get("src") != "x" for _, attributes in parsed.tags)
+        assert "hurt" not in "".join(parsed.raw.values())
+        assert parsed.text.count("<script>window.hurt = 1</script>") == scripts
+        assert parsed.text.count(IMAGE) > scripts
+    assert details.count("<mark>") == details.count("</mark>")
+
+
+def test_a_page_refers_only_to_itself(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    (folder / "predictions.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    page = page_of(tmp_path)
+    for html in (page, runs_in(page)["a"]["html"]):
+        assert all(address.startswith(("#", "data:image/")) for address in Parsed(html).addresses())
+    own = Parsed(page).raw
+    assert not re.search(r"https?://|url\(|@import", own["style"] + own["script"])
+
+
+def test_the_policy_allows_the_scripts_of_the_page_and_no_network(tmp_path: Path) -> None:
+    write_run(tmp_path, "a")
+    parsed = Parsed(page_of(tmp_path))
+    policies = [facts for _, facts in parsed.tags if "http-equiv" in facts]
+    (policy,) = (str(facts["content"]) for facts in policies)
+    assert policy.startswith("default-src 'none'; ")
+    scripts = (parsed.raw["script"], unpacked(parsed.raw["library"]))
+    digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+    assert f"script-src 'sha256-{digests[0]}' 'sha256-{digests[1]}';" in policy
+
+
+def test_the_same_results_give_the_same_page(tmp_path: Path) -> None:
+    write_run(tmp_path, "a")
+    assert page_of(tmp_path) == page_of(tmp_path)
+
+
+def test_unfinished_and_failed_runs_are_shown_as_far_as_they_got(tmp_path: Path) -> None:
+    write_state(tmp_path, "killed", until=12)
+    write_state(tmp_path, "failed", until=3)
+    log = tmp_path / "logs/finetune/failed.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("error: train.learning_rate: got a gradient norm of nan; lower it\n")
+    page = page_of(tmp_path)
+    assert "1 unfinished · 1 failed" in Parsed(page).text
+    details = runs_in(page)
+    assert details["killed"]["curves"]["loss"][0] == list(range(1, 13))
+    assert "got a gradient norm of nan" in Parsed(details["failed"]["html"]).text
+
+
+def test_a_trained_run_without_evaluation_is_shown(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    for name in ("eval.json", "samples.jsonl", "generation.json", "model/lineage.json"):
+        (folder / name).unlink()
+    assert "3.1 M" in Parsed(page_of(tmp_path)).text
+
+
+def test_a_page_without_runs_is_a_page(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    assert "0 runs" in Parsed(page_of(tmp_path)).text
+
+
+def test_a_matrix_and_predictions_of_images_are_shown(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a", samples=[PREDICTION])
+    scores = json.loads((folder / "eval.json").read_text())
+    scores |= {
+        "label_names": ["cat", "dog"],
+        "by_class": {"tuned": {"confusion": [[7, 1], [2, 5]]}},
+    }
+    (folder / "eval.json").write_text(json.dumps(scores))
+    details = Parsed(runs_in(page_of(tmp_path))["a"]["html"]).text.split()
+    first = details.index("cat")
+    assert details[first : first + 7] == ["cat", "7", "1", "dog", "2", "5", "Samples"]
+
+
+PREDICTION = {
+    "image": 3,
+    "label": "cat",
+    "base": "dog",
+    "base_probability": 0.5,
+    "tuned": "cat",
+    "tuned_probability": 0.9,
+}
+
+
+@pytest.mark.long
+def test_a_page_of_a_thousand_runs_is_small(tmp_path: Path) -> None:
+    text = " ".join(f"word{number % 97}" for number in range(400))
+    sample = dict.fromkeys(("prompt", "reference", "base", "tuned"), text)
+    for number in range(1000):
+        write_run(tmp_path, f"run-{number}", samples=[sample] * 8, steps=120)
+    page = page_of(tmp_path)
+    assert len(page.encode()) < 10_000_000
+    assert Parsed(page).text.count("bits per byte") >= 1000
+    assert len(runs_in(page)) == 1000

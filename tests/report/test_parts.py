@@ -1,0 +1,175 @@
+"""What the page says, against computations of its own."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_results import DIGEST, scores, write_run
+
+from moray.report.confusion import confusion_of
+from moray.report.curves import spread
+from moray.report.lineage import Node, lineage_of
+from moray.report.overview import overview, verdict
+from moray.report.quantities import count, duration, figure
+from moray.report.remarks import remarks
+from moray.report.settings import changed, differing
+from moray.results import load
+
+
+@pytest.mark.parametrize(
+    ("shifts", "best"),
+    [
+        # Intervals are 0.04 wide.
+        ({"a": 0.0, "b": 0.1}, ["a"]),
+        ({"a": 0.0, "b": 0.03}, []),
+        ({"a": 0.2, "b": 0.1, "c": 0.0}, ["c"]),
+        ({"a": 0.2, "b": 0.02, "c": 0.0}, []),
+        ({"a": 0.0}, []),
+    ],
+)
+def test_a_run_is_best_if_no_interval_overlaps_with_its_own(
+    shifts: dict[str, float], best: list[str], tmp_path: Path
+) -> None:
+    for run, shift in shifts.items():
+        write_run(tmp_path, run, shift=shift)
+    rows = overview(load(tmp_path / "results"))
+    assert [row.facts["run"] for row in rows if row.best] == best
+
+
+def test_runs_with_other_held_out_data_are_not_compared(tmp_path: Path) -> None:
+    write_run(tmp_path, "a")
+    other = write_run(tmp_path, "b", shift=0.4)
+    (other / "eval.json").write_text(json.dumps(scores(0.4) | {"documents": 7}))
+    assert not any(row.best for row in overview(load(tmp_path / "results")))
+
+
+@pytest.mark.parametrize(
+    ("metric", "low", "high", "expected"),
+    [
+        ("bits_per_byte", -0.2, -0.1, "better"),
+        ("bits_per_byte", 0.1, 0.2, "worse"),
+        ("accuracy", 0.1, 0.2, "better"),
+        ("chosen_loss", 0.1, 0.2, "worse"),
+        ("reward_margin", -0.1, 0.2, None),
+    ],
+)
+def test_a_difference_counts_if_its_interval_excludes_zero(
+    metric: str, low: float, high: float, expected: str | None
+) -> None:
+    assert verdict(metric, {"low": low, "high": high}) == expected
+
+
+def test_long_curves_keep_their_ends_and_spikes() -> None:
+    values = np.sin(np.arange(10_000) / 500)
+    values[1234], values[8765] = 50.0, -50.0
+    kept = spread(values, 100)
+    assert len(kept) <= 100
+    assert {0, 1234, 8765, 9_999} <= set(kept.tolist())
+    assert (np.diff(kept) > 0).all()
+    # The outline: nowhere is a part of the curve left out.
+    assert np.diff(kept).max() < 2 * 10_000 / 49
+    assert spread(values[:100], 100).tolist() == list(range(100))
+
+
+def test_settings_are_compared_with_the_defaults_and_with_each_other(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", train={"seed": 1})
+    write_run(tmp_path, "b", train={"seed": 2, "learning_rate": 1e-3})
+    results = load(tmp_path / "results")
+    assert changed(results.files["b"].settings) == [
+        ("train.learning_rate", 1e-3, 5e-5),
+        ("train.max_steps", 40, None),
+        ("train.seed", 2, 0),
+    ]
+    found = differing(results.settings)
+    assert list(found) == ["run", "train.learning_rate", "train.seed"]
+    assert found["train.seed"].tolist() == [1, 2]
+
+
+def names(node: Node, kind: str) -> list[str]:
+    own = [node.name] if node.kind == kind else []
+    return own + [name for source in node.sources for name in names(source, kind)]
+
+
+def test_the_lineage_goes_through_other_runs_back_to_the_files(tmp_path: Path) -> None:
+    write_run(tmp_path, "base")
+    tuned = write_run(tmp_path, "tuned", start="results/runs/base/model")
+    dataset = tmp_path / "results/datasets/functions/dataset.json"
+    dataset.parent.mkdir(parents=True)
+    files = {f"data/{number}.jsonl": DIGEST for number in range(9)}
+    dataset.write_text(json.dumps({"source": "files", "files": files, "splits": {}}))
+    lineage = json.loads((tuned / "model/lineage.json").read_text())
+    lineage["inputs"] |= dict.fromkeys(("results/runs/base/model/manifest.json",), "b" * 64)
+    base = json.loads((tmp_path / "results/runs/base/model/lineage.json").read_text())
+    for recorded, folder, digest in ((lineage, "tuned", "t"), (base, "base", "b")):
+        recorded["inputs"][f"results/runs/{folder}/model/manifest.json"] = digest * 64
+        path = tmp_path / f"results/runs/{folder}/model/lineage.json"
+        path.write_text(json.dumps(recorded))
+    runs = load(tmp_path / "results").files
+    tree = lineage_of(runs["tuned"], files=4)
+    assert tree is not None
+    assert tree.digest == "t" * 64
+    assert names(tree, "model") == ["tuned", "base"]
+    assert names(tree, "base model") == ["tiny"]
+    assert names(tree, "tokens") == ["functions-tiny-0"] * 2
+    assert names(tree, "file")[:4] == [f"data/{number}.jsonl" for number in range(4)]
+    assert names(tree, "files") == ["5 more"] * 2
+
+    # A base that was trained again since is not what the model was made from.
+    base["inputs"]["results/runs/base/model/manifest.json"] = "n" * 64
+    (tmp_path / "results/runs/base/model/lineage.json").write_text(json.dumps(base))
+    tree = lineage_of(runs["tuned"], files=4)
+    assert tree is not None
+    assert names(tree, "base model") == []
+
+
+def test_what_a_reader_should_know_is_said(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    record = json.loads((folder / "train.json").read_text())
+    (folder / "train.json").write_text(json.dumps(record | {"resumed_from": 20}))
+    store = tmp_path / "results/tokens/functions-tiny-0"
+    store.mkdir(parents=True)
+    counts = {"train": {"dropped_documents": 14}, "test": {"dropped_documents": 0}}
+    (store / "manifest.json").write_text(json.dumps({"task": "language", "splits": counts}))
+    said = remarks(load(tmp_path / "results").files["a"], ["skipped checkpoint step-9: damaged x"])
+    assert [kind for kind, _ in said] == ["warning", "warning", "note", "warning"]
+    texts = " | ".join(text for _, text in said)
+    for part in (
+        "resumed from step 20",
+        "skipped",
+        "3 duplicates",
+        "14 documents of train dropped",
+    ):
+        assert part in texts
+
+
+def test_of_many_classes_those_with_mistakes_are_shown() -> None:
+    confusion = np.diag([5, 5, 5, 5])
+    confusion[1, 3], confusion[3, 0] = 2, 1
+    value = {"label_names": list("abcd"), "by_class": {"tuned": {"confusion": confusion.tolist()}}}
+    found = confusion_of(value, classes=2)
+    assert found is not None
+    assert (found.names, found.counts, found.left_out) == (["b", "d"], [[5, 2], [0, 5]], 2)
+    assert found.shares == [[0.714, 0.286], [0.0, 0.833]]
+    assert confusion_of(scores(), classes=2) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (count(3_100_000), "3.1 M"),
+        (count(7169.9), "7,170"),
+        (count(15_169.9), "15.2 k"),
+        (count(None), "\N{EN DASH}"),
+        (duration(9.96), "10.0 s"),
+        (duration(91), "1 min 31 s"),
+        (duration(7322), "2 h 2 min"),
+        (figure(1.81432), "1.814"),
+        (figure(123456.7), "123,457"),
+        (figure(0.00012345), "0.000123"),
+        (figure(float("inf")), "inf"),
+        (figure(float("nan")), "\N{EN DASH}"),
+    ],
+)
+def test_numbers_have_few_digits(shown: str, expected: str) -> None:
+    assert shown == expected

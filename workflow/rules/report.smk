@@ -1,0 +1,23 @@
+rule report:
+    """A page about all runs, in one file."""
+    input:
+        scores=expand("results/runs/{run}/eval.json", run=EXPERIMENT.runs),
+        samples=expand("results/runs/{run}/samples.jsonl", run=EXPERIMENT.runs),
+        cards=expand("results/runs/{run}/README.md", run=EXPERIMENT.runs),
+    output:
+        report(
+            "results/report.html",
+            caption="../report/report.rst",
+            category="Report",
+        ),
+    log:
+        "logs/report.log",
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        code=code("report"),
+        cfg={"runs": list(EXPERIMENT.runs)},
+    message:
+        "report"
+    script:
+        "../scripts/report.py"
