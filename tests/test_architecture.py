@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # From the top. A room imports from floors below; rooms on one floor don't know each other.
 FLOORS = [
     {"cli"},
-    {"doctor", "stages"},
+    {"chat", "doctor", "stages"},
     {"report"},
     {"results"},
     {"evaluate", "train"},

@@ -45,6 +45,34 @@ def verify(
 
 
 @app.command()
+def chat(
+    run: Annotated[str, typer.Argument(help="Name of a run.")],
+    base: Annotated[
+        bool, typer.Option("--base", help="Talk to the model it started from.")
+    ] = False,
+    both: Annotated[bool, typer.Option("--both", help="Talk to both models.")] = False,
+) -> None:
+    """Talk to a run's model. Ctrl-C stops an answer, Ctrl-D leaves.
+
+    A model with a chat template answers; any other continues what you type.
+    """
+    # So that lines can be edited.
+    import readline  # noqa: F401
+
+    from transformers.utils.logging import disable_progress_bar
+
+    from moray.chat import open_chats, talk
+
+    disable_progress_bar()
+    try:
+        chats = open_chats(run, base=base or both, tuned=both or not base)
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    talk(chats)
+
+
+@app.command()
 def doctor() -> None:
     """Check what this machine needs to train: a line for each thing, `ok` or what to do.
 

@@ -85,8 +85,9 @@ def test_workers_share_the_rows_of_a_step_in_the_order_of_their_ranks(
         np.testing.assert_array_equal(whole, split.rows[mixture.rows(step)[1]])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_ray")
-@pytest.mark.parametrize("when", ["ahead", pytest.param("on-the-fly", marks=pytest.mark.long)])
+@pytest.mark.parametrize("when", ["ahead", "on-the-fly"])
 # Five workers have three or two of twelve rows.
 @pytest.mark.parametrize(("rank", "workers", "first_step"), [(0, 2, 0), (1, 2, 7), (2, 5, 0)])
 def test_a_stream_has_the_rows_that_memory_has_over_several_epochs(
@@ -101,6 +102,7 @@ def test_a_stream_has_the_rows_that_memory_has_over_several_epochs(
     assert steps == mixture.num_steps(2.5) - first_step
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_ray")
 def test_a_stream_from_an_object_store_has_the_rows_that_memory_has(
     stores: dict[str, Path], bucket: str
@@ -112,6 +114,7 @@ def test_a_stream_from_an_object_store_has_the_rows_that_memory_has(
     assert same(streamed, from_memory([StoredSplit(ahead, "train")], mixture, shard)) > 10
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_ray")
 @pytest.mark.parametrize(("rank", "first_step"), [(0, 0), (1, 5)])
 def test_a_stream_of_two_stores_has_the_rows_that_memory_has(

@@ -93,6 +93,7 @@ def test_a_missing_model_leaves_nothing_behind(
     assert not (tmp_path / "eval.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("launcher", "workers"), [("torchrun", 2), pytest.param("ray", 2, marks=pytest.mark.long)]
 )

@@ -273,6 +273,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_it_is_a_command_too(tmp_path: Path, model_folder: Path) -> None:
     dataset, out = tmp_path / "dataset", tmp_path / "out"
     write_dataset(dataset, iter((split, Document(text="x")) for split in SPLITS), "text", {})

@@ -29,6 +29,9 @@ from moray.train.job import Part
 from moray.train.loop import train
 from moray.workers.worker import Worker
 
+# One whose documents are packed and one whose aren't.
+SHORT = (next(iter(PACKED)), next(iter(UNPACKED)))
+
 
 def prepare(architecture: str, small: Path, folder: Path, packing: bool | str = "auto") -> None:
     """Make `model`, a base of an architecture, and `tokens` for it, in a folder."""
@@ -40,7 +43,13 @@ def prepare(architecture: str, small: Path, folder: Path, packing: bool | str = 
     tokenize(small / "dataset", folder / "model", folder / "tokens", cfg)
 
 
-@pytest.mark.parametrize("architecture", [*PACKED, *UNPACKED])
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        pytest.param(name, marks=[] if name in SHORT else pytest.mark.long)
+        for name in [*PACKED, *UNPACKED]
+    ],
+)
 def test_it_trains_as_on_each_document_alone(
     architecture: str, small: Path, make_job: Any, alone: Worker, tmp_path: Path
 ) -> None:

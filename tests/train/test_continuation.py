@@ -93,7 +93,8 @@ def test_a_run_that_resumes_or_is_new_says_nothing(
     assert said(job, small, tmp_path / "new", capsys) == []
 
 
-@pytest.mark.parametrize("best", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("best", [False, True])
 def test_a_run_continues_from_a_checkpoint_of_another_fingerprint_and_records_it(
     make_job: Any,
     small: Path,

@@ -89,6 +89,7 @@ def is_mine(process: int) -> bool:
     return f"PPid:\t{os.getpid()}\n" in status
 
 
+@pytest.mark.long
 def test_workers_end_with_the_process_that_started_them(make_job: Any, tmp_path: Path) -> None:
     job = make_job(max_steps=10**6, compile=False, launcher="torchrun")
     script = (

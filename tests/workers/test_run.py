@@ -36,7 +36,8 @@ def sum_and_rank(addend: int, worker: Worker) -> tuple[int, int]:
     return int(total), worker.rank
 
 
-@pytest.mark.parametrize("launch", RAY_IS_LONG, indirect=True)
+@pytest.mark.long
+@pytest.mark.parametrize("launch", LAUNCHERS, indirect=True)
 def test_each_workers_result_is_returned_and_what_it_prints_is_logged_with_its_rank(
     launch: Launch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,8 @@
 """Frames and report of a real workflow, which was killed and continued."""
 
+from pathlib import Path
+
+import pytest
 from pages import Parsed, runs_in
 from project import Project
 
@@ -24,10 +27,12 @@ def test_frames_hold_what_the_files_say(finished: Project) -> None:
     assert {"download", "finetune", "evaluate"} <= set(results.stages["stage"])
 
 
-def test_the_workflow_makes_the_report(finished: Project) -> None:
-    done = finished.snakemake("report", "--cores", "8")
+@pytest.mark.long
+def test_the_workflow_makes_the_report(finished: Project, tmp_path: Path) -> None:
+    project = finished.copy(tmp_path / "project")
+    done = project.snakemake("report", "--cores", "8")
     assert done.returncode == 0, done.stderr
-    page = (finished.folder / "results/report.html").read_text()
+    page = (project.folder / "results/report.html").read_text()
     runs = runs_in(page)
     # In the order of the config.
     assert list(runs) == ["base", "tuned"]
@@ -35,4 +40,4 @@ def test_the_workflow_makes_the_report(finished: Project) -> None:
     for shown in ("resumed from step", "data/functions.jsonl", "model.safetensors", "finetune"):
         assert shown in details.text
     assert {"pre", "mark"} <= {tag for tag, _ in details.tags}
-    assert "Nothing to be done" in finished.snakemake("report", "--cores", "8").stderr
+    assert "Nothing to be done" in project.snakemake("report", "--cores", "8").stderr

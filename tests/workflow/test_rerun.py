@@ -181,10 +181,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
 SHORT = (
     "temperature",
     "learning rate of one run",
-    "weights of the base",
-    "the user's data",
     "launcher, workers, micro-batch, checkpoints, loader and places",
-    "code of the sample order, from an older file",
     "a comment",
     "schema, unused template, unused dataset and the order of keys",
     "every file touched",

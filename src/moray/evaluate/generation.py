@@ -12,6 +12,7 @@ from transformers import (
     LogitsProcessorList,
     PreTrainedModel,
 )
+from transformers.generation import BaseStreamer
 
 from moray.workers.memory import in_parts_that_fit
 
@@ -54,13 +55,7 @@ def continue_prompts(
     Returns:
         New tokens, including the stop token, by the number of the prompt.
     """
-    model.generation_config = GenerationConfig()
-    settings = GenerationConfig(
-        max_new_tokens=sampling.max_new_tokens,
-        do_sample=False,
-        eos_token_id=list(sampling.stops),
-        pad_token_id=sampling.padding,
-    )
+    settings = _settings(model, sampling)
 
     def continue_some(numbers: Sequence[int]) -> list[tuple[int, list[int]]]:
         rows = [prompts[number] for number in numbers]
@@ -84,6 +79,44 @@ def continue_prompts(
         ]
 
     return dict(in_parts_that_fit(continue_some, list(prompts)))
+
+
+@torch.no_grad()
+def stream(
+    model: PreTrainedModel,
+    prompt: list[int],
+    sampling: Sampling,
+    number: int,
+    streamer: BaseStreamer,
+) -> None:
+    """Generate a continuation of one prompt, token by token, up to a stop token.
+
+    Args:
+        model: as for `continue_prompts`.
+        prompt: its tokens.
+        sampling: how tokens are chosen.
+        number: the prompt's number.
+        streamer: gets the prompt, and then each token.
+    """
+    input_ids = torch.tensor([prompt], device=model.device)
+    model.generate(
+        input_ids=input_ids,
+        attention_mask=torch.ones_like(input_ids),
+        generation_config=_settings(model, sampling),
+        logits_processor=_choice([number], sampling),
+        streamer=streamer,
+    )
+
+
+def _settings(model: PreTrainedModel, sampling: Sampling) -> GenerationConfig:
+    # Otherwise, those of the model's folder would fill in what isn't set here.
+    model.generation_config = GenerationConfig()
+    return GenerationConfig(
+        max_new_tokens=sampling.max_new_tokens,
+        do_sample=False,
+        eos_token_id=list(sampling.stops),
+        pad_token_id=sampling.padding,
+    )
 
 
 def _choice(numbers: Sequence[int], sampling: Sampling) -> LogitsProcessorList:

@@ -231,6 +231,7 @@ def is_of_full_disk(line: str, folder: Path) -> bool:
     )
 
 
+@pytest.mark.long
 def test_a_training_whose_disk_is_full_goes_on_from_the_checkpoint_before(
     make_job: Any, alone: Worker, tmp_path: Path, forks: Any
 ) -> None:

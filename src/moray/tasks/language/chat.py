@@ -111,11 +111,19 @@ class ChatTemplate:
             message["role"] == "assistant" and message.get("weight", 1) for message in messages
         )
         last = max(number for number, weight in enumerate(trained) if weight)
-        text = self._text(messages[:last], tools_of(document), add_generation_prompt=True)
+        text = self.before_answer(messages[:last], tools_of(document))
         rendered = self.render(document)
         start, end = rendered.spans[-1]
         stop = rf"({'|'.join(map(re.escape, self._stops))})\s*$"
         return text, re.sub(stop, "", rendered.text[start:end])
+
+    def before_answer(self, messages: Messages, tools: Any = None) -> str:
+        """A conversation up to where the assistant's next text begins.
+
+        Raises:
+            RowError: if the template fails.
+        """
+        return self._text(messages, tools, add_generation_prompt=True)
 
     def _text(self, messages: Messages, tools: Any, **options: Any) -> str:
         return self._rendered(messages, tools, **options)[0]

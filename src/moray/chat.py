@@ -1,0 +1,194 @@
+"""Talk to models on the terminal, with the tokens that they were trained with."""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, TextStreamer
+
+from moray.config.schema import Data, Generate, result_keys
+from moray.errors import UserError
+from moray.evaluate.generation import Sampling, stream
+from moray.model.load import load_config, load_model, longest_sequence
+from moray.tasks.language.encode import Encoder
+from moray.tasks.language.recipe import make_encoder
+from moray.tasks.language.tokenizer import load_tokenizer
+
+_RUNS = Path("results/runs")
+
+
+@dataclass
+class Chat:
+    """A conversation with one model.
+
+    A model without a chat template continues each text by itself.
+
+    Attributes:
+        model: the model.
+        encoder: renders and tokenises as in training.
+        sampling: how answers are chosen.
+        length: maximum number of tokens, answer included.
+        messages: what has been said.
+    """
+
+    model: PreTrainedModel
+    encoder: Encoder
+    sampling: Sampling
+    length: int
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    _answers: int = 0
+
+    def tokens(self, said: str) -> list[int]:
+        """What the model gets when the user says something next.
+
+        The oldest messages are left out if there is no room for all and an answer.
+
+        Raises:
+            UserError: if there isn't even room for what was said.
+        """
+        room = self.length - self.sampling.max_new_tokens
+        if not is_chat(self.encoder.tokenizer):
+            tokens = self.encoder.prompt_tokens(said)
+        else:
+            self.messages.append({"role": "user", "content": said})
+            tokens = self._rendered()
+            while len(tokens) > room and len(self.messages) > 1:
+                # A question with its answer, so that roles go on alternating.
+                del self.messages[:2]
+                tokens = self._rendered()
+        if len(tokens) > room:
+            raise UserError(
+                "what you said",
+                f"has {len(tokens)} tokens, and the model takes {self.length} with an answer of "
+                f"{self.sampling.max_new_tokens}",
+                "say less",
+            )
+        return tokens
+
+    def answer(self, said: str) -> None:
+        """Print the model's answer as it is written; Ctrl-C ends it early."""
+        tokens = self.tokens(said)
+        printed = _Printed(self.encoder.tokenizer)
+        try:
+            stream(self.model, tokens, self.sampling, self._answers, printed)
+        except KeyboardInterrupt:
+            printed.end()
+        self._answers += 1
+        if self.messages:
+            self.messages.append({"role": "assistant", "content": printed.text})
+
+    def _rendered(self) -> list[int]:
+        return self.encoder.tokens_of(self.encoder.template().before_answer(self.messages))
+
+
+class _Printed(TextStreamer):
+    """Prints tokens as soon as they are whole words, and keeps their text."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self.text = ""
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """Print a part of the text."""
+        self.text += text
+        print(text, end="\n" if stream_end else "", flush=True)
+
+
+def is_chat(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether a model has a chat template, its own or its run's."""
+    return bool(tokenizer.chat_template)
+
+
+def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
+    """Load the models of a run.
+
+    Args:
+        run: its name.
+        base: whether to load the model that it started from.
+        tuned: whether to load its own.
+
+    Returns:
+        A conversation with each, by name.
+
+    Raises:
+        UserError: if there is no such run, it isn't trained yet, or it is for images.
+    """
+    folder = _RUNS / run / "model"
+    if not (folder / "manifest.json").is_file():
+        trained = sorted(path.parts[-3] for path in _RUNS.glob("*/model/manifest.json"))
+        remedy = f"name one of {', '.join(trained)}" if trained else "run snakemake finetune first"
+        raise UserError(str(folder), "there is no model", remedy)
+    if not (folder / "tokenizer.json").is_file():
+        raise UserError(str(folder), "this model is for images", "see snakemake generate")
+    record = json.loads((_RUNS / run / "train.json").read_text())
+    folders = {"base": Path(record["inputs"]["start"]), "tuned": folder}
+    wanted = {"base": base, "tuned": tuned}
+    # The base has no chat template if the run brought it.
+    encoder = _encoder(folder)
+    sampling = _sampling(folder, encoder)
+    return {
+        name: Chat(
+            load_model(path, *_precision()), encoder, sampling, longest_sequence(load_config(path))
+        )
+        for name, path in folders.items()
+        if wanted[name]
+    }
+
+
+def _encoder(folder: Path) -> Encoder:
+    text = "messages" if is_chat(load_tokenizer(folder)) else "prompt-completion"
+    return make_encoder(folder, {"format": text, **result_keys(Data())})
+
+
+def _sampling(folder: Path, encoder: Encoder) -> Sampling:
+    """The settings that the run's samples were made with; the defaults if there are none yet."""
+    file = folder.parent / "generation.json"
+    settings = Generate()
+    if file.is_file():
+        settings = Generate(
+            **{
+                key: value
+                for key, value in json.loads(file.read_text()).items()
+                if key in Generate.model_fields
+            }
+        )
+    return Sampling(
+        max_new_tokens=settings.max_new_tokens,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        seed=settings.seed,
+        stops=tuple(encoder.stops),
+        padding=encoder.tokenizer.eos_token_id,
+    )
+
+
+def _precision() -> tuple[torch.dtype, str]:
+    if torch.cuda.is_available():
+        half = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if half else torch.float32, "cuda"
+    return torch.float32, "cpu"
+
+
+def talk(chats: dict[str, Chat]) -> None:
+    """Read lines until the end of the input (Ctrl-D), and print each model's answer."""
+    while True:
+        try:
+            said = input("> ")
+        except KeyboardInterrupt:
+            print()
+            continue
+        except EOFError:
+            print()
+            return
+        if not said.strip():
+            continue
+        for name, chat in chats.items():
+            if len(chats) > 1:
+                print(f"{name}: ", end="")
+            try:
+                chat.answer(said)
+            except UserError as error:
+                print(f"error: {error}", file=sys.stderr)

@@ -1,0 +1,173 @@
+"""Talking to a model: its tokens, and its terminal."""
+
+import json
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from conversations import CHATML, MARKED
+from project import ROOT
+from transformers import AutoTokenizer
+
+from moray.chat import Chat, open_chats
+from moray.config.schema import Data, result_keys
+from moray.corpus.document import Document
+from moray.errors import UserError
+from moray.provenance.manifest import write_manifest
+from moray.tasks.language.recipe import make_encoder
+
+TURNS = ["What is 1 + 1?", "It is 2.", "And 2 + 2?", "That is 4."]
+
+
+def template_of(overlay: str) -> str:
+    config = yaml.safe_load((ROOT / "config" / overlay).read_text())
+    (run,) = filter(None, config["runs"].values())
+    template: str = run["data"]["chat_template"]
+    return template
+
+
+TEMPLATES = {
+    "chatml": CHATML,
+    "marked": MARKED,
+    **{name: template_of(name) for name in ("chat.yaml", "instruction.yaml")},
+}
+
+
+def make_run(project: Path, model: Path, **facts: object) -> None:
+    """A trained run named `tuned`, as the workflow leaves it."""
+    run = project / "results/runs/tuned"
+    shutil.copytree(model, run / "model")
+    (run / "train.json").write_text(json.dumps({"inputs": {"start": str(model)}}))
+    (run / "generation.json").write_text(json.dumps(facts))
+
+
+@pytest.fixture(params=TEMPLATES)
+def chat(
+    request: pytest.FixtureRequest,
+    chat_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Chat:
+    """A chat with a model of each template."""
+    make_run(tmp_path, chat_folder, max_new_tokens=4, stop_tokens=["<|im_end|>"])
+    model = tmp_path / "results/runs/tuned/model"
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = TEMPLATES[request.param]
+    tokenizer.save_pretrained(model)
+    monkeypatch.chdir(tmp_path)
+    return open_chats("tuned", base=False, tuned=True)["tuned"]
+
+
+def test_a_model_gets_the_tokens_that_it_was_trained_with(chat: Chat) -> None:
+    chat.length = 10_000
+    messages = [
+        {"role": role, "content": text}
+        for role, text in zip(["user", "assistant"] * 2, TURNS, strict=True)
+    ]
+    cfg = {"format": "messages", **result_keys(Data())}
+    encoder = make_encoder(Path("results/runs/tuned/model"), cfg)
+    document = Document(messages=json.dumps(messages), tools=None)
+    (trained,) = encoder.encoded([document], 0, count_bytes=False)
+    for number in (0, 2):
+        tokens = chat.tokens(TURNS[number])
+        assert tokens == trained.tokens[: len(tokens)].tolist()
+        # The answer is trained, and what is before it isn't.
+        assert not trained.mask[len(tokens) - 1]
+        assert trained.mask[len(tokens) :].any()
+        chat.messages.append({"role": "assistant", "content": TURNS[number + 1]})
+
+
+@pytest.mark.parametrize("chat", ["chatml"], indirect=True)
+def test_the_oldest_messages_are_forgotten_if_there_is_no_room(chat: Chat) -> None:
+    chat.length = 10_000
+    first = chat.tokens(TURNS[0])
+    chat.messages.append({"role": "assistant", "content": TURNS[1]})
+    chat.length = len(first) + 20
+    assert len(chat.tokens(TURNS[2])) <= chat.length - 4
+    assert [message["content"] for message in chat.messages] == [TURNS[2]]
+    chat.length = 10
+    with pytest.raises(UserError, match="say less"):
+        chat.tokens(TURNS[0])
+
+
+def test_a_run_that_is_not_there_is_refused(
+    tuned_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="run snakemake finetune first"):
+        open_chats("tuned", base=False, tuned=True)
+    make_run(tmp_path, tuned_folder)
+    with pytest.raises(UserError, match="name one of tuned"):
+        open_chats("other", base=False, tuned=True)
+
+
+class Terminal:
+    """A command on a pseudo-terminal."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", screen: int) -> None:
+        self.process, self._screen = process, screen
+        self.shown = ""
+
+    def type(self, keys: str) -> None:
+        os.write(self._screen, keys.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Read until a text is shown after what was read before."""
+        read, ends = "", time.monotonic() + 120
+        while text not in read:
+            assert time.monotonic() < ends, self.shown + read
+            if select.select([self._screen], [], [], 1)[0]:
+                read += os.read(self._screen, 4096).decode(errors="replace")
+        self.shown += read
+
+
+@pytest.fixture
+def terminal(tuned_folder: Path, tmp_path: Path) -> Iterator[Terminal]:
+    """`moray chat` with a model that would write for minutes."""
+    endless = tmp_path / "endless"
+    shutil.copytree(tuned_folder, endless)
+    config = json.loads((endless / "config.json").read_text())
+    # Its positions are rotated, so it takes longer texts than it was trained on.
+    config["max_position_embeddings"] = 10**6
+    (endless / "config.json").write_text(json.dumps(config))
+    write_manifest(endless)
+    make_run(tmp_path, endless, max_new_tokens=10**5, temperature=1.0, top_p=1.0)
+    screen, keyboard = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from moray.cli import app; app()", "chat", "tuned"],
+        cwd=tmp_path,
+        stdin=keyboard,
+        stdout=keyboard,
+        stderr=keyboard,
+        start_new_session=True,
+        # Makes the pseudo-terminal the one whose Ctrl-C reaches it.
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+    )
+    os.close(keyboard)
+    yield Terminal(process, screen)
+    process.kill()
+    process.wait()
+    os.close(screen)
+
+
+@pytest.mark.long
+def test_ctrl_c_stops_an_answer_and_ctrl_d_leaves(terminal: Terminal) -> None:
+    terminal.wait_for("> ")
+    terminal.type("def f(x):\n")
+    # The echo of the line, and a word of the answer.
+    terminal.wait_for("\n")
+    terminal.wait_for(" ")
+    terminal.type("\x03")
+    terminal.wait_for("\n> ")
+    assert terminal.process.poll() is None
+    terminal.type("\x04")
+    assert terminal.process.wait(timeout=60) == 0
+    assert "Traceback" not in terminal.shown
