@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 FLOORS = [
     {"cli"},
     {"chat", "doctor", "stages"},
-    {"report"},
+    {"report", "sweeps"},
     {"results"},
     {"evaluate", "train"},
     {"tasks"},

@@ -377,7 +377,7 @@ SECTIONS = [model for model in vars(schema).values() if is_section(model)]
 # Where Ray and the state of runs are; the lineage of runs and which splits a source gives, for
 # checks of the config; the datasets of a run, which stages get in `cfg`; which runs form a sweep.
 METHODS = {"endpoint", "in_object_store", "base_model", "given_splits", "datasets"}
-METHODS |= {"sweeps", "with_sweeps"}
+METHODS |= {"starts", "sweeps", "with_sweeps"}
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)

@@ -22,6 +22,7 @@ TESTED = {
     "Grid.grid": "config/test_grid.py::test_a_grid_makes_a_run_for_each_combination_with_its_values",
     "Grid.seeds": "config/test_grid.py::test_seeds_make_a_run_for_each_seed",
     "RunRef.run": "config/test_plan.py::test_a_run_starts_from_a_base_or_from_what_another_run_made",
+    "BestRef.best": "config/test_lineage.py::test_a_run_starts_from_the_best_of_a_sweep",
     "Sections.data": "config/test_load.py::test_runs_start_from_the_defaults_and_override_them_key_by_key",
     "Sections.train": "config/test_load.py::test_runs_start_from_the_defaults_and_override_them_key_by_key",
     "Sections.adapter": "config/test_plan.py::test_training_depends_on_its_optimisation_and_the_adapter_if_there_is_one",

@@ -73,7 +73,7 @@ def test_each_key_stands_in_the_reference(model: type[BaseModel], key: str) -> N
         "| `use_gpu` † | `auto` or true or false | `auto` |",
         "| `include_dashboard` † | true or false | `false` |",
         "| `resources_per_worker` † | mapping of names to: number, more than 0 | `{CPU: 1}` |",
-        "| `model` | name or mapping of `run` | required | A name under `models`, or",
+        "| `model` | name or mapping of `run` or mapping of `best` | required | A name",
     ],
 )
 def test_the_reference_tells_in_words_what_a_key_takes(row: str) -> None:

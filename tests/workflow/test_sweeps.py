@@ -1,9 +1,12 @@
 """A sweep in the workflow: its jobs, and what a change of it runs."""
 
+import json
 from pathlib import Path
 
 import pytest
 from project import Project
+
+from moray.provenance.verification import verify
 
 RATES, DECAYS, SEEDS = [0.001, 0.002], [0, 0.1], range(3)
 
@@ -77,3 +80,30 @@ def test_exactly_what_is_new_is_trained(
     project = swept.copy(tmp_path / "project")
     sweep(project, rates, seeds)
     assert project.planned("finetune") == jobs(["finetune", "export"], new)
+
+
+@pytest.mark.long
+def test_a_run_starts_from_the_best_of_a_sweep(
+    swept: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = swept.copy(tmp_path / "project")
+    sweep(project, RATES[:1], seeds=1)
+    train = {"launcher": "torchrun", "max_steps": 2}
+    further = {"model": {"best": "tuned"}, "dataset": "functions", "train": train}
+    project.configure(["runs", "further"], further)
+    done = project.snakemake("--cores", "4", "finetune")
+    assert done.returncode == 0, done.stderr
+    choice = json.loads((project.folder / "results/best/tuned/choice.json").read_text())
+    assert set(choice["validation_loss"]) == names(RATES[:1], range(1))
+    assert choice["best"] == min(choice["validation_loss"], key=choice["validation_loss"].get)
+    best, chosen = (
+        (project.folder / f"results/{folder}/model/model.safetensors").read_bytes()
+        for folder in ("best/tuned", f"runs/{choice['best']}")
+    )
+    assert best == chosen
+    assert project.planned("finetune") == set()
+    # All links hold, through the choice to the sources.
+    monkeypatch.chdir(project.folder)
+    found = verify([Path("results/runs/further/model")])
+    assert (found.broken, found.missing) == ([], [])
+    assert Path("results/best/tuned/choice.json") in found.checked

@@ -130,6 +130,12 @@ def prepared_manifest(wildcards):
     return manifest
 
 
+def of_sweep(wildcards, file):
+    """A file of each run of a sweep."""
+    runs = sorted(EXPERIMENT.sweeps[wildcards.sweep])
+    return [f"results/runs/{run}/{file}" for run in runs]
+
+
 def store_input(wildcards):
     run, dataset = STORES[wildcards.store]
     return {
@@ -229,3 +235,4 @@ wildcard_constraints:
     reference="[^/]+",
     run="[^/]+",
     store="[^/]+",
+    sweep="[^/]+",

@@ -49,12 +49,14 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
     if expansion.sweeps:
         written["runs"] = expansion.runs
     try:
-        experiment = Experiment.model_validate(_with_defaults(written))
+        experiment = Experiment.model_validate(_with_defaults(written)).with_sweeps(
+            expansion.sweeps
+        )
     except ValidationError as error:
         raise ConfigError(expansion.as_written(describe(error, written))) from None
     if problems := check_references(experiment):
         raise ConfigError(expansion.as_written(problems))
-    return experiment.with_sweeps(expansion.sweeps)
+    return experiment
 
 
 def _without_removed(key: str, value: Any) -> Any:

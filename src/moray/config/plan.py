@@ -17,6 +17,7 @@ from moray.config.formats import CHAT_FORMATS, TASKS
 from moray.config.image_files import digest_of_listing, idx_files
 from moray.config.layout import Layout, for_stage, lay_out_here, workers_are_here
 from moray.config.schema import (
+    BestRef,
     Dataset,
     Experiment,
     HubModel,
@@ -176,8 +177,8 @@ def chat_template(experiment: Experiment, run: str) -> str | None:
     section = experiment.runs[run]
     datasets = [experiment.datasets[name] for name in section.datasets]
     own = section.data.chat_template if any(map(_is_chat, datasets)) else None
-    if own is None and isinstance(section.model, RunRef):
-        return chat_template(experiment, section.model.run)
+    if own is None and (starts := experiment.starts(run)):
+        return chat_template(experiment, starts[0])
     return own
 
 
@@ -203,9 +204,14 @@ def reference_name(experiment: Experiment, run: str) -> str:
     start, (dataset,) = start_folder(experiment, run), experiment.runs[run].datasets
     identity = [start, store_name(experiment, run, dataset), reference_config(experiment, run)]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    return f"{dataset}-{_name_of_start(experiment, run)}-{digest[:8]}"
+
+
+def _name_of_start(experiment: Experiment, run: str) -> str:
     model = experiment.runs[run].model
-    name = model.run if isinstance(model, RunRef) else model
-    return f"{dataset}-{name}-{digest[:8]}"
+    if isinstance(model, BestRef):
+        return model.best
+    return model.run if isinstance(model, RunRef) else model
 
 
 def prepared_folders(experiment: Experiment, run: str) -> list[str]:
@@ -224,12 +230,10 @@ def store_folders(experiment: Experiment, run: str) -> list[str]:
 
 def start_folder(experiment: Experiment, run: str) -> str:
     """The Hugging Face folder that a run starts from."""
-    model = experiment.runs[run].model
-    return (
-        f"results/runs/{model.run}/model"
-        if isinstance(model, RunRef)
-        else f"results/models/{model}"
-    )
+    model, name = experiment.runs[run].model, _name_of_start(experiment, run)
+    if isinstance(model, BestRef):
+        return f"results/best/{name}/model"
+    return f"results/runs/{name}/model" if isinstance(model, RunRef) else f"results/models/{name}"
 
 
 def start_dependencies(experiment: Experiment, run: str) -> list[str]:
@@ -237,10 +241,13 @@ def start_dependencies(experiment: Experiment, run: str) -> list[str]:
 
     An adapter exported without its base needs the start of its own run, and what that needs.
     """
-    model = experiment.runs[run].model
-    if not isinstance(model, RunRef) or not exports_adapter(experiment, model.run):
-        return []
-    return [start_folder(experiment, model.run), *start_dependencies(experiment, model.run)]
+    folders = [
+        folder
+        for start in experiment.starts(run)
+        if exports_adapter(experiment, start)
+        for folder in (start_folder(experiment, start), *start_dependencies(experiment, start))
+    ]
+    return list(dict.fromkeys(folders))
 
 
 def exports_adapter(experiment: Experiment, run: str) -> bool:

@@ -156,23 +156,40 @@ def _section(heading: str, model: Mapping[str, Any]) -> Iterator[str]:
     if any(EXECUTION_ONLY in field for field in fields.values()):
         yield "† Changing it re-runs nothing.\n"
     for key, field in fields.items():
-        for inner in _models_of(field):
+        inside = _models_of(field)
+        for inner in inside:
             form = " as a mapping" if "anyOf" in field else ""
+            if len(inside) > 1:
+                form += f" of {_keys_of(inner)}"
             yield from _section(f"{heading.split()[0]}# `{key}`{form}", inner)
 
 
 def _models_of(field: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The models that a key takes."""
-    return [branch["model"] for branch in field.get("anyOf", [field]) if "model" in branch]
+    return [branch["model"] for branch in _branches(field) if "model" in branch]
+
+
+def _branches(field: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What a key takes; kinds of mappings are nested in other kinds of values."""
+    for kind in ("anyOf", "oneOf"):
+        if kind in field:
+            for branch in field[kind]:
+                yield from _branches(branch)
+            return
+    yield field
+
+
+def _keys_of(model: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{key}`" for key in model["properties"])
 
 
 def _value(field: Mapping[str, Any]) -> str:
     """What a key takes, in words."""
     if "anyOf" in field:
-        branches = [_value(branch) for branch in field["anyOf"]]
+        branches = [_value(branch) for branch in _branches(field)]
         return (", or " if "," in "".join(branches) else " or ").join(branches)
     if "model" in field:
-        return f"mapping of {', '.join(f'`{key}`' for key in field['model']['properties'])}"
+        return f"mapping of {_keys_of(field['model'])}"
     if "const" in field or "enum" in field:
         *words, last = [f"`{word}`" for word in field.get("enum") or [field["const"]]]
         return f"{', '.join(words)} or {last}" if words else last

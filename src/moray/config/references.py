@@ -1,16 +1,15 @@
 """Checks across sections: names must exist, and runs must not form a cycle."""
 
-import difflib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from moray.config.formats import TASKS
+from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
 from moray.config.plan import exports_adapter, task, task_of_dataset, task_of_model
 from moray.config.schema import (
     Adapter,
     Augmentation,
     Experiment,
     Run,
-    RunRef,
     ScratchModel,
     WorkerRange,
 )
@@ -20,11 +19,14 @@ from moray.errors import UserError
 def check_references(experiment: Experiment) -> list[UserError]:
     """All faults that involve several sections."""
     problems = [*_shares(experiment), *_tokenizers(experiment), *_classes(experiment)]
+    judged = candidates(experiment)
     for name, run in experiment.runs.items():
         problems += _run(experiment, name, run)
-    problems += _circles(experiment)
+        for dataset in run.datasets:
+            problems += _splits(experiment, name, run, dataset, name in judged)
+    problems += circles(experiment)
     if not problems:
-        problems += [*_blocks(experiment), *_tasks(experiment)]
+        problems += [*_blocks(experiment), *_tasks(experiment), *comparable(experiment)]
     return problems
 
 
@@ -54,7 +56,7 @@ def _tokenizers(experiment: Experiment) -> Iterator[UserError]:
     for name, model in experiment.models.items():
         if isinstance(model, ScratchModel):
             path = f"models.{name}.tokenizer.train_on"
-            yield from _known(path, model.tokenizer.train_on, experiment.datasets, "datasets")
+            yield from known(path, model.tokenizer.train_on, experiment.datasets, "datasets")
             yield from _text_only(experiment, path, model.tokenizer.train_on)
 
 
@@ -68,7 +70,7 @@ def _classes(experiment: Experiment) -> Iterator[UserError]:
         dataset, path = getattr(model, "classes_of", None), f"models.{name}.classes_of"
         if dataset is None:
             continue
-        yield from _known(path, dataset, experiment.datasets, "datasets")
+        yield from known(path, dataset, experiment.datasets, "datasets")
         if dataset in experiment.datasets and task_of_dataset(experiment, dataset) != "images":
             yield UserError(
                 path, f"got {dataset}, which has text, expected images", "choose another"
@@ -77,10 +79,10 @@ def _classes(experiment: Experiment) -> Iterator[UserError]:
 
 def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     yield from _mixture(experiment, name, run)
-    if isinstance(run.model, RunRef):
-        yield from _known(f"runs.{name}.model.run", run.model.run, experiment.runs, "runs")
+    if isinstance(run.model, str):
+        yield from known(f"runs.{name}.model", run.model, experiment.models, "models")
     else:
-        yield from _known(f"runs.{name}.model", run.model, experiment.models, "models")
+        yield from starts(experiment, name, run.model)
     workers = run.ray.num_workers
     if isinstance(workers, WorkerRange):
         yield from _elastic(f"runs.{name}", run, workers)
@@ -94,11 +96,9 @@ def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     yield from _copies(f"runs.{name}", run)
     yield from _engine(experiment, name, run)
     yield from _stream(name, run)
-    known = all(dataset in experiment.datasets for dataset in run.datasets)
-    if known and task(experiment, name) == "preference":
+    complete = all(dataset in experiment.datasets for dataset in run.datasets)
+    if complete and task(experiment, name) == "preference":
         yield from _pairs(name, run)
-    for dataset in run.datasets:
-        yield from _splits(experiment, name, run, dataset)
 
 
 def _elastic(path: str, run: Run, workers: WorkerRange) -> Iterator[UserError]:
@@ -146,9 +146,9 @@ def _copies(path: str, run: Run) -> Iterator[UserError]:
 def _mixture(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     path = f"runs.{name}.dataset"
     for dataset in run.datasets:
-        yield from _known(path, dataset, experiment.datasets, "datasets")
-    known = [dataset for dataset in run.datasets if dataset in experiment.datasets]
-    tasks = {TASKS[experiment.datasets[dataset].format]: dataset for dataset in known}
+        yield from known(path, dataset, experiment.datasets, "datasets")
+    there = [dataset for dataset in run.datasets if dataset in experiment.datasets]
+    tasks = {TASKS[experiment.datasets[dataset].format]: dataset for dataset in there}
     if len(tasks) > 1:
         yield UserError(
             path,
@@ -156,7 +156,7 @@ def _mixture(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]
             + ", ".join(f"{dataset} is for {task}" for task, dataset in tasks.items()),
             "train on them in separate runs",
         )
-    elif len(known) > 1 and "language" not in tasks:
+    elif len(there) > 1 and "language" not in tasks:
         yield UserError(
             path,
             f"mixtures are for language datasets, and these are for {next(iter(tasks))}",
@@ -164,7 +164,9 @@ def _mixture(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]
         )
 
 
-def _splits(experiment: Experiment, name: str, run: Run, used: str) -> Iterator[UserError]:
+def _splits(
+    experiment: Experiment, name: str, run: Run, used: str, judged: bool
+) -> Iterator[UserError]:
     """Splits that a run needs and a dataset doesn't have."""
     dataset = experiment.datasets.get(used)
     chooses = run.train.early_stopping_patience or run.train.load_best_model_at_end
@@ -175,6 +177,12 @@ def _splits(experiment: Experiment, name: str, run: Run, used: str) -> Iterator[
             f"got 0, but run {name} needs validation rows to find its best step",
             "set it to 0.05, for example, or remove early_stopping_patience and "
             "load_best_model_at_end",
+        )
+    elif judged and none:
+        yield UserError(
+            f"datasets.{used}.validation_share",
+            "got 0, but the best of a sweep on this dataset is chosen by validation rows",
+            "set it to 0.05, for example",
         )
     if dataset and "test" not in dataset.given_splits and dataset.test_share == 0:
         yield UserError(
@@ -253,14 +261,14 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
             "bf16 weights can't be combined with train.precision: fp32",
             "change one of them",
         )
-    start = run.model.run if isinstance(run.model, RunRef) else None
-    if adapter.quantize_base and start in experiment.runs and exports_adapter(experiment, start):
-        yield UserError(
-            f"{path}.quantize_base",
-            f"4bit can't be used here, because run {start} exports only its adapter, which can't "
-            "be merged into 4-bit weights",
-            f"set export.merge_adapter: true in run {start}",
-        )
+    for start in known_starts(experiment, name) if adapter.quantize_base else []:
+        if exports_adapter(experiment, start):
+            yield UserError(
+                f"{path}.quantize_base",
+                f"4bit can't be used here, because run {start} exports only its adapter, which "
+                "can't be merged into 4-bit weights",
+                f"set export.merge_adapter: true in run {start}",
+            )
     if adapter.quantize_base and train.strategy != "ddp":
         yield UserError(
             f"{path}.quantize_base",
@@ -268,30 +276,6 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
             "can't be sharded",
             "set strategy to ddp",
         )
-
-
-def _known(path: str, name: str, names: Collection[str], section: str) -> Iterator[UserError]:
-    if name in names:
-        return
-    close = difflib.get_close_matches(name, names, n=1)
-    remedy = f"did you mean {close[0]}?" if close else f"add it under {section}"
-    yield UserError(path, f"got {name}, expected a name under {section}", remedy)
-
-
-def _circles(experiment: Experiment) -> Iterator[UserError]:
-    for name in experiment.runs:
-        lineage, current = [name], experiment.runs[name].model
-        while isinstance(current, RunRef) and current.run in experiment.runs:
-            lineage.append(current.run)
-            if lineage.count(current.run) > 1:
-                break
-            current = experiment.runs[current.run].model
-        if len(lineage) > 1 and lineage[-1] == name:
-            yield UserError(
-                f"runs.{name}.model.run",
-                f"runs form a cycle ({' <- '.join(lineage)})",
-                "start one of them from a name under models",
-            )
 
 
 def _tasks(experiment: Experiment) -> Iterator[UserError]:

@@ -10,7 +10,7 @@ from moray.config.schema.datasets import (
     TextDataset,
     Url,
 )
-from moray.config.schema.experiment import Dataset, Experiment, Run, RunRef, Sections
+from moray.config.schema.experiment import BestRef, Dataset, Experiment, Run, RunRef, Sections
 from moray.config.schema.image_datasets import Digits, Idx, ImageDataset, ImageFolder
 from moray.config.schema.models import (
     BaseModelSource,
@@ -37,6 +37,7 @@ __all__ = [
     "Adapter",
     "Augmentation",
     "BaseModelSource",
+    "BestRef",
     "Data",
     "Dataset",
     "DeepSpeed",

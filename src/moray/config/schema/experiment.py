@@ -1,8 +1,9 @@
 """The whole config: named datasets, named models, and runs that combine them."""
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Discriminator, Field, PrivateAttr, Tag
 
 from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Name, RunName, Section
@@ -26,6 +27,27 @@ class RunRef(Section):
     run: RunName = Field(description="Name of the run to start from.")
 
 
+class BestRef(Section):
+    """Start from the run of a sweep with the lowest loss on the validation split."""
+
+    best: Name = Field(
+        description="Name of the sweep: of a run with `grid` or `seeds`. Of equal runs, the first "
+        "by name is taken."
+    )
+
+
+def _kind(written: Any) -> str:
+    names_best = isinstance(written, BestRef) or (
+        isinstance(written, Mapping) and "best" in written
+    )
+    return "BestRef" if names_best else "RunRef"
+
+
+Start = Annotated[
+    Annotated[RunRef, Tag("RunRef")] | Annotated[BestRef, Tag("BestRef")], Discriminator(_kind)
+]
+
+
 class Sections(Section):
     """The sections that runs and `defaults` have in common."""
 
@@ -46,7 +68,10 @@ class Sections(Section):
 class Run(Grid, Sections):
     """A model fine-tuned on a dataset; its sections override `defaults` key by key."""
 
-    model: Name | RunRef = Field(description="A name under `models`, or `{run: NAME}`.")
+    model: Name | Start = Field(
+        description="A name under `models`; or another run, as `{run: NAME}`; or the best of a "
+        "sweep, as `{best: NAME}`."
+    )
     dataset: Name | Annotated[dict[Name, Annotated[float, Field(gt=0)]], Field(min_length=1)] = (
         Field(
             description="A name under `datasets`; or several with their shares, as in "
@@ -89,7 +114,15 @@ class Experiment(Section):
         copy._sweeps = sweeps
         return copy
 
+    def starts(self, run: str) -> list[str]:
+        """The runs that a run may start from: one, or those of a sweep; none for a base model."""
+        model = self.runs[run].model
+        if isinstance(model, RunRef):
+            return [model.run]
+        return sorted(self.sweeps[model.best]) if isinstance(model, BestRef) else []
+
     def base_model(self, run: str) -> str:
         """Name of the model at the root of a run's lineage."""
         model = self.runs[run].model
-        return self.base_model(model.run) if isinstance(model, RunRef) else model
+        # Runs of a sweep have the same, if others start from its best.
+        return model if isinstance(model, str) else self.base_model(self.starts(run)[0])

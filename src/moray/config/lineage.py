@@ -1,0 +1,116 @@
+"""Checks of what runs start from: names, cycles, and sweeps whose best one is chosen."""
+
+import difflib
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from moray.config.plan import chat_template, store_folders
+from moray.config.schema import BestRef, Experiment, RunRef, result_keys
+from moray.errors import UserError
+
+
+def known(path: str, name: str, names: Collection[str], section: str) -> Iterator[UserError]:
+    """A fault if no entry of a section has the name."""
+    if name in names:
+        return
+    close = difflib.get_close_matches(name, names, n=1)
+    remedy = f"did you mean {close[0]}?" if close else f"add it under {section}"
+    yield UserError(path, f"got {name}, expected a name under {section}", remedy)
+
+
+def starts(experiment: Experiment, name: str, model: RunRef | BestRef) -> Iterator[UserError]:
+    """A fault if a run starts from another, or from the best of a sweep, that isn't there."""
+    if isinstance(model, RunRef):
+        sweep = experiment.sweeps.get(model.run)
+        if sweep is None:
+            yield from known(f"runs.{name}.model.run", model.run, experiment.runs, "runs")
+            return
+        yield UserError(
+            f"runs.{name}.model.run",
+            f"got {model.run}, which stands for {len(sweep)} runs, expected one of them",
+            f"name one, such as {next(iter(sweep))}, or write {{best: {model.run}}}",
+        )
+    elif model.best in experiment.runs:
+        yield UserError(
+            f"runs.{name}.model.best",
+            f"got {model.best}, which is one run, expected one with grid or seeds",
+            f"write {{run: {model.best}}}",
+        )
+    else:
+        yield from known(f"runs.{name}.model.best", model.best, experiment.sweeps, "runs")
+
+
+def known_starts(experiment: Experiment, run: str) -> list[str]:
+    """The runs that a run may start from, without names that nothing has."""
+    model = experiment.runs[run].model
+    if isinstance(model, BestRef) and model.best not in experiment.sweeps:
+        return []
+    return [start for start in experiment.starts(run) if start in experiment.runs]
+
+
+def candidates(experiment: Experiment) -> set[str]:
+    """The runs of sweeps whose best one is chosen."""
+    chosen = {run.model.best for run in experiment.runs.values() if isinstance(run.model, BestRef)}
+    return {run for sweep in chosen for run in experiment.sweeps.get(sweep, ())}
+
+
+def circles(experiment: Experiment) -> Iterator[UserError]:
+    """A fault for each run that starts from itself, directly or not."""
+    for name, run in experiment.runs.items():
+        if circle := _way_back(experiment, name):
+            yield UserError(
+                f"runs.{name}.model.{'best' if isinstance(run.model, BestRef) else 'run'}",
+                f"runs form a cycle ({' <- '.join(circle)})",
+                "start one of them from a name under models",
+            )
+
+
+def _way_back(experiment: Experiment, name: str) -> list[str] | None:
+    """The runs from one back to itself; None if there is no such way."""
+    seen: set[str] = set()
+    waiting = [[name]]
+    while waiting:
+        path = waiting.pop()
+        for start in known_starts(experiment, path[-1]):
+            if start == name:
+                return [*path, name]
+            if start not in seen:
+                seen.add(start)
+                waiting.append([*path, start])
+    return None
+
+
+def comparable(experiment: Experiment) -> Iterator[UserError]:
+    """A fault if the best of a sweep is wanted and its losses are of different rows."""
+    differing: dict[str, list[str]] = {}
+    for name, run in experiment.runs.items():
+        if not isinstance(run.model, BestRef):
+            continue
+        sweep = run.model.best
+        if sweep not in differing:
+            differing[sweep] = _differing(experiment, experiment.starts(name))
+        if differing[sweep]:
+            yield UserError(
+                f"runs.{name}.model.best",
+                f"the runs of {sweep} differ in their {' and '.join(differing[sweep])}, so their "
+                "validation losses can't be compared",
+                "write {run: NAME} instead, with the name of one of them",
+            )
+
+
+def _differing(experiment: Experiment, runs: list[str]) -> list[str]:
+    first, *others = (_judged_by(experiment, run) for run in runs)
+    return [key for key in first if any(other[key] != first[key] for other in others)]
+
+
+def _judged_by(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a validation loss is measured on, and how."""
+    section = experiment.runs[run]
+    return {
+        "base model": experiment.base_model(run),
+        "datasets": section.datasets,
+        "rows": store_folders(experiment, run),
+        "chat template": chat_template(experiment, run),
+        "train.eval_rows": section.train.eval_rows,
+        "preference": result_keys(section.preference),
+    }

@@ -1,0 +1,86 @@
+"""Choose the best run of a sweep, and make its model available as a start for others."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from moray.console import say
+from moray.errors import UserError
+from moray.model.folder import base_reference
+from moray.provenance.lineage import LINEAGE, write_sealed
+from moray.provenance.manifest import (
+    MANIFEST,
+    list_files,
+    read_manifest,
+    whole_or_nothing,
+    write_listed_manifest,
+)
+from moray.stages.boundary import File, Folder, Folders, Json, command_line
+from moray.sweeps.choice import best, validation_loss
+from moray.train.history import HISTORY
+
+
+def choose(runs: Folders, output: Folder, choice: File, cfg: Json) -> None:
+    """Copy the model of the run with the lowest validation loss, and record the choice.
+
+    The copy has the manifest of the original, so what starts from it can't tell them apart.
+
+    Args:
+        runs: folders of the sweep's runs, in the order of their names in `cfg`.
+        output: folder to copy to.
+        choice: JSON file to write, with the losses of all runs and the SHA-256 of what they were
+            read from.
+        cfg: names of the sweep and of its runs.
+
+    Raises:
+        UserError: if a run has no validation loss, or the model to copy is damaged.
+    """
+    folders = dict(zip(cfg["runs"], runs, strict=True))
+    losses = {name: _loss(name, folder) for name, folder in folders.items()}
+    chosen = best(losses)
+    model = folders[chosen] / "model"
+    facts: dict[str, Any] = {"sweep": cfg["sweep"], "best": chosen, "validation_loss": losses}
+    with whole_or_nothing(output):
+        _copy(model, output)
+        records = [folder / name for folder in runs for name in ("train.json", HISTORY)]
+        write_sealed(choice, facts, [model / MANIFEST, *records])
+        write_sealed(output / LINEAGE, {"best": chosen}, [output / MANIFEST, choice])
+    say(f"best of {cfg['sweep']}: {chosen}, validation loss {losses[chosen]:.4f}")
+
+
+def _loss(name: str, folder: Path) -> float:
+    loss = validation_loss(folder)
+    if loss is None:
+        raise UserError(
+            f"runs.{name}",
+            "has no validation loss, because no row is in the validation split",
+            "raise the validation_share of its dataset",
+        )
+    return loss
+
+
+def _copy(model: Path, output: Path) -> None:
+    """Copy the files that a model's manifest lists, and the manifest last."""
+    manifest = read_manifest(model)
+    listed = manifest.pop("files")
+    for name in listed:
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(model / name, output / name)
+    found = list_files(output, [output / name for name in listed])
+    for name in listed:
+        if found[name] != listed[name]:
+            raise UserError(
+                str(model / name),
+                f"doesn't match its SHA-256 in {model / MANIFEST}",
+                f"delete {model / MANIFEST} and rerun to export the model again",
+            )
+    if "base" in manifest:
+        # Relative to the folder of the adapter.
+        base = Path(os.path.normpath(model / manifest["base"]["path"]))
+        manifest["base"] = base_reference(output, base)
+    write_listed_manifest(output, listed, **manifest)
+
+
+if __name__ == "__main__":
+    command_line(choose)
