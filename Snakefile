@@ -41,6 +41,14 @@ rule cards:
         "every run has its card"
 
 
+rule track:
+    """Every run in its trackers."""
+    input:
+        expand("results/runs/{run}/tracked.json", run=TRACKED),
+    message:
+        "every run is in its trackers"
+
+
 rule data:
     """Every run's rows: tokens or pixels."""
     input:
@@ -67,6 +75,7 @@ include: "workflow/rules/choose.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/evaluate_pairs.smk"
 include: "workflow/rules/card.smk"
+include: "workflow/rules/track.smk"
 include: "workflow/rules/generate.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/download_images.smk"

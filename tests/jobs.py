@@ -79,13 +79,20 @@ def train_run(
 
 
 def stage_command(
-    start: Path, store: Path, output: Path, settings: Train, ray: Ray, loader: str = "memory"
+    start: Path,
+    store: Path,
+    output: Path,
+    settings: Train,
+    ray: Ray,
+    loader: str = "memory",
+    tracking: list[str] | None = None,
 ) -> list[str]:
     """The command that trains a run named `name` in a process of its own."""
     result = {"adapter": None, "datasets": {"data": 1.0}, "train": result_keys(settings)}
     execution = {
         "data": {"loader": loader},
         "ray": execution_keys(ray),
+        "tracking": tracking or [],
         "train": execution_keys(settings),
     }
     command = [sys.executable, "-m", "moray.stages.finetune", "name"]

@@ -18,8 +18,8 @@ FLOORS = [
     {"model"},
     {"rows"},
     {"corpus"},
-    {"storage", "workers"},
-    {"background", "config", "provenance", "errors", "console", "machine", "processes"},
+    {"storage", "tracking", "workers"},
+    {"background", "config", "provenance", "errors", "console", "lines", "machine", "processes"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 GROUND = len(FLOORS) - 1

@@ -30,6 +30,7 @@ TESTED = {
     "Sections.preference": "config/test_preference.py::test_the_loss_changes_training_and_evaluation_and_neither_tokens_nor_reference",
     "Sections.export": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
     "Sections.evaluate": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
+    "Sections.tracking": "stages/test_track.py::test_trackers_have_a_run_with_what_came_of_it",
     "Sections.generate": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
     # Datasets.
     "PythonStdlib.source": "corpus/sources/test_source.py::test_the_standard_library",

@@ -72,6 +72,19 @@ def test_libraries_that_images_need_are_named_before_anything_starts(
     assert unmet(["base"], **images) == []
 
 
+def test_packages_that_trackers_need_are_named_before_anything_starts(
+    unmet: Unmet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moray.tracking.trackers.find_spec", lambda name: None)
+    assert unmet() == []
+    assert unmet(**{"runs.tuned.tracking": ["mlflow", "tensorboard"]}) == [
+        "runs.tuned.tracking: mlflow needs packages that are missing: mlflow-skinny, alembic, "
+        "sqlalchemy; pip install -e '.[mlflow]'",
+        "runs.tuned.tracking: tensorboard needs packages that are missing: tensorboard; "
+        "pip install -e '.[tensorboard]'",
+    ]
+
+
 def test_without_runs_there_is_nothing_to_look_over(unmet: Unmet) -> None:
     assert unmet([], **{"defaults.ray.num_workers": CORES + 1}) == []
 

@@ -14,10 +14,11 @@ from many_windows import write_many_windows
 from small_model import MODEL
 
 from moray.config.schema import Data, Ray, Train, result_keys
+from moray.lines import whole_lines
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tasks.language.store import StoredSplit
-from moray.train.history import read_history, whole_lines
+from moray.train.history import read_history
 
 pytestmark = pytest.mark.long
 

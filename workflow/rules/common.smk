@@ -224,6 +224,7 @@ REFERENCES = {
     for run in EXPERIMENT.runs
     if plan.task(EXPERIMENT, run) == "preference"
 }
+TRACKED = [run for run, section in EXPERIMENT.runs.items() if section.tracking]
 SMOKE_TEST = SimpleNamespace(run=RUN)
 ALIVE = drop_stale_locks()
 limit_gpus()

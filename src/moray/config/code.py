@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# The schema only checks the config, and stages get all of its values in `cfg`; the other two print
-# messages.
-_NO_EFFECT = ("moray.config.schema", "moray.errors", "moray.console")
+# The schema only checks the config, and stages get all of its values in `cfg`; the others pass on
+# what stages say and record.
+_NO_EFFECT = ("moray.config.schema", "moray.errors", "moray.console", "moray.tracking")
 
 _HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

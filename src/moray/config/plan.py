@@ -276,7 +276,8 @@ def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
     """The settings of a run's training that don't change its result."""
     section = experiment.runs[run]
     names = ("data", "ray", "train")
-    return {name: execution_keys(getattr(section, name)) for name in names}
+    sections = {name: execution_keys(getattr(section, name)) for name in names}
+    return {**sections, "tracking": list(section.tracking)}
 
 
 def export_config(experiment: Experiment, run: str) -> dict[str, Any]:

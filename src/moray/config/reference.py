@@ -102,15 +102,17 @@ def markdown() -> str:
     parts = _resolved(schema["properties"], schema["$defs"])
     meaning = {name: field.description for name, field in Experiment.model_fields.items()}
     fields = parts["defaults"]["model"]["properties"]
-    sections = {name: _models_of(field)[0] for name, field in fields.items()}
-    lines = [_INTRODUCTION.format(execution_only="; ".join(_execution_only(sections)))]
+    sections = {name: models[0] for name, field in fields.items() if (models := _models_of(field))}
+    keys = {name: fields[name] for name in fields.keys() - sections.keys()}
+    execution = [*_execution_only(sections), *(f"`{key}`" for key in _marked(keys))]
+    lines = [_INTRODUCTION.format(execution_only="; ".join(execution))]
     for name in ("datasets", "models"):
         lines.append(f"## `{name}`\n\n{meaning[name]}\n")
         (entry,) = parts[name]["patternProperties"].values()
         for branch in entry["oneOf"]:
             source = branch["model"]["properties"]["source"]["const"]
             lines += _section(f"### `source: {source}`", branch["model"])
-    lines.append(f"## `defaults`\n\n{meaning['defaults']}\n")
+    lines += _section("## `defaults`", {"description": meaning["defaults"], "properties": keys})
     for name, model in sections.items():
         lines += _section(f"### `{name}`", model)
     (entry,) = parts["runs"]["patternProperties"].values()
@@ -137,8 +139,12 @@ def _resolved(node: Any, definitions: Mapping[str, Any]) -> Any:
 def _execution_only(sections: Mapping[str, Any]) -> Iterator[str]:
     for name, model in sections.items():
         fields = model["properties"]
-        if marked := [f"`{key}`" for key in fields if EXECUTION_ONLY in fields[key]]:
+        if marked := [f"`{key}`" for key in _marked(fields)]:
             yield f"{'all' if len(marked) == len(fields) else ', '.join(marked)} of `{name}`"
+
+
+def _marked(fields: Mapping[str, Any]) -> list[str]:
+    return [key for key in fields if EXECUTION_ONLY in fields[key]]
 
 
 def _section(heading: str, model: Mapping[str, Any]) -> Iterator[str]:
@@ -153,7 +159,7 @@ def _section(heading: str, model: Mapping[str, Any]) -> Iterator[str]:
         cells = (f"`{key}`{mark}", _value(field), default, field["description"])
         yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
     yield ""
-    if any(EXECUTION_ONLY in field for field in fields.values()):
+    if _marked(fields):
         yield "† Changing it re-runs nothing.\n"
     for key, field in fields.items():
         inside = _models_of(field)

@@ -23,7 +23,8 @@ def finetune(
         output: the run's folder.
         cfg: the datasets with their shares, the `adapter` section, and the keys that the result
             depends on of the `train` section and of those that only the run's task reads.
-        execution: `ray` section, and the other keys of the `train` and `data` sections.
+        execution: `ray` section, the names in `tracking`, and the other keys of the `train` and
+            `data` sections.
         code: digest of the source code that the result depends on.
     """
     run_training(
@@ -37,6 +38,7 @@ def finetune(
         ray_settings=Ray(**execution["ray"]),
         code=code,
         shares=cfg["datasets"],
+        trackers=execution["tracking"],
         task_settings={key: cfg[key] for key in cfg if key not in ("adapter", "datasets", "train")},
     )
 

@@ -18,6 +18,7 @@ from moray.config.schema import (
 from moray.errors import ConfigError, UserError
 from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
+from moray.tracking.trackers import missing_packages
 from moray.train.requirements import misfits, unmet_requirements
 
 _RESULTS = Path("results")
@@ -41,6 +42,7 @@ def preflight(experiment: Experiment, runs: Sequence[str]) -> None:
                 found.append(error)
             found += misfits(name, run.data.block_size, positions, run.adapter, shapes)
             found += unmet_requirements(name, run.train, run.adapter, run.ray, shapes, _RESULTS)
+            found += missing_packages(name, run.tracking)
     if found:
         raise ConfigError(list({str(fault): fault for fault in found}.values()))
 

@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,13 @@ from moray.rows.remote import copy_to
 from moray.storage.interface import Delivery, Storage
 from moray.storage.node import scratch
 from moray.storage.opened import deliver, is_remote, state_of
+from moray.tracking.following import tracked
+from moray.tracking.interface import TrackedRun, tracked_run
+from moray.tracking.trackers import missing_packages
 from moray.train.continuation import continued_from, prepare_work
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
-from moray.train.identity import identity_of
+from moray.train.identity import id_of_training, identity_of
 from moray.train.job import Job, Part
 from moray.train.requirements import misfits, unmet_requirements
 from moray.train.supervision.failures import forget, meaning_of
@@ -43,6 +47,7 @@ def run_training(
     ray_settings: Ray,
     code: str,
     shares: dict[str, float],
+    trackers: Sequence[str] = (),
 ) -> None:
     """Train a run, from its newest checkpoint if there is one, and record the result.
 
@@ -62,6 +67,7 @@ def run_training(
         ray_settings: its `ray` section.
         code: digest of the code that the result depends on.
         shares: shares of the datasets in what the loss is averaged over.
+        trackers: that the history is sent to.
 
     Raises:
         ConfigError: if the run can't be trained here; nothing has been started.
@@ -77,7 +83,8 @@ def run_training(
     # Other rows than packed tokens have none.
     block_size = read_manifest(parts[0].store).get("block_size")
     found = unmet_requirements(run, settings, adapter, ray_settings, shapes, output, storage.work)
-    if found := [*misfits(run, block_size, positions, adapter, shapes), *found]:
+    found += [*misfits(run, block_size, positions, adapter, shapes)]
+    if found := [*found, *missing_packages(run, trackers)]:
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
     with storage.sole_driver():
@@ -96,8 +103,19 @@ def run_training(
             remote=storage.remote,
             deliveries=_deliveries([whole, *adapters], parts, settings, ray_settings),
         )
+        described = {
+            "run": run,
+            "id": id_of_training(storage.records),
+            "fingerprint": identity.fingerprint,
+            **identity.settings,
+            "code": code,
+            "inputs": {
+                "start": str(start),
+                "stores": {dataset: str(store) for dataset, store in stores.items()},
+            },
+        }
         began = time.perf_counter()
-        facts = _launched(job, storage, ray_settings, run)
+        facts = _launched(job, storage, ray_settings, tracked_run(described), trackers)
         seconds = time.perf_counter() - began
         if not facts.pop("ended"):
             raise UserError(
@@ -109,18 +127,11 @@ def run_training(
         exported = _brought_here(storage, facts["exported_step"], output)
         origin = continued_from(storage)
     record: dict[str, Any] = {
-        "run": run,
-        "fingerprint": identity.fingerprint,
+        **described,
         "continued_from": origin,
         "checkpoint": str(exported),
         **facts,
         "seconds": round(seconds, 1),
-        **identity.settings,
-        "code": code,
-        "inputs": {
-            "start": str(start),
-            "stores": {dataset: str(store) for dataset, store in stores.items()},
-        },
         "software": software(),
     }
     write_json(output / "train.json", record)
@@ -130,15 +141,24 @@ def run_training(
     say(f"run {run}: {facts['steps']} steps{resumed}, loss {loss:.4f}, {seconds:.0f} s")
 
 
-def _launched(job: Job, storage: Storage, ray_settings: Ray, run: str) -> dict[str, Any]:
+def _launched(
+    job: Job, storage: Storage, ray_settings: Ray, following: TrackedRun, trackers: Sequence[str]
+) -> dict[str, Any]:
     """What the loop returned, at the end of the run or when it stopped on request."""
+    run = following.name
     requests = Requests(storage.run_place)
     # From earlier starts. Requests made since this process started are kept.
     forget(job.work)
     requests.forget(before=psutil.Process().create_time())
-    with shown(job.work, run), stopped_by_signals(requests, run):
+    with (
+        shown(job.work, run),
+        tracked(trackers, following, job.work, job.work / HISTORY) as ending,
+        stopped_by_signals(requests, run),
+    ):
         try:
-            return beside_signals(lambda: run_job(job, ray_settings, run))
+            facts = beside_signals(lambda: run_job(job, ray_settings, run))
+            ending.finished = facts["ended"]
+            return facts
         except WorkersFailedError as error:
             raise meaning_of(error, job, run, ray_settings.max_failures) from error
 

@@ -2,9 +2,12 @@
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from moray.lines import whole_lines
 
 HISTORY = "history.jsonl"
 
@@ -22,9 +25,9 @@ class History:
         temporary.replace(self.path)
 
     def append(self, **line: Any) -> None:
-        """Add a line."""
+        """Add a line, with the time in seconds since the epoch."""
         with self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({**line, "time": round(time.time(), 3)}) + "\n")
 
     def sync(self) -> None:
         """Flush the lines to disk, before a checkpoint claims that their steps are done."""
@@ -45,10 +48,3 @@ def evaluations(work: Path, until: int) -> dict[int, float]:
         for line in lines
         if "eval_loss" in line and line["step"] <= until
     }
-
-
-def whole_lines(path: Path) -> list[str]:
-    """The lines of a history, without a last line that was cut off by a crash."""
-    if not path.exists():
-        return []
-    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -1,6 +1,7 @@
 """What the weights of a run depend on, and how one run differs from another."""
 
 import json
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from moray.storage.interface import Records
 from moray.train.job import Part
 
 _FILE = "identity.json"
+_ID = "id"
 _LIBRARIES = ("torch", "transformers", "peft")
 
 
@@ -77,6 +79,15 @@ def read_identity(records: Records) -> Identity | None:
     """The identity recorded beside checkpoints; None if an earlier version of moray made them."""
     content = records.read(_FILE)
     return None if content is None else Identity(**json.loads(content))
+
+
+def id_of_training(records: Records) -> str:
+    """What trackers know the training by, made at its first start."""
+    content = records.read(_ID)
+    if content is None:
+        content = uuid.uuid4().hex[:12].encode()
+        records.write(_ID, content)
+    return content.decode()
 
 
 def differences(before: Identity | None, after: Identity) -> list[str]:

@@ -1,12 +1,12 @@
 """The whole config: named datasets, named models, and runs that combine them."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag
 
 from moray.config.schema.adapter import Adapter
-from moray.config.schema.base import Name, RunName, Section
+from moray.config.schema.base import Name, RunName, Section, execution_only
 from moray.config.schema.datasets import HubDataset, LocalFiles, PythonStdlib, Synthetic, Url
 from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 from moray.config.schema.models import BaseModelSource
@@ -63,6 +63,11 @@ class Sections(Section):
     export: Export = Field(Export(), description="How the trained model is exported.")
     evaluate: Evaluate = Field(Evaluate(), description="How the model is compared with its base.")
     generate: Generate = Field(Generate(), description="How held-out prompts are continued.")
+    tracking: list[Literal["tensorboard", "mlflow"]] = execution_only(
+        [],
+        description="Trackers that show a run while it trains. Each needs the optional extra of "
+        "its name, and is set up by environment variables of its own.",
+    )
 
 
 class Run(Grid, Sections):

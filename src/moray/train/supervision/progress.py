@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,7 +10,8 @@ from tqdm import tqdm
 
 from moray.background import repeated
 from moray.console import say, terminal
-from moray.train.history import HISTORY, whole_lines
+from moray.lines import Follower
+from moray.train.history import HISTORY
 
 _POLL_SECONDS = 0.5
 # Plain lines end up in logs of batch systems: about twenty per run are enough.
@@ -22,12 +22,21 @@ _PLAIN_LINES = 20
 def shown(work: Path, run: str) -> Iterator[None]:
     """Follow a run's history while the body trains it."""
     display = _Bar(run) if terminal().isatty() else _Lines(run)
-    follower = _Follower(work / HISTORY, display)
+    follower = Follower(work / HISTORY)
+    # Shown by an earlier start.
+    follower.look()
+
+    def show() -> None:
+        # A resumed run drops the lines after its checkpoint; earlier ones were already shown.
+        lines, _ = follower.look()
+        for line in lines:
+            display.show(json.loads(line))
+
     try:
-        with repeated(follower.look, _POLL_SECONDS):
+        with repeated(show, _POLL_SECONDS):
             yield
     finally:
-        follower.look()
+        show()
         display.close()
 
 
@@ -99,18 +108,3 @@ def _speed(line: dict[str, Any]) -> dict[str, str]:
     suffix = "_per_second"
     name = next(key for key in line if key.endswith(suffix))
     return {f"{name.removesuffix(suffix)}/s": f"{line[name]:,.0f}"}
-
-
-class _Follower:
-    def __init__(self, history: Path, display: _Bar | _Lines) -> None:
-        self._history, self._display = history, display
-        self._seen = whole_lines(history)
-
-    def look(self) -> None:
-        lines = whole_lines(self._history)
-        # A resumed run drops the lines after its checkpoint; earlier ones were already shown.
-        both = zip(self._seen, lines, strict=False)
-        kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both))
-        for line in lines[kept:]:
-            self._display.show(json.loads(line))
-        self._seen = lines

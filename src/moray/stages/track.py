@@ -1,0 +1,93 @@
+"""Send a finished run to its trackers, with what came of it."""
+
+import json
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from moray.console import say
+from moray.errors import ConfigError, UserError, first_line
+from moray.lines import whole_lines
+from moray.provenance.digest import sha256_file
+from moray.provenance.lineage import LINEAGE
+from moray.provenance.manifest import Files, read_manifest, write_json
+from moray.stages.boundary import File, Folder, Json, command_line
+from moray.tracking.interface import Results, tracked_run
+from moray.tracking.process import send
+from moray.tracking.trackers import missing_packages, open_tracker
+
+
+def track(
+    train: File,
+    history: File,
+    scores: File,
+    samples: File,
+    model: Folder,
+    output: File,
+    cfg: Json,
+) -> None:
+    """Send everything that a tracker doesn't have yet.
+
+    Args:
+        train: the run's `train.json`.
+        history: its `history.jsonl`.
+        scores: its `eval.json`.
+        samples: its `samples.jsonl`.
+        model: its model folder.
+        output: file to write: what was sent, and where.
+        cfg: the names of its `trackers`.
+
+    Raises:
+        ConfigError: naming the trackers that couldn't be reached; the others have everything.
+    """
+    record = json.loads(train.read_text())
+    run = tracked_run(record)
+    if missing := list(missing_packages(run.name, cfg["trackers"])):
+        raise ConfigError(missing)
+    files = [scores, samples, model / LINEAGE]
+    results = Results(
+        step=record["steps"],
+        scores=dict(_figures(json.loads(scores.read_text()))),
+        samples=[json.loads(line) for line in samples.read_text().splitlines()],
+        digests={
+            **{f"model/{name}": listed["sha256"] for name, listed in _listed(model).items()},
+            **{file.name: sha256_file(file) for file in files},
+        },
+        files=files,
+    )
+    failed: list[UserError] = []
+    for name in cfg["trackers"]:
+        try:
+            with open_tracker(name, run) as tracker:
+                send(tracker, whole_lines(history), lambda: None)
+                tracker.add_results(results)
+                tracker.finish()
+        # Whatever a tracker raises must not keep the others from getting theirs.
+        except Exception as error:
+            traceback.print_exc()
+            what = f"{name} doesn't have everything: {first_line(error)}"
+            failed.append(
+                UserError(f"runs.{run.name}.tracking", what, "run the same command again")
+            )
+    if failed:
+        raise ConfigError(failed)
+    write_json(output, {"run": run.name, "id": run.id, "trackers": cfg["trackers"]})
+    say(f"{run.name} is in {', '.join(cfg['trackers'])}")
+
+
+def _figures(scores: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    for model in ("base", "tuned"):
+        for metric, figure in scores[model].items():
+            yield f"test/{model}/{metric}", figure["value"]
+            yield f"test/{model}/{metric}_low", figure["low"]
+            yield f"test/{model}/{metric}_high", figure["high"]
+
+
+def _listed(model: Path) -> Files:
+    files: Files = read_manifest(model)["files"]
+    return files
+
+
+if __name__ == "__main__":
+    command_line(track)
