@@ -14,9 +14,7 @@ rule track_run:
         "../../envs/environment.yaml"
     params:
         code=code("track"),
-        cfg=lambda wildcards: {
-            "trackers": EXPERIMENT.runs[wildcards.run].tracking
-        },
+        cfg=lambda wildcards: {"trackers": EXPERIMENT.runs[wildcards.run].tracking},
     message:
         "track {wildcards.run}"
     script:
