@@ -87,6 +87,7 @@ TESTED = {
     "Data.block_size": "stages/test_tokenize.py::test_each_split_holds_its_documents",
     "Data.long_documents": "stages/test_tokenize.py::test_documents_that_are_dropped_are_counted_and_reported",
     "Data.chat_template": "stages/test_tokenize.py::test_of_conversations_the_store_trains_what_the_assistant_says",
+    "Data.mask_history": "stages/test_tokenize.py::test_without_the_history_only_the_last_turn_of_the_assistant_is_trained",
     "Data.tokenize": "stages/test_tokenize.py::test_on_the_fly_the_store_keeps_what_its_rows_are_made_from",
     # Images.
     "Digits.validation_share": "stages/test_images.py::test_shares_of_train_are_held_out",
@@ -156,6 +157,8 @@ TESTED = {
     "Train.stall_timeout": "faults/test_workflow.py::test_a_worker_that_hangs_ends_the_run_with_its_stack_in_the_log",
     "Train.save_steps": "train/test_settings.py::test_lines_evaluations_and_checkpoints_come_at_their_steps",
     "Train.save_total_limit": "train/test_settings.py::test_lines_evaluations_and_checkpoints_come_at_their_steps",
+    "Train.profile": "train/test_settings.py::test_a_profile_has_so_many_steps_and_changes_nothing",
+    "Profile.steps": "train/test_settings.py::test_a_profile_has_so_many_steps_and_changes_nothing",
     "Train.resume_from_checkpoint": "train/test_continuation.py::test_a_run_continues_from_a_checkpoint_of_another_fingerprint_and_records_it",
     "FSDP2.reshard_after_forward": "train/engine/strategies/test_options.py::test_fsdp2_has_the_options_of_the_config",
     "FSDP2.shard_size": "train/engine/strategies/test_options.py::test_workers_that_make_no_whole_copies_are_refused",

@@ -96,6 +96,7 @@ EXECUTED_OTHERWISE: dict[str, Any] = {
     "train.gradient_checkpointing": True,
     "train.save_steps": 7,
     "train.save_total_limit": 5,
+    "train.profile": {"steps": 2},
     "train.resume_from_checkpoint": "results/state/tuned/other/checkpoints/step-00000010",
     "ray.address": "auto",
     "ray.num_workers": 4,

@@ -41,6 +41,16 @@ ROWS: list[tuple[str, dict[str, Any], Document]] = [
 ]
 
 
+_ASKED = [TALK[0], {"role": "assistant", "content": "Which?"}, {"role": "user", "content": "c"}]
+_COMPLETED = Document(
+    messages=json.dumps(
+        [_ASKED[0], {**_ASKED[1], "weight": 0}, _ASKED[2], TALK[1]], ensure_ascii=False
+    ),
+    tools=json.dumps(TOOLS),
+)
+ROWS.append(("messages", {"prompt": _ASKED, "completion": TALK[1:], "tools": TOOLS}, _COMPLETED))
+
+
 @pytest.mark.parametrize(("format", "row", "expected"), ROWS)
 def test_a_row_has_the_columns_of_its_format(
     format: str, row: dict[str, Any], expected: Document
@@ -112,6 +122,19 @@ def test_a_missing_column_is_reported_with_those_that_are_there(
         document(row, Shape(format, columns))
     assert caught.value.problem == f"got columns {', '.join(row)}, expected {missing}"
     assert "columns" in caught.value.remedy
+
+
+def test_of_messages_and_a_completion_the_messages_are_read() -> None:
+    row = {"messages": TALK, "prompt": "a title", "completion": "b"}
+    assert document(row, Shape("messages")) == chat(("user", "é"), ("assistant", "b"))
+
+
+@pytest.mark.parametrize("part", ["prompt", "completion"])
+def test_a_completion_that_is_no_list_of_messages_is_named(part: str) -> None:
+    row = {"prompt": TALK[:1], "completion": TALK[1:], part: 5}
+    with pytest.raises(RowError) as caught:
+        document(row, Shape("messages"))
+    assert caught.value.problem == f"got int for {part}, expected a list of messages"
 
 
 @pytest.mark.parametrize(

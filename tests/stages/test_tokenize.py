@@ -140,6 +140,19 @@ def test_of_conversations_the_store_trains_what_the_assistant_says(
         assert size == (0 if name == "train" else sum(len(text.encode()) for text in texts))
 
 
+def test_without_the_history_only_the_last_turn_of_the_assistant_is_trained(
+    tmp_path: Path, talks: Path, chat_folder: Path
+) -> None:
+    tokenize(talks, chat_folder, tmp_path / "out", TURNED | {"mask_history": True})
+    tokenizer, split = load_tokenizer(chat_folder), StoredSplit(tmp_path / "out", "test")
+    tokens, trained = split.rows["tokens"].reshape(-1), is_trained(split.rows).reshape(-1)
+    said = dict.fromkeys(range(3), "")
+    for start, length, document, _ in split.segments.tolist():
+        part = slice(start, start + length)
+        said[document] += tokenizer.decode(tokens[part][trained[part]])
+    assert list(said.values()) == [turns[-1] for turns in SAID]
+
+
 def test_conversations_need_a_template(tmp_path: Path, talks: Path, chat_folder: Path) -> None:
     with pytest.raises(UserError, match=r"^data\.chat_template: is not set, and the tokenizer has"):
         tokenize(talks, chat_folder, tmp_path / "out", recipe("messages"))

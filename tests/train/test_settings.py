@@ -1,5 +1,7 @@
 """Keys of the `train` section that show in what a run does, not in its losses."""
 
+import gzip
+import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -46,6 +48,18 @@ def test_without_max_steps_a_run_has_so_many_epochs(
     last = [line for line in read_history(job.work / HISTORY) if "epoch" in line][-1]
     rows = done * 4 / last["epoch"]
     assert done == math.ceil(round(num_epochs * rows) / 4)
+
+
+def test_a_profile_has_so_many_steps_and_changes_nothing(make_job: Any, alone: Worker) -> None:
+    plain, profiled = make_job("plain"), make_job("profiled", profile={"steps": 2})
+    for job in (plain, profiled):
+        train(job, alone)
+    assert losses(profiled) == losses(plain)
+    with gzip.open(profiled.work / "profile/worker-0.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    assert sum(event["name"].startswith("ProfilerStep#") for event in events) == 2
+    assert "aten::mm" in {event["name"] for event in events}
+    assert not (plain.work / "profile").exists()
 
 
 def test_the_seed_decides_the_order_of_the_samples(make_job: Any, alone: Worker) -> None:

@@ -5,7 +5,14 @@ FORMATS: dict[str, dict[str, bool]] = {
     "text": {"text": True},
     "prompt-completion": {"prompt": True, "completion": True},
     "instruction": {"instruction": True, "input": False, "output": True, "system": False},
-    "messages": {"messages": True, "tools": False, "system": False},
+    # `prompt` and `completion` together, as lists of messages, replace `messages`.
+    "messages": {
+        "messages": True,
+        "prompt": False,
+        "completion": False,
+        "tools": False,
+        "system": False,
+    },
     "preference": {
         "prompt": False,
         "chosen": True,

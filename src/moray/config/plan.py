@@ -165,6 +165,7 @@ def store_config(experiment: Experiment, run: str, name: str) -> dict[str, Any]:
     config = {"format": dataset.format, **result_keys(section.data)}
     del config["augmentation"]
     config["chat_template"] = chat_template(experiment, run) if _is_chat(dataset) else None
+    config["mask_history"] = section.data.mask_history and dataset.format == "messages"
     return dict(sorted(config.items()))
 
 

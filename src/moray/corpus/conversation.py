@@ -51,6 +51,31 @@ def conversation(
     return {"messages": _written(spoken), "tools": _written(functions) if functions else None}
 
 
+def completed(prompt: Any, completion: Any) -> list[Any]:
+    """Join the messages of a prompt and of its completion; of the prompt, none is trained.
+
+    Args:
+        prompt: a list of messages as `conversation` takes it.
+        completion: the messages that follow.
+
+    Raises:
+        RowError: if one of them is no list.
+    """
+    parts = {"prompt": _parsed(prompt, "prompt"), "completion": _parsed(completion, "completion")}
+    for name, part in parts.items():
+        if not isinstance(part, list):
+            raise RowError(
+                f"got {_kind(part)} for {name}, expected a list of messages",
+                "fix the row; format: prompt-completion takes text",
+            )
+    return [*map(_untrained, parts["prompt"]), *parts["completion"]]
+
+
+def _untrained(message: Any) -> Any:
+    role = message.get("role") or message.get("from") if isinstance(message, Mapping) else None
+    return {**message, "weight": 0} if _ROLES.get(str(role)) == "assistant" else message
+
+
 def _message(message: Any, number: int) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not {"role", "from"} & message.keys():
         raise RowError(

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from moray.config.formats import CHAT_FORMATS, FORMATS
-from moray.corpus.conversation import conversation
+from moray.corpus.conversation import completed, conversation
 from moray.corpus.document import Document, RowError
 from moray.corpus.pairs import pair
 
 # Columns whose values can be messages or tools.
 _CHECKED_LATER: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(FORMATS, ("messages", "tools")),
+    "messages": ("messages", "prompt", "completion", "tools"),
     "preference": ("prompt", "chosen", "rejected", "tools"),
 }
 
@@ -60,8 +61,10 @@ def _without_nulls(value: Any) -> Any:
 
 def _document(row: Mapping[str, Any], shape: Shape) -> Document:
     values = {}
+    completes = _has_completion(row, shape)
     for name, required in FORMATS[shape.format].items():
         column = _column(row, name, shape)
+        required = required and not (completes and name == "messages")
         value = values[name] = _value(row, column, required)
         if name not in _CHECKED_LATER[shape.format] and (required or value is not None):
             _check_text(value, column)
@@ -70,7 +73,10 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
     if shape.format == "preference":
         return pair(**values, default_system=shape.system)
     if shape.format == "messages":
-        made = conversation(values["messages"], values["tools"], values["system"], shape.system)
+        messages = values["messages"]
+        if completes:
+            messages = completed(values["prompt"], values["completion"])
+        made = conversation(messages, values["tools"], values["system"], shape.system)
         return cast(Document, made)
     question = "\n\n".join(text for text in (values["instruction"], values["input"]) if text)
     messages = [
@@ -78,6 +84,13 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         {"role": "assistant", "content": values["output"]},
     ]
     return cast(Document, conversation(messages, None, values["system"], shape.system))
+
+
+def _has_completion(row: Mapping[str, Any], shape: Shape) -> bool:
+    """Whether a row of `messages` has them as a prompt and its completion, as TRL's do."""
+    names = ("messages", "prompt", "completion")
+    whole, *parts = (_column(row, name, shape) in row for name in names)
+    return shape.format == "messages" and not whole and all(parts)
 
 
 def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:

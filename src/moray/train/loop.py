@@ -1,6 +1,6 @@
 """The training loop that runs on every worker."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from math import ceil
@@ -28,6 +28,7 @@ from moray.train.data import describe_mixture, held_out, mixture_of
 from moray.train.engine.build import build
 from moray.train.engine.determinism import compute_deterministically
 from moray.train.engine.memory import collected_when_asked, keep_freed_memory
+from moray.train.engine.profiling import profiled
 from moray.train.engine.step import gradients, held_out_loss
 from moray.train.engine.strategies import make_strategy
 from moray.train.feed import feeds
@@ -61,15 +62,16 @@ def train(job: Job, worker: Worker) -> dict[str, Any]:
         storage.sole_writer() if worker.rank == 0 else nullcontext(),
         collected_when_asked() as collect,
         ended_by_stall(job.work, worker.rank, job.settings.stall_timeout) as alive,
+        profiled(job.settings, job.work, worker) as next_step,
     ):
-        return _train(job, worker, storage, alive, collect)
+        return _train(job, worker, storage, (alive, next_step), collect)
 
 
 def _train(
     job: Job,
     worker: Worker,
     storage: Storage,
-    alive: Callable[[], None],
+    begin_step: Sequence[Callable[[], None]],
     collect: Callable[[], None],
 ) -> dict[str, Any]:
     task, validation = task_of(job.store, job.task_settings), held_out(job)
@@ -104,7 +106,8 @@ def _train(
     for feed in feeds(task, rows, where, settings.micro_batch_size, count):
         if judged.stop:
             break
-        alive()
+        for begin in begin_step:
+            begin()
         _seed_dropout(settings.seed, done, worker.rank)
         # One collective for both: what the loss is averaged over, and the request, which only the
         # first worker reads.

@@ -51,6 +51,11 @@ class Data(Section):
         "tokenizer's own. Runs that start from this one use it too, and the exported model "
         "includes it.",
     )
+    mask_history: bool = Field(
+        False,
+        description="Whether only the last assistant turn of a conversation is trained, instead "
+        "of all of them.",
+    )
     tokenize: Literal["ahead", "on-the-fly"] = Field(
         "ahead",
         description="`ahead`: tokenise once and store the tokens. `on-the-fly`: only count "

@@ -52,6 +52,12 @@ class DeepSpeed(Section):
         return self
 
 
+class Profile(Section):
+    """A profile by PyTorch's profiler."""
+
+    steps: PositiveInt = execution_only(3, description="Number of steps to profile.")
+
+
 class Train(Section):
     """How a run is trained."""
 
@@ -169,7 +175,12 @@ class Train(Section):
     save_total_limit: PositiveInt = execution_only(
         2, description="Number of newest checkpoints to keep, besides the best one."
     )
-
+    profile: Profile | None = execution_only(
+        None,
+        description="Profile a few steps, from the third one of the process on, which are slower "
+        "then. Each worker writes `results/state/RUN/FINGERPRINT/profile/worker-RANK.json.gz`, "
+        "which Perfetto and Chrome's tracer open.",
+    )
     resume_from_checkpoint: str | None = execution_only(
         None,
         description="Checkpoint with another fingerprint to continue from, "

@@ -50,7 +50,11 @@ class ChatTemplate:
     """A tokenizer's chat template, or one that replaces it."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, template: str | None, stop_tokens: list[str]
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        template: str | None,
+        stop_tokens: list[str],
+        mask_history: bool = False,
     ) -> None:
         """Load a template.
 
@@ -58,6 +62,7 @@ class ChatTemplate:
             tokenizer: the model's tokenizer.
             template: a Jinja template; None to use the tokenizer's own.
             stop_tokens: tokens that end an assistant turn.
+            mask_history: whether only the last assistant turn with a weight is trained.
 
         Raises:
             UserError: if there is no template.
@@ -70,6 +75,7 @@ class ChatTemplate:
             raise no_chat_template() from error
         self._special_tokens = tokenizer.special_tokens_map
         self._stops = stop_tokens
+        self._mask_history = mask_history
         self._specials = [
             token.content for token in tokenizer.added_tokens_decoder.values() if token.special
         ]
@@ -99,7 +105,8 @@ class ChatTemplate:
         if not text[slice(*spans[-1])].rstrip().endswith(tuple(self._stops)):
             raise self._without_stop()
         weights = [messages[number].get("weight", 1) for number in turns]
-        return Rendered(text, [span for span, weight in zip(spans, weights, strict=True) if weight])
+        trained = [span for span, weight in zip(spans, weights, strict=True) if weight]
+        return Rendered(text, trained[-1:] if self._mask_history else trained)
 
     def prompt(self, document: Document) -> tuple[str, str]:
         """The conversation before the last trained turn, and the assistant's text in that turn.

@@ -24,7 +24,7 @@ def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
     optional = cfg["format"] == "preference" and not tokenizer.chat_template
     if cfg["format"] in CHAT_FORMATS and (cfg["chat_template"] or not optional):
         words = tokenizer.convert_ids_to_tokens(stops)
-        chat = ChatTemplate(tokenizer, cfg["chat_template"], words)
+        chat = ChatTemplate(tokenizer, cfg["chat_template"], words, cfg["mask_history"])
     return Encoder(
         tokenizer, cfg["block_size"], cfg["long_documents"] == "drop", chat, stop_token_ids=stops
     )
