@@ -8,7 +8,7 @@ PIP_LOG := .venv/pip.log
 pip = python -m pip install --disable-pip-version-check --quiet $(1) 2>> $(PIP_LOG) || { cat $(PIP_LOG) >&2; exit 1; }
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: finetune eval generate smoke-test test test-long test-all test-faults lint format docs lock
+.PHONY: finetune eval generate smoke-test test test-long test-all test-faults lint format docs site lock
 
 finetune eval generate: $(READY)
 	snakemake --cores all $@
@@ -53,6 +53,10 @@ format: $(READY_DEV)
 
 docs: $(READY)
 	python -m moray.config.reference
+
+# The documentation, in build/site; links that lead nowhere are errors.
+site: $(READY_DEV)
+	mkdocs build --strict
 
 # The lock files only name versions, so that each machine can use its own package index.
 lock:

@@ -1,0 +1,93 @@
+"""Every command that README and docs show: what runs it, or who says that it wasn't tried."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from project import ROOT, Project
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+# What a test runs, by how the command begins: the test, and what it has of the command.
+RUN_BY_TESTS = {
+    "ray start": ("clusters/nodes.py", '"ray", "start"'),
+    "sbatch --nodes=2 --cpus-per-task=1": ("deployment/test_slurm.py", "sbatch"),
+    "ray job submit": ("deployment/test_job.py", "ray job submit"),
+    "ray job stop": ("deployment/test_job.py", "ray job stop"),
+    "moray verify": ("test_cli.py", "verify"),
+    "moray report": ("workflow/test_report.py", "report"),
+    "moray chat": ("test_chat.py", "chat"),
+    "touch results/state": ("faults/test_workflow.py", "save"),
+    "pip install -e": ("test_environment.py", "optional-dependencies"),
+}
+# What the page says of those that no test runs.
+NOT_RUN = {
+    "sbatch --nodes=2 --cpus-per-task=2": ("deploy.md", "by hand"),
+    "snakemake --profile profiles/slurm": ("deploy.md", "by hand, on the same Slurm"),
+    "pip install snakemake-executor-plugin-slurm": ("deploy.md", "by hand, on the same Slurm"),
+    "helm": ("deploy.md", "nothing else was tried"),
+    "docker": ("deploy.md", "nothing else was tried"),
+    "kubectl": ("deploy.md", "nothing else was tried"),
+}
+# Of the shell.
+_SHELL = ("export ", "head ", ". ")
+_SNAKEMAKE = "snakemake "
+_BLOCK = re.compile(r"^ *```console\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+def _commands_of(text: str) -> set[str]:
+    found = set()
+    for block in _BLOCK.findall(text):
+        lines = [line.strip() for line in block.replace("\\\n", " ").splitlines()]
+        typed = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")] or lines
+        found |= {" ".join(re.sub(r"\s#.*", "", line).split()) for line in typed}
+    return found - {""}
+
+
+COMMANDS = {page.name: _commands_of(page.read_text()) for page in PAGES}
+DISTINCT = sorted(set().union(*COMMANDS.values()))
+
+
+def _beginning(command: str, of: dict[str, tuple[str, str]]) -> tuple[str, str] | None:
+    return next((where for start, where in of.items() if command.startswith(start)), None)
+
+
+@pytest.mark.parametrize("command", DISTINCT)
+def test_a_command_is_run_by_a_test_or_its_page_says_how_it_was_tried(command: str) -> None:
+    if where := _beginning(command, RUN_BY_TESTS):
+        assert where[1] in (ROOT / "tests" / where[0]).read_text()
+    elif where := _beginning(command, NOT_RUN):
+        assert where[1] in (ROOT / "docs" / where[0]).read_text()
+    elif command.startswith("make "):
+        planned = ["make", "--dry-run", *shlex.split(command)[1:]]
+        assert subprocess.run(planned, cwd=ROOT, capture_output=True, check=False).returncode == 0
+    else:
+        # Snakemake's are run below.
+        assert command.startswith((_SNAKEMAKE, *_SHELL))
+
+
+@pytest.mark.long
+def test_snakemake_plans_what_its_commands_ask_for(tmp_path: Path, model_folder: Path) -> None:
+    fresh = Project.create(tmp_path / "project")
+    shutil.copy(ROOT / "config/config.yaml", fresh.config)
+    # At the paths that the overlays for one's own data have.
+    shutil.copytree(model_folder, fresh.folder / "data/model")
+    for name in ("text.txt", "conversations.json", "instructions.json"):
+        (fresh.folder / "data" / name).write_text("[]")
+    sweeps = (ROOT / "docs/sweeps.md").read_text()
+    sweep = next(
+        block for block in re.findall(r"```yaml\n(.*?)```", sweeps, re.S) if "seeds" in block
+    )
+    (fresh.folder / "sweep.yaml").write_text(sweep)
+    planned = [
+        command
+        for command in DISTINCT
+        if command.startswith(_SNAKEMAKE) and not _beginning(command, NOT_RUN)
+    ]
+    assert len(planned) >= 10
+    for command in planned:
+        done = fresh.snakemake("--dry-run", *shlex.split(command)[1:])
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
