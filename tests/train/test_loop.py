@@ -24,6 +24,7 @@ from moray.train.checkpoints.saver import Saver
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.supervision.requests import Request, prunes_of
 from moray.workers.worker import Worker
 
 
@@ -144,6 +145,17 @@ def test_a_training_that_is_asked_to_stop_saves_first_and_goes_on_with_the_same_
     assert losses(job) == losses(undisturbed)
     ours, theirs = weights(job), weights(undisturbed)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_trial_that_is_pruned_saves_first_and_the_run_is_not_stopped(
+    make_job: Any, alone: Worker
+) -> None:
+    job = make_job(save_steps=100)
+    prunes_of(job.work).ask(Request.PRUNE)
+    facts = train(job, alone)
+    assert (facts["ended"], facts["pruned"], facts["steps"]) == (False, True, 1)
+    facts = train(job, alone)
+    assert (facts["ended"], facts["pruned"], facts["resumed_from"]) == (True, False, 1)
 
 
 def overfitting(make_job: Any, name: str, **settings: Any) -> Job:

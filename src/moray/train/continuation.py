@@ -31,6 +31,7 @@ def prepare_work(
     adapter: Adapter | None,
     start: Path,
     parts: Sequence[Part],
+    alone: bool = True,
 ) -> None:
     """Record a run's identity, and import the checkpoint that it continues from.
 
@@ -45,6 +46,7 @@ def prepare_work(
         adapter: its `adapter` section.
         start: Hugging Face folder to start from.
         parts: its datasets.
+        alone: whether this isn't one of many trials, which have checkpoints of each other.
 
     Raises:
         UserError: if the run can't continue from `train.resume_from_checkpoint`.
@@ -52,7 +54,7 @@ def prepare_work(
     write_identity(identity, storage.records)
     own = checkpoint.newest_step(storage)
     if settings.resume_from_checkpoint is None:
-        if own == 0:
+        if own == 0 and alone:
             _tell_of_others(run, storage, identity)
         return
     given, key = settings.resume_from_checkpoint, f"runs.{run}.train.resume_from_checkpoint"

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,13 @@ from moray.train.job import Job, Part
 from moray.train.requirements import misfits, unmet_requirements
 from moray.train.supervision.failures import forget, meaning_of
 from moray.train.supervision.progress import shown
-from moray.train.supervision.requests import Requests, beside_signals, stopped_by_signals
+from moray.train.supervision.pruning import Judge, judged
+from moray.train.supervision.requests import (
+    Requests,
+    beside_signals,
+    prunes_of,
+    stopped_by_signals,
+)
 from moray.workers.launch import WorkersFailedError
 
 
@@ -48,12 +55,14 @@ def run_training(
     code: str,
     shares: dict[str, float],
     trackers: Sequence[str] = (),
+    judge: Judge | None = None,
 ) -> None:
     """Train a run, from its newest checkpoint if there is one, and record the result.
 
-    Writes `history.jsonl` and `train.json` to `output`. The folder of the checkpoints is named
-    after a fingerprint of settings, data, start, code and libraries, so that a changed run
-    resumes from an old checkpoint only if `train.resume_from_checkpoint` names it.
+    Writes `history.jsonl` and `train.json` to `output`, unless it is a trial of a search. The
+    folder of the checkpoints is named after a fingerprint of settings, data, start, code and
+    libraries, so that a changed run resumes from an old checkpoint only if
+    `train.resume_from_checkpoint` names it.
 
     Args:
         run: name of the run.
@@ -68,10 +77,11 @@ def run_training(
         code: digest of the code that the result depends on.
         shares: shares of the datasets in what the loss is averaged over.
         trackers: that the history is sent to.
+        judge: of a trial, what reads its history and says whether to stop it.
 
     Raises:
         ConfigError: if the run can't be trained here; nothing has been started.
-        UserError: if the run failed, or stopped on request.
+        UserError: if the run failed, or stopped on request; not if its judge stopped it.
     """
     parts = tuple(
         Part(dataset, store.absolute(), shares[dataset]) for dataset, store in stores.items()
@@ -88,7 +98,7 @@ def run_training(
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
     with storage.sole_driver():
-        prepare_work(run, storage, identity, settings, adapter, start, parts)
+        prepare_work(run, storage, identity, settings, adapter, start, parts, judge is None)
         job = Job(
             start=start.absolute(),
             parts=tuple(
@@ -115,9 +125,12 @@ def run_training(
             },
         }
         began = time.perf_counter()
-        facts = _launched(job, storage, ray_settings, tracked_run(described), trackers)
+        facts = _launched(job, storage, ray_settings, tracked_run(described), trackers, judge)
         seconds = time.perf_counter() - began
-        if not facts.pop("ended"):
+        ended, pruned = facts.pop("ended"), facts.pop("pruned")
+        if judge and (ended or pruned):
+            return
+        if not ended:
             raise UserError(
                 f"runs.{run}",
                 f"stopped at step {facts['steps']} as requested, and saved a checkpoint",
@@ -142,7 +155,12 @@ def run_training(
 
 
 def _launched(
-    job: Job, storage: Storage, ray_settings: Ray, following: TrackedRun, trackers: Sequence[str]
+    job: Job,
+    storage: Storage,
+    ray_settings: Ray,
+    following: TrackedRun,
+    trackers: Sequence[str],
+    judge: Judge | None,
 ) -> dict[str, Any]:
     """What the loop returned, at the end of the run or when it stopped on request."""
     run = following.name
@@ -150,9 +168,12 @@ def _launched(
     # From earlier starts. Requests made since this process started are kept.
     forget(job.work)
     requests.forget(before=psutil.Process().create_time())
+    own = prunes_of(storage.records.place)
+    own.forget(before=psutil.Process().create_time())
     with (
         shown(job.work, run),
         tracked(trackers, following, job.work, job.work / HISTORY) as ending,
+        judged(judge, job.work / HISTORY, own) if judge else nullcontext(),
         stopped_by_signals(requests, run),
     ):
         try:

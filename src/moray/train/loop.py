@@ -34,8 +34,8 @@ from moray.train.engine.strategies import make_strategy
 from moray.train.feed import feeds
 from moray.train.job import Job
 from moray.train.schedule import learning_rate
-from moray.train.supervision.failures import explained
-from moray.train.supervision.requests import Request, Requests
+from moray.train.supervision.failures import DIVERGED, explained
+from moray.train.supervision.requests import Request, Requests, prunes_of
 from moray.train.supervision.stall import collective_timeout, ended_by_stall
 from moray.train.throughput import Stopwatch
 from moray.workers.collectives import sum_over_workers
@@ -91,7 +91,7 @@ def _train(
         notes = (describe_mixture(job, mixture, num_steps), built.note)
         for note in filter(None, notes):
             history.append(step=0, num_steps=num_steps, note=note)
-    requests = Requests(storage.run_place)
+    places = Requests(storage.run_place), prunes_of(storage.records.place)
     saver = Saver(storage, settings.save_total_limit, collective_timeout(settings))
     stopwatch = Stopwatch(
         worker, task.unit, size * task.units_per_row, size * built.flops_per_row, first_step
@@ -100,6 +100,7 @@ def _train(
     rows, where = _rows(job, task, mixture, shard), drawn(mixture, shard)
 
     done = looked_at = first_step
+    request = Request.NONE
     largest_norm = torch.zeros((), device=worker.device)
     # Of the worker with the most rows, if the number of workers doesn't divide them.
     count = ceil(ceil(size / worker.world_size) / settings.micro_batch_size)
@@ -111,8 +112,9 @@ def _train(
         _seed_dropout(settings.seed, done, worker.rank)
         # One collective for both: what the loss is averaged over, and the request, which only the
         # first worker reads.
-        shared = (feed.weight, requests.pending() if worker.rank == 0 else Request.NONE)
-        weight, request = sum_over_workers(torch.tensor(shared)).tolist()
+        asked = max(place.pending() for place in places) if worker.rank == 0 else Request.NONE
+        weight, number = sum_over_workers(torch.tensor((feed.weight, asked))).tolist()
+        request = Request(number)
         loss = gradients(strategy, feed.batches, weight, settings, worker)
         rate = learning_rate(settings, done, num_steps)
         norm = strategy.step(rate)
@@ -167,8 +169,9 @@ def _train(
         if request:
             saver.finish()
             if worker.rank == 0:
-                requests.done(Request(request))
-        if request == Request.STOP:
+                for place in places:
+                    place.done(request)
+        if request in (Request.PRUNE, Request.STOP):
             break
         collect()
         stopwatch.start(done)
@@ -178,6 +181,7 @@ def _train(
         "steps": done,
         "exported_step": done if best is None else best,
         "ended": judged.stop or done == num_steps,
+        "pruned": request is Request.PRUNE,
         "resumed_from": first_step,
         "precision": precision,
         "compiled": built.compiled,
@@ -232,7 +236,7 @@ def _seed_dropout(seed: int, step: int, rank: int) -> None:
 def _not_finite(first: int, last: int, norm: Tensor, saved: int) -> UserError:
     steps = f"step {last}" if first == last else f"one of steps {first} to {last}"
     return UserError(
-        "train.learning_rate",
+        DIVERGED,
         f"got a gradient norm of {norm.item()} at {steps}, expected a finite one",
         "lower it, or check the data of that step; "
         + (f"the checkpoint of step {saved} is intact" if saved else "no checkpoint was saved yet"),

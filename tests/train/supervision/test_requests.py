@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from moray.train.supervision.requests import Request, Requests, beside_signals, stopped_by_signals
+from moray.train.supervision.requests import (
+    Request,
+    Requests,
+    beside_signals,
+    prunes_of,
+    stopped_by_signals,
+)
 
 HANDLED = (signal.SIGTERM, signal.SIGINT)
 
@@ -78,6 +84,17 @@ def test_what_was_asked_for_before_a_time_is_forgotten_and_the_rest_is_not(
         os.utime(tmp_path / name, (seconds, seconds))
     requests.forget(before=2000)
     assert [path.name for path in tmp_path.iterdir()] == ["stop"]
+
+
+def test_what_a_search_asks_a_training_does_not_concern_the_run(tmp_path: Path) -> None:
+    run, training = Requests(tmp_path), prunes_of(tmp_path / "fingerprint")
+    training.ask(Request.PRUNE)
+    assert (run.pending(), training.pending()) == (Request.NONE, Request.PRUNE)
+    training.forget(before=2000)
+    run.ask(Request.STOP)
+    assert (run.pending(), training.pending()) == (Request.STOP, Request.PRUNE)
+    training.done(Request.PRUNE)
+    assert training.pending() is Request.NONE
 
 
 def test_a_run_can_be_asked_before_its_folder_is_there(tmp_path: Path) -> None:

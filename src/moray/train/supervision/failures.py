@@ -26,6 +26,8 @@ from moray.workers.memory import is_out_of_memory
 from moray.workers.worker import Worker
 
 MEANING = "failure.json"
+# The key that a gradient which isn't finite is blamed on.
+DIVERGED = "train.learning_rate"
 
 _NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 

@@ -2,13 +2,13 @@
 
 A request is a file in the run's folder, or an object below its URL, so that anyone can make one: a
 user with `touch`, and the driver or the workflow on a signal. It is removed once the checkpoint is
-saved.
+saved. Searches make theirs in the folder of a fingerprint, for that training alone.
 """
 
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
@@ -26,22 +26,32 @@ class Request(IntEnum):
 
     NONE = 0
     SAVE = 1
-    STOP = 2
+    PRUNE = 2
+    """Of a search: save a checkpoint and stop, because other settings are better."""
+    STOP = 3
 
 
 class Requests:
     """The requests of a run."""
 
-    def __init__(self, place: str | Path) -> None:
-        """Look for requests in the run's folder, the parent of its fingerprints' folders."""
+    def __init__(
+        self, place: str | Path, kinds: Sequence[Request] = (Request.STOP, Request.SAVE)
+    ) -> None:
+        """Look for requests.
+
+        Args:
+            place: the run's folder, the parent of its fingerprints' folders; or one of these.
+            kinds: what can be asked for there, the more urgent first.
+        """
+        self._kinds = kinds
         self._records = open_records(place)
         self._seen, self._looked = Request.NONE, -math.inf
 
     def pending(self) -> Request:
-        """The pending request; `STOP` if there are both."""
+        """The pending request; the most urgent if there are several."""
         if time.monotonic() - self._looked >= self._records.poll_seconds:
-            kinds = (Request.STOP, Request.SAVE)
-            there = (kind for kind in kinds if self._records.changed(_name(kind)) is not None)
+            changed = self._records.changed
+            there = (kind for kind in self._kinds if changed(_name(kind)) is not None)
             self._seen, self._looked = next(there, Request.NONE), time.monotonic()
         return self._seen
 
@@ -57,10 +67,15 @@ class Requests:
 
     def forget(self, before: float) -> None:
         """Remove requests made before a time, in seconds since the epoch."""
-        for request in (Request.SAVE, Request.STOP):
+        for request in self._kinds:
             made = self._records.changed(_name(request))
             if made is not None and made < before:
                 self.done(request)
+
+
+def prunes_of(place: str | Path) -> Requests:
+    """The requests of a search to one of its trainings, in the folder of the fingerprint."""
+    return Requests(place, kinds=(Request.PRUNE,))
 
 
 def _name(request: Request) -> str:
