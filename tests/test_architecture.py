@@ -122,7 +122,7 @@ def test_nothing_in_the_package_imports_snakemake(module: str) -> None:
 
 @pytest.mark.parametrize("module", [name for name in FILES if name.startswith("moray.config")])
 def test_the_config_needs_no_library_but_pydantic_and_the_standard_one(module: str) -> None:
-    heavy = {"datasets", "numpy", "pyarrow", "ray", "torch", "transformers"}
+    heavy = {"datasets", "numpy", "optuna", "pyarrow", "ray", "torch", "transformers"}
     assert heavy.isdisjoint(name.split(".")[0] for name in imported(module))
 
 

@@ -67,7 +67,7 @@ def test_adapters_of_a_sweep_need_what_each_of_them_starts_from() -> None:
         ),
         (
             {"datasets.functions.validation_share": 0},
-            "datasets.functions.validation_share: got 0, but the best of a sweep on this dataset ",
+            "datasets.functions.validation_share: got 0, but the best of several runs on this ",
         ),
         ({"runs.third.model": {"best": 5}}, "runs.third.model.best: got 5, expected text; "),
         (

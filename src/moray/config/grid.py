@@ -77,7 +77,7 @@ def expand(runs: Mapping[str, Any]) -> Expansion:
         grid = _grid_of(section)
         if grid is None:
             expansion.runs[name] = section
-        elif contradictions := list(_contradictions(name, grid)):
+        elif contradictions := list(_contradictions(name, grid, section)):
             faults += contradictions
         else:
             faults += _expand_one(name, section, grid, runs, expansion)
@@ -96,12 +96,20 @@ def _grid_of(section: Any) -> Grid | None:
     return grid if grid.grid or grid.seeds else None
 
 
-def _contradictions(sweep: str, grid: Grid) -> Iterator[UserError]:
+def _contradictions(sweep: str, grid: Grid, section: Mapping[str, Any]) -> Iterator[UserError]:
+    if section.get("search") is not None:
+        yield UserError(
+            f"runs.{sweep}.search",
+            f"{sweep} stands for several runs, because of its {'grid' if grid.grid else 'seeds'}, "
+            "and a search is for one",
+            "remove one of them",
+        )
     keys = sorted(grid.grid or {})
     for key in keys:
         path = f"runs.{sweep}.grid.{key}"
-        if key.split(".")[0] in _KEYS:
-            yield UserError(path, "a grid can't be in a grid", "remove it")
+        if (first := key.split(".")[0]) in (*_KEYS, "search"):
+            what = "search" if first == "search" else "grid"
+            yield UserError(path, f"a {what} can't be in a grid", "remove it")
         for other in keys:
             if key.startswith(f"{other}."):
                 yield UserError(path, f"{other} is in the grid too", "remove one of them")

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from moray.config.grid import Expansion, expand
 from moray.config.references import check_references
 from moray.config.schema import Experiment
+from moray.config.search import check_searches
 from moray.config.validation import describe
 from moray.errors import ConfigError, UserError
 
@@ -54,7 +55,7 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
         )
     except ValidationError as error:
         raise ConfigError(expansion.as_written(describe(error, written))) from None
-    if problems := check_references(experiment):
+    if problems := check_references(experiment) or check_searches(experiment):
         raise ConfigError(expansion.as_written(problems))
     return experiment
 

@@ -171,8 +171,19 @@ def _section(heading: str, model: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _models_of(field: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The models that a key takes."""
-    return [branch["model"] for branch in _branches(field) if "model" in branch]
+    """The models that a key takes, or the values of its mapping."""
+    branches = list(_branches(field))
+    values = [_values(branch) for branch in branches if branch.get("type") == "object"]
+    branches += [inner for value in values for inner in _branches(value)]
+    return [branch["model"] for branch in branches if "model" in branch]
+
+
+def _values(field: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the values of a mapping are."""
+    found: Mapping[str, Any] = field.get("additionalProperties") or next(
+        iter(field["patternProperties"].values())
+    )
+    return found
 
 
 def _branches(field: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -191,7 +202,7 @@ def _keys_of(model: Mapping[str, Any]) -> str:
 
 def _value(field: Mapping[str, Any]) -> str:
     """What a key takes, in words."""
-    if "anyOf" in field:
+    if "anyOf" in field or "oneOf" in field:
         branches = [_value(branch) for branch in _branches(field)]
         return (", or " if "," in "".join(branches) else " or ").join(branches)
     if "model" in field:
@@ -204,10 +215,7 @@ def _value(field: Mapping[str, Any]) -> str:
     if field["type"] == "array":
         return f"list of {_value(field['items'])}"
     if field["type"] == "object":
-        values = field.get("additionalProperties") or next(
-            iter(field["patternProperties"].values())
-        )
-        return f"mapping of names to: {_value(values)}"
+        return f"mapping of names to: {_value(_values(field))}"
     if field.get("pattern") in _NAMES:
         return "name"
     words = [_WORDS.get(field["type"], field["type"])]

@@ -19,9 +19,9 @@ from moray.errors import UserError
 def check_references(experiment: Experiment) -> list[UserError]:
     """All faults that involve several sections."""
     problems = [*_shares(experiment), *_tokenizers(experiment), *_classes(experiment)]
-    judged = candidates(experiment)
+    judged = candidates(experiment) | {name for name, run in experiment.runs.items() if run.search}
     for name, run in experiment.runs.items():
-        problems += _run(experiment, name, run)
+        problems += faults_of_run(experiment, name, run)
         for dataset in run.datasets:
             problems += _splits(experiment, name, run, dataset, name in judged)
     problems += circles(experiment)
@@ -77,7 +77,8 @@ def _classes(experiment: Experiment) -> Iterator[UserError]:
             )
 
 
-def _run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
+def faults_of_run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
+    """Faults of a run that involve several of its sections, or other entries."""
     yield from _mixture(experiment, name, run)
     if isinstance(run.model, str):
         yield from known(f"runs.{name}.model", run.model, experiment.models, "models")
@@ -181,7 +182,7 @@ def _splits(
     elif judged and none:
         yield UserError(
             f"datasets.{used}.validation_share",
-            "got 0, but the best of a sweep on this dataset is chosen by validation rows",
+            "got 0, but the best of several runs on this dataset is chosen by validation rows",
             "set it to 0.05, for example",
         )
     if dataset and "test" not in dataset.given_splits and dataset.test_share == 0:

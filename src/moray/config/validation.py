@@ -41,6 +41,7 @@ _EXPECTED = {
 # Pydantic's names for the branches of the unions in the schema.
 _BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str", "list[str]"}
 _BRANCHES |= {"BestRef", "tagged-union[RunRef,BestRef]", "WorkerRange", "list[constrained-int]"}
+_BRANCHES |= {"Range", "list", "tagged-union[Range,list[any]]"}
 _BRANCHES |= {"dict[constrained-str,constrained-float]"}
 _BRANCHES |= {"literal['auto']", "literal['all-linear']", "constrained-int", "[key]"}
 
@@ -143,12 +144,12 @@ def _models_at(path: list[str]) -> list[type[BaseModel]]:
     models: list[type[BaseModel]] = [Experiment]
     for position, part in enumerate(path):
         # The name of an entry, which can equal that of a key; the models stay those of its mapping.
-        if position == 1 and path[0] != "defaults":
+        if (position == 1 and path[0] != "defaults") or path[:position][-1:] == ["space"]:
             continue
         annotations = [
             model.model_fields[part].annotation for model in models if part in model.model_fields
         ]
-        models = [found for annotation in annotations for found in _models_in(annotation)]
+        models = [found for annotation in annotations for found in models_in(annotation)]
     return models
 
 
@@ -157,8 +158,9 @@ def _is_of_source(model: type[BaseModel], loc: tuple[int | str, ...]) -> bool:
     return source is None or bool({*get_args(source.annotation)} & {*loc[2:3]})
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models among what a key takes."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
-        yield from _models_in(argument)
+        yield from models_in(argument)

@@ -20,6 +20,7 @@ from moray.config.schema.models import (
     TrainedTokenizer,
 )
 from moray.config.schema.preference import Preference
+from moray.config.schema.search import Range, Search
 from moray.config.schema.sections import (
     Augmentation,
     Data,
@@ -55,11 +56,13 @@ __all__ = [
     "PathModel",
     "Preference",
     "PythonStdlib",
+    "Range",
     "Ray",
     "Run",
     "RunRef",
     "ScratchModel",
     "ScratchVisionModel",
+    "Search",
     "Section",
     "Sections",
     "Synthetic",

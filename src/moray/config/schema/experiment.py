@@ -11,6 +11,7 @@ from moray.config.schema.datasets import HubDataset, LocalFiles, PythonStdlib, S
 from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.preference import Preference
+from moray.config.schema.search import Search
 from moray.config.schema.sections import Data, Evaluate, Export, Generate, Ray
 from moray.config.schema.sweep import Grid, Sweep
 from moray.config.schema.train import Train
@@ -83,6 +84,11 @@ class Run(Grid, Sections):
             "`{functions: 0.7, modules: 0.3}`: the shares of the trained tokens. They don't have "
             "to add up to 1. A dataset that is used up is shuffled again and repeated."
         )
+    )
+    search: Search | None = Field(
+        None,
+        description="A search for better settings, by `snakemake search`. It changes nothing of "
+        "the run itself. Needs the optional `search` extra.",
     )
 
     @property

@@ -1,0 +1,208 @@
+"""Searches over the settings of runs: their checks, and what they depend on."""
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from moray.config.plan import task, train_config
+from moray.config.references import faults_of_run
+from moray.config.schema import Experiment, Range, Run, is_execution_only, result_keys
+from moray.config.validation import describe, models_in
+from moray.errors import UserError
+
+# What validation losses are measured on.
+_MEASURE = ("train.eval_rows",)
+
+
+def check_searches(experiment: Experiment) -> list[UserError]:
+    """All faults of the searches of an experiment whose runs are sound."""
+    return [
+        fault
+        for name, run in experiment.runs.items()
+        if run.search
+        for fault in _search(experiment, name, run)
+    ]
+
+
+def search_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a search depends on: what its trainings do, without the keys that it sets itself."""
+    section = experiment.runs[run]
+    assert section.search
+    config = train_config(experiment, run)
+    for key in section.search.space:
+        name, last = key.removeprefix("data.").split(".")
+        # An adapter that only the search makes has no section yet.
+        (config[name] or {}).pop(last, None)
+    space = {key: _range_or_choices(section, key) for key in sorted(section.search.space)}
+    search = {"seed": section.search.seed, "space": space, "trials": section.search.trials}
+    return dict(sorted({**config, "search": search}.items()))
+
+
+def candidates(run: Run) -> Iterator[Run]:
+    """The run with each value that its search lists or that bounds a range, one at a time."""
+    assert run.search
+    for key in run.search.space:
+        for value, _ in _samples(run, key):
+            yield Run.model_validate(_with(run.model_dump(), key.split("."), value))
+
+
+def _search(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
+    assert run.search
+    found: list[UserError] = []
+    for key in run.search.space:
+        path = f"runs.{name}.search.space.{key}"
+        if fault := _unfit(experiment, name, path, key):
+            found.append(fault)
+            continue
+        faults: dict[str, UserError] = {}
+        for value, place in _samples(run, key):
+            if not place and faults:
+                break
+            for fault in _faults(experiment, name, _with(run.model_dump(), key.split("."), value)):
+                unknown = fault.problem == "unknown key"
+                where = path if unknown or not place else f"{path}.{place}"
+                faults.setdefault(where, UserError(where, fault.problem, fault.remedy))
+        found += faults.values()
+    yield from found or _combinations(name, run)
+
+
+def _unfit(experiment: Experiment, name: str, path: str, key: str) -> UserError | None:
+    """Why a key can't be searched over, whatever its values."""
+    fields = _fields(key)
+    if not fields:
+        # Unknown; any value of it says so.
+        return None
+    head, images = key.split(".")[0], task(experiment, name) == "images"
+    if head == "data" and not (images and key.startswith("data.augmentation")):
+        head = ""
+    if head not in ("train", "adapter", "data"):
+        kinds = "train, adapter or data.augmentation" if images else "train or adapter"
+        return UserError(
+            path, "doesn't only change how the run is trained", f"choose a key of {kinds}"
+        )
+    if list(models_in(fields[-1].annotation)):
+        return UserError(path, "is a section", "choose one of its keys")
+    if any(map(is_execution_only, fields)):
+        return UserError(path, "doesn't change the result of a training", "remove it")
+    if key in _MEASURE:
+        return UserError(path, "changes what validation losses are measured on", "remove it")
+    run = experiment.runs[name]
+    assert run.search
+    if isinstance(run.search.space[key], Range) and not {int, float} & _types(fields[-1]):
+        return UserError(path, "takes no numbers, so it can't have a range", "list its values")
+    return None
+
+
+def _samples(run: Run, key: str) -> list[tuple[Any, str]]:
+    """Values that stand for all that a search can choose, and where each is written."""
+    assert run.search
+    values = run.search.space[key]
+    if not isinstance(values, Range):
+        return [(value, str(position)) for position, value in enumerate(values)]
+    ends: list[tuple[Any, str]] = [(values.low, "low"), (values.high, "high")]
+    if not _is_integer(key):
+        return ends
+    # Of what isn't a multiple of a number, one of two neighbours.
+    return [*ends, (values.low + 1, "")]
+
+
+def _faults(experiment: Experiment, name: str, run: dict[str, Any]) -> list[UserError]:
+    config = {"datasets": {}, "models": {}, "runs": {name: run}}
+    try:
+        changed = Experiment.model_validate(config).runs[name]
+    except ValidationError as error:
+        return describe(error, config)
+    return list(faults_of_run(experiment, name, changed))
+
+
+def _combinations(name: str, run: Run) -> Iterator[UserError]:
+    """A fault if values that are sound alone contradict each other."""
+    assert run.search
+    keys = list(run.search.space)
+    for values in product(*(_ends(run, key) for key in keys)):
+        whole = run.model_dump()
+        for key, value in zip(keys, values, strict=True):
+            whole = _with(whole, key.split("."), value)
+        config = {"datasets": {}, "models": {}, "runs": {name: whole}}
+        try:
+            Experiment.model_validate(config)
+        except ValidationError as error:
+            (fault, *_) = describe(error, config)
+            key = fault.path.removeprefix(f"runs.{name}.")
+            yield UserError(
+                f"runs.{name}.search.space",
+                f"allows values that contradict each other: {key}: {fault.problem}",
+                "leave some of them out",
+            )
+            return
+
+
+def _ends(run: Run, key: str) -> list[Any]:
+    """The least and the greatest value; all values if they aren't numbers."""
+    values = [value for value, place in _samples(run, key) if place]
+    if all(isinstance(value, int | float) for value in values):
+        return [min(values), max(values)]
+    return values
+
+
+def _range_or_choices(run: Run, key: str) -> dict[str, Any]:
+    """A key's values in a form that doesn't depend on how they are written."""
+    assert run.search
+    values = run.search.space[key]
+    if isinstance(values, Range):
+        number: type = int if _is_integer(key) else float
+        bounds = {"high": number(values.high), "low": number(values.low)}
+        return {**bounds, "integer": _is_integer(key), "log": values.log}
+    return {"choices": [_normalised(run, key, value) for value in values]}
+
+
+def _normalised(run: Run, key: str, value: Any) -> Any:
+    changed = Run.model_validate(_with(run.model_dump(), key.split("."), value))
+    *parents, last = key.split(".")
+    section: Any = changed
+    for parent in parents:
+        section = getattr(section, parent)
+    return result_keys(section)[last]
+
+
+def _fields(key: str) -> list[FieldInfo]:
+    """The fields of a run on the way to a key; none if there is no such key."""
+    found: list[FieldInfo] = []
+    models: list[Any] = [Run]
+    for part in key.split("."):
+        fields = (model.model_fields[part] for model in models if part in model.model_fields)
+        if (field := next(fields, None)) is None:
+            return []
+        found.append(field)
+        models = list(models_in(field.annotation))
+    return found
+
+
+def _is_integer(key: str) -> bool:
+    fields = _fields(key)
+    return bool(fields) and float not in _types(fields[-1])
+
+
+def _types(field: FieldInfo) -> set[Any]:
+    """What a field takes, without its constraints."""
+    found, waiting = set(), [field.annotation]
+    while waiting:
+        annotation = waiting.pop()
+        if get_origin(annotation) is Annotated:
+            waiting.append(get_args(annotation)[0])
+        elif get_origin(annotation) in (Union, UnionType):
+            waiting += get_args(annotation)
+        else:
+            found.add(annotation)
+    return found
+
+
+def _with(section: Any, keys: list[str], value: Any) -> dict[str, Any]:
+    """The section with a value at a path; mappings on the way are made."""
+    inner = section if isinstance(section, Mapping) else {}
+    first, *rest = keys
+    return {**inner, first: _with(inner.get(first), rest, value) if rest else value}
