@@ -46,6 +46,58 @@ def test_a_sweep_shares_data_and_base(fresh: Project) -> None:
     assert planned - tokens == data | expected
 
 
+def searching(project: Project, trials: int) -> None:
+    project.configure(["defaults", "ray", "num_workers"], 1)
+    tuned = {
+        "model": {"run": "base"},
+        "dataset": "functions",
+        "train": {"launcher": "torchrun", "max_steps": 4, "eval_steps": 2},
+        "search": {
+            "trials": trials,
+            "space": {"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}},
+        },
+    }
+    project.configure(["runs", "tuned"], tuned)
+
+
+def test_a_search_is_a_job_of_its_own_and_planning_does_not_load_its_library(
+    fresh: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searching(fresh, trials=2)
+    assert not {job for job in fresh.planned("finetune") if "search" in job}
+    searches = fresh.planned("search")
+    assert {"export base", "search tuned"} < searches
+    assert "finetune tuned" not in searches
+    # Makes Python list what it imports.
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    imported = fresh.snakemake("--dry-run", "search").stderr
+    assert "moray.config.search" in imported
+    assert "optuna" not in imported
+
+
+@pytest.mark.long
+def test_the_best_settings_of_a_search_are_an_overlay(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "project")
+    searching(project, trials=2)
+    done = project.snakemake("--cores", "4", "search")
+    assert done.returncode == 0, done.stderr
+    folder = project.folder / "results/searches/tuned"
+    trials = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
+    assert len(trials) == 2
+    assert project.planned("search") == set()
+    overlay = "results/searches/tuned/best.yaml"
+    done = project.snakemake("--cores", "4", "finetune", "--configfile", overlay)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((project.folder / "results/runs/tuned/train.json").read_text())
+    best = min(trials, key=lambda trial: trial["validation_loss"])
+    rate = best["values"]["train.learning_rate"]
+    assert record["train"]["learning_rate"] == rate
+    # Of the trial, whose checkpoint of the last step it takes.
+    assert (record["fingerprint"], record["resumed_from"]) == (best["fingerprint"], 4)
+    # The settings found are no reason to search again.
+    assert project.planned("search", "--configfile", overlay) == set()
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A smaller sweep that has been trained."""

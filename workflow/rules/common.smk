@@ -12,6 +12,7 @@ from moray import machine
 from moray.config import plan
 from moray.config.code import code_digest
 from moray.config.load import load_experiment
+from moray.config.search import search_config
 from moray.config.smoke_test import RUN, check_storage, with_short_keys_resolved
 from moray.errors import ConfigError, UserError
 
@@ -156,13 +157,16 @@ def check_runs(jobs):
     """
     from moray.stages.preflight import preflight
 
-    runs = {job.wildcards.run for job in jobs if job.rule.name == "finetune_run"}
+    runs, searches = (
+        {job.wildcards.run for job in jobs if job.rule.name == rule}
+        for rule in ("finetune_run", "search_run")
+    )
     if workflow.local_exec:
         try:
-            preflight(EXPERIMENT, sorted(runs))
+            preflight(EXPERIMENT, sorted(runs), sorted(searches))
         except ConfigError as error:
             sys.exit(str(error))
-    return runs
+    return runs | searches
 
 
 def stop_on_sigterm(runs):
@@ -224,6 +228,7 @@ REFERENCES = {
     for run in EXPERIMENT.runs
     if plan.task(EXPERIMENT, run) == "preference"
 }
+SEARCHED = [run for run, section in EXPERIMENT.runs.items() if section.search]
 TRACKED = [run for run, section in EXPERIMENT.runs.items() if section.tracking]
 SMOKE_TEST = SimpleNamespace(run=RUN)
 ALIVE = drop_stale_locks()

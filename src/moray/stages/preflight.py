@@ -15,6 +15,7 @@ from moray.config.schema import (
     ScratchModel,
     ScratchVisionModel,
 )
+from moray.config.search import candidates
 from moray.errors import ConfigError, UserError
 from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
@@ -24,16 +25,23 @@ from moray.train.requirements import misfits, unmet_requirements
 _RESULTS = Path("results")
 
 
-def preflight(experiment: Experiment, runs: Sequence[str]) -> None:
+def preflight(experiment: Experiment, runs: Sequence[str], searches: Sequence[str] = ()) -> None:
     """Check that runs can be trained here, as far as it can be known in advance.
+
+    Args:
+        experiment: the experiment.
+        runs: names of the runs that are trained.
+        searches: names of the runs whose searches are carried out.
 
     Raises:
         ConfigError: with every fault found.
     """
-    found = [*_unreadable(experiment, runs)]
+    found = [*_unreadable(experiment, sorted({*runs, *searches}))]
     if not found:
-        for name in runs:
-            run, model = experiment.runs[name], experiment.base_model(name)
+        trained = [(name, experiment.runs[name]) for name in runs]
+        trained += [(name, run) for name in searches for run in candidates(experiment.runs[name])]
+        for name, run in trained:
+            model = experiment.base_model(name)
             shapes, positions = None, None
             try:
                 positions = _positions(experiment, model)
@@ -42,7 +50,16 @@ def preflight(experiment: Experiment, runs: Sequence[str]) -> None:
                 found.append(error)
             found += misfits(name, run.data.block_size, positions, run.adapter, shapes)
             found += unmet_requirements(name, run.train, run.adapter, run.ray, shapes, _RESULTS)
-            found += missing_packages(name, run.tracking)
+        for name in runs:
+            found += missing_packages(name, experiment.runs[name].tracking)
+        if searches and not find_spec("optuna"):
+            found.append(
+                UserError(
+                    f"runs.{searches[0]}.search",
+                    "needs optuna, which is not installed",
+                    "pip install -e '.[search]'",
+                )
+            )
     if found:
         raise ConfigError(list({str(fault): fault for fault in found}.values()))
 

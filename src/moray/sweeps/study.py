@@ -1,0 +1,142 @@
+"""Which settings a search tries next and which trials it stops early, by Optuna.
+
+Both are functions of the seed and of what earlier trials came to, in their order. So a study that
+is rebuilt from recorded trials goes on as if it had never been interrupted.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import TrialState
+
+from moray.sweeps.trajectory import Trajectory
+
+# Optuna's own number is 10, which is more trials than many searches of trainings have.
+_RANDOM_TRIALS = 5
+# No trial is stopped before so many are finished.
+_FINISHED_FIRST = 3
+
+State = Literal["finished", "pruned", "diverged"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a trial.
+
+    Attributes:
+        state: whether it trained to its end, was stopped because earlier trials were better at the
+            same step, or ended with a loss that isn't finite.
+        step: the step at which that was known.
+        validation_loss: of the model that the training would export, or at that step if it was
+            pruned; None if it diverged.
+    """
+
+    state: State
+    step: int
+    validation_loss: float | None
+
+
+class Study:
+    """The trials of a search so far."""
+
+    def __init__(self, space: Mapping[str, Mapping[str, Any]], seed: int) -> None:
+        """Begin without trials.
+
+        Args:
+            space: for each key a list of `choices`, or `low`, `high`, `log` and whether it is
+                `integer`.
+            seed: of the search.
+        """
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._space, self._seed = dict(sorted(space.items())), seed
+        self._distributions = {key: _distribution(each) for key, each in self._space.items()}
+        self._study = optuna.create_study(
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=_FINISHED_FIRST)
+        )
+
+    def next(self) -> "Trial":
+        """The next trial, after the one before has been told its verdict.
+
+        Values are drawn at random at first, then by the tree-structured Parzen estimator (Bergstra
+        et al., 2011).
+        """
+        number = len(self._study.trials)
+        # Of the trial's number, and not of how many numbers this process has drawn before.
+        seed = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
+        self._study.sampler = optuna.samplers.TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
+        trial = self._study.ask(self._distributions)
+        values = {key: _value(self._space[key], trial.params[key]) for key in self._space}
+        return Trial(number, values, trial)
+
+    def tell(self, trial: "Trial", verdict: Verdict) -> None:
+        """Say what became of the last trial."""
+        if verdict.state == "pruned":
+            self._study.tell(trial.suggested, state=TrialState.PRUNED)
+        else:
+            loss = math.inf if verdict.validation_loss is None else verdict.validation_loss
+            self._study.tell(trial.suggested, loss)
+
+
+class Trial:
+    """A trial under way.
+
+    Attributes:
+        number: from 0.
+        values: by dotted key.
+        suggested: Optuna's part of it.
+    """
+
+    def __init__(self, number: int, values: dict[str, Any], suggested: optuna.Trial) -> None:
+        self.number = number
+        self.values = values
+        self.suggested = suggested
+        self._verdict: Verdict | None = None
+        self._reported = 0
+
+    def judge(self, trajectory: Trajectory) -> Verdict | None:
+        """The verdict on a training, from its beginning; None if it is to go on.
+
+        It doesn't depend on how far the training has come beyond the step of the verdict.
+        """
+        if self._verdict is not None:
+            return self._verdict
+        for step, loss in trajectory.losses.items():
+            if step <= self._reported:
+                continue
+            self.suggested.report(loss, step)
+            self._reported = step
+            if trajectory.ends_at(step):
+                self._verdict = _finished(step, trajectory.exported_loss(step))
+            elif self.suggested.should_prune():
+                self._verdict = Verdict("pruned", step, loss)
+            if self._verdict is not None:
+                break
+        return self._verdict
+
+
+def _finished(step: int, loss: float) -> Verdict:
+    if not math.isfinite(loss):
+        return Verdict("diverged", step, None)
+    return Verdict("finished", step, loss)
+
+
+def _distribution(values: Mapping[str, Any]) -> BaseDistribution:
+    if "choices" in values:
+        # Optuna takes no lists as choices.
+        return CategoricalDistribution(range(len(values["choices"])))
+    kind = IntDistribution if values["integer"] else FloatDistribution
+    return kind(values["low"], values["high"], log=values["log"])
+
+
+def _value(values: Mapping[str, Any], suggested: Any) -> Any:
+    return values["choices"][suggested] if "choices" in values else suggested

@@ -1,0 +1,35 @@
+rule search_run:
+    """Settings of a run with the lowest validation loss; trials are trainings of that run."""
+    input:
+        start=start_manifest,
+        start_dependencies=start_dependencies,
+        stores=store_manifests,
+    output:
+        best="results/searches/{run}/best.yaml",
+        trials="results/searches/{run}/trials.jsonl",
+    log:
+        "logs/search/{run}.log",
+    benchmark:
+        "results/benchmarks/search/{run}.tsv"
+    wildcard_constraints:
+        run=any_of(SEARCHED),
+    conda:
+        "../../envs/environment.yaml"
+    threads: lambda wildcards: plan.train_threads(EXPERIMENT, wildcards.run)
+    resources:
+        gpu=lambda wildcards: plan.train_gpus(EXPERIMENT, wildcards.run),
+    params:
+        code=lambda wildcards: code("search", plan.task(EXPERIMENT, wildcards.run)),
+        # As in rule finetune_run, which then finds the best trial's checkpoint.
+        training=lambda wildcards: code(
+            "finetune", plan.task(EXPERIMENT, wildcards.run)
+        ),
+        cfg=lambda wildcards: search_config(EXPERIMENT, wildcards.run),
+        # Not compared with the last execution, because it takes `input`.
+        execution=lambda wildcards, input: plan.train_execution(
+            EXPERIMENT, wildcards.run
+        ),
+    message:
+        "search {wildcards.run}"
+    script:
+        "../scripts/search.py"
