@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import moray
 from moray import machine
 from moray.config import plan
+from moray.config.benchmarks import benchmark_config, benchmark_files
 from moray.config.code import code_digest
 from moray.config.load import load_experiment
 from moray.config.smoke_test import RUN, check_storage, with_short_keys_resolved
@@ -40,9 +41,10 @@ def load():
         models = {
             name: plan.model_files(experiment, name) for name in experiment.models
         }
+        tasks = {run: benchmark_files(experiment, run) for run in experiment.runs}
     except (ConfigError, UserError) as error:
         sys.exit(str(error))
-    return experiment, files, models
+    return experiment, files, models, tasks
 
 
 def code(stage, task=None):
@@ -156,10 +158,14 @@ def check_runs(jobs):
     """
     from moray.stages.preflight import preflight
 
+    jobs = list(jobs)
     runs = {job.wildcards.run for job in jobs if job.rule.name == "finetune_run"}
+    benchmarked = {
+        job.wildcards.run for job in jobs if job.rule.name == "benchmark_run"
+    }
     if workflow.local_exec:
         try:
-            preflight(EXPERIMENT, sorted(runs))
+            preflight(EXPERIMENT, sorted(runs), sorted(benchmarked))
         except ConfigError as error:
             sys.exit(str(error))
     return runs
@@ -213,7 +219,7 @@ def drop_stale_locks():
 
 
 check_package()
-EXPERIMENT, DATASET_FILES, MODEL_FILES = load()
+EXPERIMENT, DATASET_FILES, MODEL_FILES, BENCHMARK_FILES = load()
 STORES = {
     plan.store_name(EXPERIMENT, run, dataset): (run, dataset)
     for run, section in EXPERIMENT.runs.items()
@@ -224,6 +230,9 @@ REFERENCES = {
     for run in EXPERIMENT.runs
     if plan.task(EXPERIMENT, run) == "preference"
 }
+BENCHMARKED = [
+    run for run, section in EXPERIMENT.runs.items() if section.benchmarks.tasks
+]
 TRACKED = [run for run, section in EXPERIMENT.runs.items() if section.tracking]
 SMOKE_TEST = SimpleNamespace(run=RUN)
 ALIVE = drop_stale_locks()

@@ -33,6 +33,7 @@ class Details:
         remarks: warnings and notes, each with its kind.
         curves: whether there are any of its training.
         scores: the figures of the evaluation: of all its datasets, then of each.
+        benchmarks: those of each task, and its number of documents.
         scored: number of documents, pairs or images; None if it wasn't evaluated.
         confidence: coverage of the intervals.
         confusion: of the tuned model, for images.
@@ -51,6 +52,7 @@ class Details:
     remarks: list[tuple[str, str]]
     curves: bool
     scores: dict[str | None, list[dict[str, Any]]]
+    benchmarks: dict[str, tuple[int, list[dict[str, Any]]]]
     scored: str | None
     confidence: float | None
     confusion: Confusion | None
@@ -90,6 +92,7 @@ def details(
         remarks=remarks(run, notes),
         curves=curves,
         scores=_scores(scores) if scores else {},
+        benchmarks=_benchmarks(run.read("benchmarks.json")),
         scored=_scored(scores) if scores else None,
         confidence=scores["confidence"] if scores else None,
         confusion=confusion_of(scores, limits.classes) if scores else None,
@@ -110,14 +113,20 @@ def _scores(scores: dict[str, Any]) -> dict[str | None, list[dict[str, Any]]]:
     return {dataset: _figures(part) for dataset, part in parts.items()}
 
 
+def _benchmarks(record: dict[str, Any] | None) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+    tasks = record["tasks"] if record else {}
+    return {name: (task["documents"], _figures(task)) for name, task in tasks.items()}
+
+
 def _figures(part: dict[str, Any]) -> list[dict[str, Any]]:
+    more = part.get("higher_is_better", {})
     return [
         {
             "metric": metric,
             "base": part["base"][metric],
             "tuned": part["tuned"][metric],
             "difference": difference,
-            "verdict": verdict(metric, difference),
+            "verdict": verdict(metric, difference, more.get(metric.partition(",")[0])),
         }
         for metric, difference in part["difference"].items()
     ]

@@ -16,6 +16,7 @@ from moray.config.schema import (
     ScratchVisionModel,
 )
 from moray.errors import ConfigError, UserError
+from moray.evaluate.harness_tasks import benchmark_faults
 from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
 from moray.tracking.trackers import missing_packages
@@ -24,8 +25,13 @@ from moray.train.requirements import misfits, unmet_requirements
 _RESULTS = Path("results")
 
 
-def preflight(experiment: Experiment, runs: Sequence[str]) -> None:
+def preflight(experiment: Experiment, runs: Sequence[str], benchmarked: Sequence[str] = ()) -> None:
     """Check that runs can be trained here, as far as it can be known in advance.
+
+    Args:
+        experiment: the checked config.
+        runs: the runs to train.
+        benchmarked: the runs whose benchmarks to run.
 
     Raises:
         ConfigError: with every fault found.
@@ -43,6 +49,8 @@ def preflight(experiment: Experiment, runs: Sequence[str]) -> None:
             found += misfits(name, run.data.block_size, positions, run.adapter, shapes)
             found += unmet_requirements(name, run.train, run.adapter, run.ray, shapes, _RESULTS)
             found += missing_packages(name, run.tracking)
+    for name in benchmarked:
+        found += benchmark_faults(name, experiment.runs[name].benchmarks)
     if found:
         raise ConfigError(list({str(fault): fault for fault in found}.values()))
 

@@ -22,6 +22,7 @@ from moray.config.schema.models import (
 from moray.config.schema.preference import Preference
 from moray.config.schema.sections import (
     Augmentation,
+    Benchmarks,
     Data,
     Evaluate,
     Export,
@@ -37,6 +38,7 @@ __all__ = [
     "Adapter",
     "Augmentation",
     "BaseModelSource",
+    "Benchmarks",
     "BestRef",
     "Data",
     "Dataset",

@@ -297,3 +297,35 @@ class Generate(Section):
     batch_size: PositiveInt = execution_only(
         16, description="Prompts continued at once; halved if they don't fit in memory."
     )
+
+
+class Benchmarks(Section):
+    """Tasks of lm-evaluation-harness. They need the optional `benchmarks` extra."""
+
+    tasks: list[str] = Field(
+        [],
+        description="Names of tasks, groups or tags, of `include_path` or of the harness. "
+        "Intervals follow `evaluate.bootstrap_samples` and `evaluate.confidence`.",
+    )
+    include_path: str | None = Field(
+        None,
+        description="Folder with task files of your own, in YAML, and their data. Its files are "
+        "tracked by modification time. `!function` in them runs Python code.",
+    )
+    num_fewshot: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="Examples in front of each document. By default, as many as the task defines; "
+        "a task that defines 0 keeps it.",
+    )
+    limit: PositiveInt | None = Field(
+        None, description="Maximum number of documents of each task: the first ones."
+    )
+    precision: Literal["auto", "bf16", "fp32"] = Field("auto", description=_PRECISION)
+    num_workers: Annotated[int, Field(ge=1, le=2)] = execution_only(
+        1,
+        description="Number of processes. With 2, base and tuned are scored at the same time, "
+        "each on a GPU of its own if there are any.",
+    )
+    batch_size: PositiveInt = execution_only(
+        16, description="Requests per forward pass; halved if they don't fit in memory."
+    )
