@@ -22,21 +22,6 @@ def write_tasks(folder: Path, documents: int = 30) -> Path:
     """
     folder.mkdir(parents=True)
     draw = random.Random(0)
-        "def",
-        "return",
-        "self",
-        "value",
-        "for",
-        "in",
-        "if",
-        "not",
-        "None",
-        "import",
-        "class",
-        "lambda",
-        "yield",
-        "with",
-    ]
     for task in ("words", "order"):
         for split in ("test", "train"):
             lines = []

@@ -90,6 +90,14 @@ def test_scores_of_a_mixture_are_there_for_each_dataset(tmp_path: Path) -> None:
     assert alone["value"].tolist() == [1.75]
 
 
+def test_benchmarks_are_scores_of_their_tasks(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    (folder / "benchmarks.json").write_text(json.dumps({"tasks": {"words": scores(shift=0.25)}}))
+    found = load(tmp_path / "results").scores
+    mine = found[(found["dataset"] == "words") & (found["model"] == "tuned")]
+    assert mine.set_index("metric")["value"].to_dict() == {"bits_per_byte": 1.75, "accuracy": 0.375}
+
+
 def test_stages_have_their_time_and_memory(tmp_path: Path) -> None:
     for run, memory in (("a", "995.5"), ("b", "NA")):
         file = tmp_path / f"results/benchmarks/finetune/{run}.tsv"
