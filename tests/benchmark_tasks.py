@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -71,5 +72,5 @@ def _files(folder: Path, task: str, *splits: str) -> dict[str, str]:
     return {split: str(folder / f"{task}-{split}.jsonl") for split in splits}
 
 
-def _write_lines(file: Path, lines: list[dict[str, object]]) -> None:
+def _write_lines(file: Path, lines: Sequence[Mapping[str, object]]) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))

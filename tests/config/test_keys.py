@@ -206,6 +206,7 @@ TESTED = {
     "Benchmarks.precision": "stages/test_benchmark.py::test_models_compute_in_the_precision_that_the_config_names",
     "Benchmarks.num_workers": "stages/test_benchmark.py::test_two_workers_find_the_same",
     "Generate.precision": "stages/test_generate.py::test_models_compute_in_the_precision_that_the_config_names",
+    "Generate.metrics": "stages/test_generate.py::test_the_metrics_of_the_config_are_in_samples_and_settings",
     "Generate.num_workers": "stages/test_generate.py::test_the_number_of_workers_changes_no_continuation",
     "Generate.num_samples": "stages/test_generate.py::test_each_prompt_is_continued_by_both_models",
     "Generate.max_new_tokens": "stages/test_generate.py::test_each_prompt_is_continued_by_both_models",

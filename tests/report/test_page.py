@@ -140,6 +140,19 @@ def test_benchmarks_are_shown_with_their_task(tmp_path: Path) -> None:
     assert shown[shown.index("brier") :][11] == "better"
 
 
+def test_metrics_of_the_samples_are_shown_beside_them(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    means = {"value": 0.5, "low": 0.4, "high": 0.6}
+    of_models = dict.fromkeys(("base", "tuned", "difference"), means)
+    record = {"temperature": 0.25, "metrics": {"exact_match": {"samples": 2, **of_models}}}
+    (folder / "generation.json").write_text(json.dumps(record))
+    text = Parsed(runs_in(page_of(tmp_path))["a"]["html"]).text
+    samples = text.partition("Samples")[2]
+    assert "temperature 0.25" in samples
+    assert "metrics" not in samples
+    assert "better" in samples.partition("exact match")[2].partition("Prompt")[0]
+
+
 PREDICTION = {
     "image": 3,
     "label": "cat",

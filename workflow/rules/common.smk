@@ -159,13 +159,16 @@ def check_runs(jobs):
     from moray.stages.preflight import preflight
 
     jobs = list(jobs)
-    runs = {job.wildcards.run for job in jobs if job.rule.name == "finetune_run"}
-    benchmarked = {
-        job.wildcards.run for job in jobs if job.rule.name == "benchmark_run"
-    }
+
+    def of_rule(name):
+        return sorted({job.wildcards.run for job in jobs if job.rule.name == name})
+
+    runs = of_rule("finetune_run")
     if workflow.local_exec:
         try:
-            preflight(EXPERIMENT, sorted(runs), sorted(benchmarked))
+            preflight(
+                EXPERIMENT, runs, of_rule("benchmark_run"), of_rule("generate_run")
+            )
         except ConfigError as error:
             sys.exit(str(error))
     return runs

@@ -4,16 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from moray.config.layout import workers_are_here
-from moray.config.plan import without_braces
+from moray.config.plan import interval_config, without_braces
 from moray.config.schema import Experiment, result_keys
 from moray.errors import UserError
 
 
 def benchmark_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's benchmarks depend on, besides models and task files."""
-    section = experiment.runs[run]
-    intervals = {key: getattr(section.evaluate, key) for key in ("bootstrap_samples", "confidence")}
-    return dict(sorted({**result_keys(section.benchmarks), **intervals}.items()))
+    section = experiment.runs[run].benchmarks
+    return dict(sorted({**result_keys(section), **interval_config(experiment, run)}.items()))
 
 
 def benchmark_files(experiment: Experiment, run: str) -> list[str]:

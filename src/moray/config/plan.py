@@ -312,18 +312,17 @@ def evaluate_config(experiment: Experiment, run: str) -> dict[str, Any]:
 def generate_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's samples depend on, besides models and prompts."""
     section = experiment.runs[run]
-    datasets = {
-        name: dict(
-            sorted(
-                {
-                    "is_python": isinstance(experiment.datasets[name], PythonStdlib),
-                    **store_config(experiment, run, name),
-                }.items()
-            )
-        )
-        for name in section.datasets
-    }
-    return dict(sorted({"datasets": datasets, **result_keys(section.generate)}.items()))
+    datasets = {name: store_config(experiment, run, name) for name in section.datasets}
+    config = {"datasets": datasets, **result_keys(section.generate)}
+    if section.generate.metrics:
+        config |= interval_config(experiment, run)
+    return dict(sorted(config.items()))
+
+
+def interval_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What the intervals of a run's figures depend on."""
+    section = experiment.runs[run].evaluate
+    return {"bootstrap_samples": section.bootstrap_samples, "confidence": section.confidence}
 
 
 def predict_config(experiment: Experiment, run: str) -> dict[str, Any]:

@@ -45,8 +45,8 @@ def compare(
     Returns:
         See `with_intervals`.
     """
-    both = (_bootstrapped(sums, figures, samples) for sums in (base, tuned))
-    return with_intervals(*both, confidence=confidence)
+    first, second = (_bootstrapped(sums, figures, samples) for sums in (base, tuned))
+    return with_intervals(first, second, confidence)
 
 
 def with_intervals(base: Bootstrapped, tuned: Bootstrapped, confidence: float) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class TaskFigures:
 def benchmark_on_worker(job: BenchmarkJob, worker: Worker) -> dict[str, dict[str, TaskFigures]]:
     """Run the tasks on this worker's models; returns the figures by model and task."""
     counter = BatchCounter(job.execution.folder, worker.rank)
-    found = {}
+    found: dict[str, dict[str, TaskFigures]] = {}
     for name in list(job.models)[worker.rank :: worker.world_size]:
         folder = job.models[name]
         tokenizer = load_tokenizer(folder)

@@ -39,6 +39,7 @@ class Details:
         confusion: of the tuned model, for images.
         samples: the first ones.
         sampling: the settings that they were made with.
+        metrics: what metrics say of them.
         previews: beginnings of its tokens, by store; trained tokens are marked.
         figure: its predictions, as a data URI; None if there is none or it is too large.
         settings: those that aren't the defaults: key, value, default.
@@ -58,6 +59,7 @@ class Details:
     confusion: Confusion | None
     samples: list[dict[str, Any]]
     sampling: dict[str, Any]
+    metrics: list[dict[str, Any]]
     previews: dict[str, Markup]
     figure: str | None
     settings: list[tuple[str, Any, Any]]
@@ -87,6 +89,7 @@ def details(
     """
     run = results.files[row.facts["run"]]
     record, scores = run.record or {}, run.read("eval.json")
+    generation = run.read("generation.json") or {}
     return Details(
         row=row,
         remarks=remarks(run, notes),
@@ -97,7 +100,8 @@ def details(
         confidence=scores["confidence"] if scores else None,
         confusion=confusion_of(scores, limits.classes) if scores else None,
         samples=_samples(samples, limits),
-        sampling=run.read("generation.json") or {},
+        sampling={key: value for key, value in generation.items() if key != "metrics"},
+        metrics=_means(generation.get("metrics", {})),
         previews=_previews(run, limits.characters),
         figure=_figure(run.folder / "predictions.svg", limits.figure_bytes),
         settings=changed(run.settings),
@@ -111,6 +115,13 @@ def details(
 def _scores(scores: dict[str, Any]) -> dict[str | None, list[dict[str, Any]]]:
     parts = {None: scores, **scores.get("datasets", {})}
     return {dataset: _figures(part) for dataset, part in parts.items()}
+
+
+def _means(metrics: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"metric": metric, **means, "verdict": verdict(metric, means["difference"])}
+        for metric, means in metrics.items()
+    ]
 
 
 def _benchmarks(record: dict[str, Any] | None) -> dict[str, tuple[int, list[dict[str, Any]]]]:

@@ -16,6 +16,7 @@ from moray.config.schema import (
     ScratchVisionModel,
 )
 from moray.errors import ConfigError, UserError
+from moray.evaluate import judging
 from moray.evaluate.harness_tasks import benchmark_faults
 from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
@@ -25,13 +26,19 @@ from moray.train.requirements import misfits, unmet_requirements
 _RESULTS = Path("results")
 
 
-def preflight(experiment: Experiment, runs: Sequence[str], benchmarked: Sequence[str] = ()) -> None:
+def preflight(
+    experiment: Experiment,
+    runs: Sequence[str],
+    benchmarked: Sequence[str] = (),
+    generated: Sequence[str] = (),
+) -> None:
     """Check that runs can be trained here, as far as it can be known in advance.
 
     Args:
         experiment: the checked config.
         runs: the runs to train.
         benchmarked: the runs whose benchmarks to run.
+        generated: the runs whose prompts to continue.
 
     Raises:
         ConfigError: with every fault found.
@@ -49,6 +56,8 @@ def preflight(experiment: Experiment, runs: Sequence[str], benchmarked: Sequence
             found += misfits(name, run.data.block_size, positions, run.adapter, shapes)
             found += unmet_requirements(name, run.train, run.adapter, run.ray, shapes, _RESULTS)
             found += missing_packages(name, run.tracking)
+    for name in generated:
+        found += judging.missing_packages(name, experiment.runs[name].generate.metrics)
     for name in benchmarked:
         found += benchmark_faults(name, experiment.runs[name].benchmarks)
     if found:
