@@ -25,6 +25,14 @@ rule eval:
         "every run is evaluated; next: snakemake generate"
 
 
+rule benchmark:
+    """Benchmarks of every run that names tasks."""
+    input:
+        expand("results/runs/{run}/benchmarks.json", run=BENCHMARKED),
+    message:
+        "every run has its benchmarks"
+
+
 rule generate:
     """Held-out prompts or images, continued or classified by every run's model and its base."""
     input:
@@ -83,6 +91,7 @@ include: "workflow/rules/export.smk"
 include: "workflow/rules/choose.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/evaluate_pairs.smk"
+include: "workflow/rules/benchmark.smk"
 include: "workflow/rules/card.smk"
 include: "workflow/rules/track.smk"
 include: "workflow/rules/generate.smk"

@@ -253,6 +253,7 @@ print([code_digest(path, Path("src")) for path in sorted(Path("workflow/scripts"
 # For each script: some of what it depends on, and where nothing of that may lie.
 SCRIPTS = {
     "base_model": (["model/scratch.py"], ["train", "evaluate"]),
+    "benchmark": (["evaluate/harness.py", "evaluate/bootstrap.py", "model/load.py"], ["train"]),
     "download": (
         ["corpus/split.py", "corpus/readers.py", "corpus/sources/url.py"],
         ["rows", "tasks", "model", "train", "evaluate"],

@@ -37,6 +37,7 @@ TESTED = {
     "Sections.preference": "config/test_preference.py::test_the_loss_changes_training_and_evaluation_and_neither_tokens_nor_reference",
     "Sections.export": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
     "Sections.evaluate": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
+    "Sections.benchmarks": "config/test_benchmarks.py::test_intervals_are_those_of_the_evaluation_and_execution_changes_nothing",
     "Sections.tracking": "stages/test_track.py::test_trackers_have_a_run_with_what_came_of_it",
     "Sections.generate": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
     # Datasets.
@@ -205,7 +206,14 @@ TESTED = {
     "Evaluate.num_workers": "stages/test_evaluate.py::test_as_many_processes_score_as_the_config_says_and_scores_stay_the_same",
     "Evaluate.confidence": "stages/test_evaluate.py::test_intervals_follow_confidence_and_resamplings",
     "Evaluate.bootstrap_samples": "stages/test_evaluate.py::test_intervals_follow_confidence_and_resamplings",
+    "Benchmarks.tasks": "stages/test_benchmark.py::test_only_the_tasks_of_the_config_run",
+    "Benchmarks.include_path": "config/test_benchmarks.py::test_the_files_of_the_user_s_tasks_are_found_at_any_depth",
+    "Benchmarks.num_fewshot": "stages/test_benchmark.py::test_examples_and_limit_are_those_of_the_command",
+    "Benchmarks.limit": "stages/test_benchmark.py::test_examples_and_limit_are_those_of_the_command",
+    "Benchmarks.precision": "stages/test_benchmark.py::test_models_compute_in_the_precision_that_the_config_names",
+    "Benchmarks.num_workers": "stages/test_benchmark.py::test_two_workers_find_the_same",
     "Generate.precision": "stages/test_generate.py::test_models_compute_in_the_precision_that_the_config_names",
+    "Generate.metrics": "stages/test_generate.py::test_the_metrics_of_the_config_are_in_samples_and_settings",
     "Generate.num_workers": "stages/test_generate.py::test_the_number_of_workers_changes_no_continuation",
     "Generate.num_samples": "stages/test_generate.py::test_each_prompt_is_continued_by_both_models",
     "Generate.max_new_tokens": "stages/test_generate.py::test_each_prompt_is_continued_by_both_models",
@@ -226,6 +234,7 @@ UNTESTED = {
     "Data.stream_from": "Copying and streaming have tests; that the driver joins them has none.",
     "Train.launcher": "The losses are the same; what differs is the processes.",
     "Evaluate.batch_size": "The scores are the same; what differs is the memory that they take.",
+    "Benchmarks.batch_size": "The figures are the same; what differs is the memory that they take.",
     "Generate.batch_size": "The likeliest tokens are the same; sampled ones differ by chance.",
 }
 

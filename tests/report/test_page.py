@@ -126,6 +126,33 @@ def test_a_matrix_and_predictions_of_images_are_shown(tmp_path: Path) -> None:
     assert details[first : first + 7] == ["cat", "7", "1", "dog", "2", "5", "Samples"]
 
 
+def test_benchmarks_are_shown_with_their_task(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    figure = {"brier_score": {"value": 0.25, "low": 0.2, "high": 0.3}}
+    difference = {"brier_score": {"value": -0.1, "low": -0.2, "high": -0.05}}
+    task = {"documents": 1234, "higher_is_better": {"brier_score": False}, "base": figure}
+    task |= {"tuned": figure, "difference": difference}
+    (folder / "benchmarks.json").write_text(json.dumps({"tasks": {"<words>": task}}))
+    text = Parsed(runs_in(page_of(tmp_path))["a"]["html"]).text
+    shown = text.partition("Benchmark <words>")[2].split()
+    assert shown[1] == "1,234"
+    # Less of it is better.
+    assert shown[shown.index("brier") :][11] == "better"
+
+
+def test_metrics_of_the_samples_are_shown_beside_them(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    means = {"value": 0.5, "low": 0.4, "high": 0.6}
+    of_models = dict.fromkeys(("base", "tuned", "difference"), means)
+    record = {"temperature": 0.25, "metrics": {"exact_match": {"samples": 2, **of_models}}}
+    (folder / "generation.json").write_text(json.dumps(record))
+    text = Parsed(runs_in(page_of(tmp_path))["a"]["html"]).text
+    samples = text.partition("Samples")[2]
+    assert "temperature 0.25" in samples
+    assert "metrics" not in samples
+    assert "better" in samples.partition("exact match")[2].partition("Prompt")[0]
+
+
 PREDICTION = {
     "image": 3,
     "label": "cat",

@@ -8,6 +8,7 @@ from made_up_results import STEPS, scores, write_run, write_state
 
 from moray.errors import UserError
 from moray.results import load
+from moray.results.rows import MODELS
 
 
 def test_a_finished_run_has_a_row_of_facts(tmp_path: Path) -> None:
@@ -88,6 +89,26 @@ def test_scores_of_a_mixture_are_there_for_each_dataset(tmp_path: Path) -> None:
     together, alone = tuned[tuned["dataset"].isna()], tuned[tuned["dataset"] == "modules"]
     assert together[["value", "low", "high"]].to_numpy().tolist() == [[1.5, 1.48, 1.52]]
     assert alone["value"].tolist() == [1.75]
+
+
+def test_benchmarks_are_scores_of_their_tasks(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    (folder / "benchmarks.json").write_text(json.dumps({"tasks": {"words": scores(shift=0.25)}}))
+    found = load(tmp_path / "results").scores
+    mine = found[(found["dataset"] == "words") & (found["model"] == "tuned")]
+    assert mine.set_index("metric")["value"].to_dict() == {"bits_per_byte": 1.75, "accuracy": 0.375}
+
+
+def test_metrics_of_continuations_are_scores(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    means = {name: {"value": 0.5, "low": 0.4, "high": 0.6} for name in scores() if name in MODELS}
+    record = {"temperature": 0.0, "metrics": {"chrf": {"samples": 2, **means}}}
+    (folder / "generation.json").write_text(json.dumps(record))
+    found = load(tmp_path / "results").scores
+    mine = found[found["metric"] == "chrf"]
+    assert mine["model"].tolist() == list(MODELS)
+    assert mine[["value", "low", "high"]].to_numpy().tolist() == [[0.5, 0.4, 0.6]] * 3
+    assert mine["dataset"].isna().all()
 
 
 def test_stages_have_their_time_and_memory(tmp_path: Path) -> None:

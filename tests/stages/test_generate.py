@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ CFG = {
     "seed": 0,
     "precision": "auto",
     "format": "text",
-    "is_python": False,
+    "metrics": [],
+    "bootstrap_samples": 20,
+    "confidence": 0.9,
 }
 EXECUTION = {
     "generate": {"num_workers": 1, "batch_size": 3},
@@ -38,7 +41,7 @@ EXECUTION = {
     "ray": {},
     "stall_timeout": 600.0,
 }
-OF_DATASET = {"format", "is_python", *result_keys(Data())}
+OF_DATASET = {"format", *result_keys(Data())}
 PAIRS = [Document(prompt="x = 1 #", completion=" note\n"), Document(prompt="(", completion="x)")]
 
 
@@ -136,9 +139,9 @@ def test_of_a_pair_the_chosen_answer_is_written_again(
     rows = ((split, row) for split in ("train", "test") for row in chosen)
     write_dataset(tmp_path / "chosen", rows, "preference", {})
     file = tmp_path / "chosen/test.parquet"
-    cfg = {"is_python": True, "format": "preference"}
+    cfg = {"metrics": ["python_syntax"], "format": "preference"}
     samples = run(tuned_folder, tuned_folder, file, tmp_path / "chosen.jsonl", **cfg)
-    cfg = {"is_python": True, "format": "prompt-completion"}
+    cfg = {"metrics": ["python_syntax"], "format": "prompt-completion"}
     assert samples == run(tuned_folder, tuned_folder, pairs, tmp_path / "plain.jsonl", **cfg)
 
 
@@ -160,7 +163,7 @@ def test_of_functions_it_is_said_whether_they_parse(
     tmp_path: Path, tuned_folder: Path, pairs: Path
 ) -> None:
     output = tmp_path / "samples.jsonl"
-    cfg = {"format": "prompt-completion", "is_python": True}
+    cfg = {"format": "prompt-completion", "metrics": ["python_syntax"]}
     samples = run(tuned_folder, tuned_folder, pairs, output, **cfg)
     assert [sample["prompt"] for sample in samples] == [row["prompt"] for row in PAIRS]
     for sample in samples:
@@ -176,8 +179,8 @@ def test_of_functions_it_is_said_whether_they_parse(
 @pytest.mark.parametrize(
     "cfg",
     [
-        {"format": "prompt-completion", "is_python": False},
-        {"format": "text", "is_python": True},
+        {"format": "prompt-completion", "metrics": []},
+        {"format": "text", "metrics": ["python_syntax"]},
     ],
 )
 def test_of_other_texts_it_is_not(
@@ -185,6 +188,25 @@ def test_of_other_texts_it_is_not(
 ) -> None:
     samples = run(tuned_folder, tuned_folder, pairs, tmp_path / "samples.jsonl", **cfg)
     assert all(set(sample) == {"prompt", "reference", "base", "tuned"} for sample in samples)
+
+
+def test_the_metrics_of_the_config_are_in_samples_and_settings(
+    tmp_path: Path, model_folder: Path, tuned_folder: Path, pairs: Path, capfd: Any
+) -> None:
+    metrics = ["exact_match", "python_syntax", "chrf"]
+    cfg = {"format": "prompt-completion", "metrics": metrics}
+    samples = run(model_folder, tuned_folder, pairs, tmp_path / "samples.jsonl", **cfg)
+    record = json.loads((tmp_path / "samples.json").read_text())
+    assert list(record["metrics"]) == metrics
+    assert record["confidence"] == 0.9
+    for metric, label in zip(metrics, ("exact_match", "parses", "chrf"), strict=True):
+        assert record["metrics"][metric]["samples"] == 2
+        for model in ("base", "tuned"):
+            mean = sum(sample[f"{model}_{label}"] for sample in samples) / len(samples)
+            assert record["metrics"][metric][model]["value"] == pytest.approx(mean)
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert said.startswith("tuned: 2 prompts continued, exact_match 0.000 [0.000, 0.000] before, ")
+    assert re.search(r", 50% parse before, \d+% after, chrf \d+\.\d{3} ", said)
 
 
 def test_prompts_without_room_leave_nothing_behind(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import moray
 from moray import machine
 from moray.config import plan
+from moray.config.benchmarks import benchmark_config, benchmark_files
 from moray.config.code import code_digest
 from moray.config.load import load_experiment
 from moray.config.search import search_config
@@ -41,9 +42,10 @@ def load():
         models = {
             name: plan.model_files(experiment, name) for name in experiment.models
         }
+        tasks = {run: benchmark_files(experiment, run) for run in experiment.runs}
     except (ConfigError, UserError) as error:
         sys.exit(str(error))
-    return experiment, files, models
+    return experiment, files, models, tasks
 
 
 def code(stage, task=None):
@@ -157,16 +159,24 @@ def check_runs(jobs):
     """
     from moray.stages.preflight import preflight
 
-    runs, searches = (
-        {job.wildcards.run for job in jobs if job.rule.name == rule}
-        for rule in ("finetune_run", "search_run")
-    )
+    jobs = list(jobs)
+
+    def of_rule(name):
+        return sorted({job.wildcards.run for job in jobs if job.rule.name == name})
+
+    runs, searches = of_rule("finetune_run"), of_rule("search_run")
     if workflow.local_exec:
         try:
-            preflight(EXPERIMENT, sorted(runs), sorted(searches))
+            preflight(
+                EXPERIMENT,
+                runs,
+                searches=searches,
+                benchmarked=of_rule("benchmark_run"),
+                generated=of_rule("generate_run"),
+            )
         except ConfigError as error:
             sys.exit(str(error))
-    return runs | searches
+    return [*runs, *searches]
 
 
 def stop_on_sigterm(runs):
@@ -217,7 +227,7 @@ def drop_stale_locks():
 
 
 check_package()
-EXPERIMENT, DATASET_FILES, MODEL_FILES = load()
+EXPERIMENT, DATASET_FILES, MODEL_FILES, BENCHMARK_FILES = load()
 STORES = {
     plan.store_name(EXPERIMENT, run, dataset): (run, dataset)
     for run, section in EXPERIMENT.runs.items()
@@ -229,6 +239,9 @@ REFERENCES = {
     if plan.task(EXPERIMENT, run) == "preference"
 }
 SEARCHED = [run for run, section in EXPERIMENT.runs.items() if section.search]
+BENCHMARKED = [
+    run for run, section in EXPERIMENT.runs.items() if section.benchmarks.tasks
+]
 TRACKED = [run for run, section in EXPERIMENT.runs.items() if section.tracking]
 SMOKE_TEST = SimpleNamespace(run=RUN)
 ALIVE = drop_stale_locks()

@@ -2,6 +2,7 @@ rule report:
     """A page about all runs, in one file."""
     input:
         scores=expand("results/runs/{run}/eval.json", run=EXPERIMENT.runs),
+        benchmarks=expand("results/runs/{run}/benchmarks.json", run=BENCHMARKED),
         samples=expand("results/runs/{run}/samples.jsonl", run=EXPERIMENT.runs),
         cards=expand("results/runs/{run}/README.md", run=EXPERIMENT.runs),
     output:

@@ -42,7 +42,7 @@ _FOLDERS = {
     "images": "results/pixels",
 }
 
-Stage = Literal["evaluate", "generate"]
+Stage = Literal["evaluate", "generate", "benchmarks"]
 
 # Threads of a single process on the CPU; Snakemake lowers it to the available cores.
 _THREADS_OF_ONE = 8
@@ -88,10 +88,15 @@ def _files(path: str, dataset: str, key: str = "path") -> list[str]:
             f"no file matches {path}",
             "check the path; it is relative to the working directory",
         )
-    return [_without_braces(match, f"datasets.{dataset}.{key}") for match in matches]
+    return [without_braces(match, f"datasets.{dataset}.{key}") for match in matches]
 
 
-def _without_braces(path: str, key: str) -> str:
+def without_braces(path: str, key: str) -> str:
+    """The path of a rule's input file.
+
+    Raises:
+        UserError: if Snakemake would read a part of it as a wildcard.
+    """
     if {"{", "}"} & set(path):
         raise UserError(
             key,
@@ -133,7 +138,7 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
         found = [*Path(section.path).iterdir()]
         found += Path(section.path).glob("additional_chat_templates/*.jinja")
         names = sorted(str(path) for path in found if path.is_file())
-        return [*described, *(_without_braces(name, f"models.{model}.path") for name in names)]
+        return [*described, *(without_braces(name, f"models.{model}.path") for name in names)]
     return described
 
 
@@ -307,18 +312,17 @@ def evaluate_config(experiment: Experiment, run: str) -> dict[str, Any]:
 def generate_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's samples depend on, besides models and prompts."""
     section = experiment.runs[run]
-    datasets = {
-        name: dict(
-            sorted(
-                {
-                    "is_python": isinstance(experiment.datasets[name], PythonStdlib),
-                    **store_config(experiment, run, name),
-                }.items()
-            )
-        )
-        for name in section.datasets
-    }
-    return dict(sorted({"datasets": datasets, **result_keys(section.generate)}.items()))
+    datasets = {name: store_config(experiment, run, name) for name in section.datasets}
+    config = {"datasets": datasets, **result_keys(section.generate)}
+    if section.generate.metrics:
+        config |= interval_config(experiment, run)
+    return dict(sorted(config.items()))
+
+
+def interval_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What the intervals of a run's figures depend on."""
+    section = experiment.runs[run].evaluate
+    return {"bootstrap_samples": section.bootstrap_samples, "confidence": section.confidence}
 
 
 def predict_config(experiment: Experiment, run: str) -> dict[str, Any]:

@@ -307,6 +307,12 @@ def _image_run(path: str, run: Run) -> Iterator[UserError]:
             f"{run.train.attention} is for rows of documents, and images have none",
             "set it to auto, sdpa or eager",
         )
+    if run.generate.metrics:
+        yield UserError(f"{path}.generate.metrics", "images have no continuations", "set it to []")
+    if run.benchmarks.tasks:
+        yield UserError(
+            f"{path}.benchmarks.tasks", "benchmarks are for language models only", "set it to []"
+        )
     if run.data.tokenize != "ahead":
         yield UserError(f"{path}.data.tokenize", "images have no tokens", "remove the key")
 

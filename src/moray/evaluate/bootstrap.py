@@ -1,6 +1,7 @@
 """Bootstrap intervals of a model's figures, and of their difference from another model's."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,19 @@ Sums = NDArray[Any]
 
 Figures = Callable[[NDArray[Any]], dict[str, float]]
 """Computes figures from sums over units, shape (sums,)."""
+
+
+@dataclass(frozen=True)
+class Bootstrapped:
+    """The figures of a model.
+
+    Attributes:
+        values: the figures, by name.
+        resampled: those of each resample, shape (resamples,), by name.
+    """
+
+    values: dict[str, float]
+    resampled: dict[str, NDArray[np.float64]]
 
 
 def compare(
@@ -29,37 +43,50 @@ def compare(
         confidence: coverage of the intervals.
 
     Returns:
+        See `with_intervals`.
+    """
+    first, second = (_bootstrapped(sums, figures, samples) for sums in (base, tuned))
+    return with_intervals(first, second, confidence)
+
+
+def with_intervals(base: Bootstrapped, tuned: Bootstrapped, confidence: float) -> dict[str, Any]:
+    """The figures of two models with the same resamples, and their difference, with intervals.
+
+    Returns:
         For each of `base`, `tuned` and `difference` (tuned minus base), the `value`, `low` and
         `high` of each figure.
     """
-    points = _with_difference(figures(base.sum(axis=0)), figures(tuned.sum(axis=0)))
-    resampled = [
-        _with_difference(figures(weights @ base), figures(weights @ tuned))
-        for weights in _weights(len(base), samples)
-    ]
+    difference = Bootstrapped(
+        {name: tuned.values[name] - value for name, value in base.values.items()},
+        {name: tuned.resampled[name] - values for name, values in base.resampled.items()},
+    )
     tail = (1 - confidence) / 2
     return {
         name: {
             figure: {
                 "value": value,
-                "low": float(np.quantile([one[name][figure] for one in resampled], tail)),
-                "high": float(np.quantile([one[name][figure] for one in resampled], 1 - tail)),
+                "low": float(np.quantile(model.resampled[figure], tail)),
+                "high": float(np.quantile(model.resampled[figure], 1 - tail)),
             }
-            for figure, value in point.items()
+            for figure, value in model.values.items()
         }
-        for name, point in points.items()
+        for name, model in (("base", base), ("tuned", tuned), ("difference", difference))
     }
 
 
-def _weights(units: int, samples: int) -> Iterator[NDArray[np.int64]]:
-    """How often each unit is drawn. The seed is fixed, so that a rerun gives the same results."""
-    random = np.random.default_rng(0)
+def draws(units: int, samples: int, seed: int = 0) -> Iterator[NDArray[np.int64]]:
+    """Which units each resample consists of, shape (units,); the same whenever it is called."""
+    random = np.random.default_rng(seed)
     for _ in range(samples):
-        yield np.bincount(random.integers(units, size=units), minlength=units)
+        yield random.integers(units, size=units)
 
 
-def _with_difference(
-    base: dict[str, float], tuned: dict[str, float]
-) -> dict[str, dict[str, float]]:
-    difference = {name: tuned[name] - value for name, value in base.items()}
-    return {"base": base, "tuned": tuned, "difference": difference}
+def _bootstrapped(sums: Sums, figures: Figures, samples: int) -> Bootstrapped:
+    resampled = [
+        figures(np.bincount(drawn, minlength=len(sums)) @ sums)
+        for drawn in draws(len(sums), samples)
+    ]
+    values = figures(sums.sum(axis=0))
+    return Bootstrapped(
+        values, {name: np.array([one[name] for one in resampled]) for name in values}
+    )

@@ -12,6 +12,7 @@ from moray.provenance.lineage import LINEAGE, is_sealed
 from moray.provenance.manifest import DATASET, MANIFEST, damaged_files
 
 SCORES = "eval.json"
+BENCHMARKS = "benchmarks.json"
 CHOICE = "choice.json"
 
 
@@ -34,8 +35,9 @@ def verify(paths: Iterable[Path]) -> Verification:
     """Check results and all that they were made from.
 
     Args:
-        paths: folders with a `manifest.json` or a `dataset.json`, and files `eval.json` and
-            `choice.json`. Paths in them are relative to the current directory.
+        paths: folders with a `manifest.json` or a `dataset.json`, and files `eval.json`,
+            `benchmarks.json` and `choice.json`. Paths in them are relative to the current
+            directory.
 
     Raises:
         UserError: if one of the paths is none of these.
@@ -128,5 +130,6 @@ _CHECKS = {
     MANIFEST: _check_folder,
     DATASET: _check_dataset,
     SCORES: _check_sealed,
+    BENCHMARKS: _check_sealed,
     CHOICE: _check_sealed,
 }

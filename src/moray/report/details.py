@@ -33,11 +33,13 @@ class Details:
         remarks: warnings and notes, each with its kind.
         curves: whether there are any of its training.
         scores: the figures of the evaluation: of all its datasets, then of each.
+        benchmarks: those of each task, and its number of documents.
         scored: number of documents, pairs or images; None if it wasn't evaluated.
         confidence: coverage of the intervals.
         confusion: of the tuned model, for images.
         samples: the first ones.
         sampling: the settings that they were made with.
+        metrics: what metrics say of them.
         previews: beginnings of its tokens, by store; trained tokens are marked.
         figure: its predictions, as a data URI; None if there is none or it is too large.
         settings: those that aren't the defaults: key, value, default.
@@ -51,11 +53,13 @@ class Details:
     remarks: list[tuple[str, str]]
     curves: bool
     scores: dict[str | None, list[dict[str, Any]]]
+    benchmarks: dict[str, tuple[int, list[dict[str, Any]]]]
     scored: str | None
     confidence: float | None
     confusion: Confusion | None
     samples: list[dict[str, Any]]
     sampling: dict[str, Any]
+    metrics: list[dict[str, Any]]
     previews: dict[str, Markup]
     figure: str | None
     settings: list[tuple[str, Any, Any]]
@@ -85,16 +89,19 @@ def details(
     """
     run = results.files[row.facts["run"]]
     record, scores = run.record or {}, run.read("eval.json")
+    generation = run.read("generation.json") or {}
     return Details(
         row=row,
         remarks=remarks(run, notes),
         curves=curves,
         scores=_scores(scores) if scores else {},
+        benchmarks=_benchmarks(run.read("benchmarks.json")),
         scored=_scored(scores) if scores else None,
         confidence=scores["confidence"] if scores else None,
         confusion=confusion_of(scores, limits.classes) if scores else None,
         samples=_samples(samples, limits),
-        sampling=run.read("generation.json") or {},
+        sampling={key: value for key, value in generation.items() if key != "metrics"},
+        metrics=_means(generation.get("metrics", {})),
         previews=_previews(run, limits.characters),
         figure=_figure(run.folder / "predictions.svg", limits.figure_bytes),
         settings=changed(run.settings),
@@ -110,14 +117,27 @@ def _scores(scores: dict[str, Any]) -> dict[str | None, list[dict[str, Any]]]:
     return {dataset: _figures(part) for dataset, part in parts.items()}
 
 
+def _means(metrics: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"metric": metric, **means, "verdict": verdict(metric, means["difference"])}
+        for metric, means in metrics.items()
+    ]
+
+
+def _benchmarks(record: dict[str, Any] | None) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+    tasks = record["tasks"] if record else {}
+    return {name: (task["documents"], _figures(task)) for name, task in tasks.items()}
+
+
 def _figures(part: dict[str, Any]) -> list[dict[str, Any]]:
+    more = part.get("higher_is_better", {})
     return [
         {
             "metric": metric,
             "base": part["base"][metric],
             "tuned": part["tuned"][metric],
             "difference": difference,
-            "verdict": verdict(metric, difference),
+            "verdict": verdict(metric, difference, more.get(metric.partition(",")[0])),
         }
         for metric, difference in part["difference"].items()
     ]

@@ -55,9 +55,15 @@ def overview(results: Results) -> list[Row]:
     return rows
 
 
-def verdict(metric: str, difference: dict[str, float]) -> str | None:
-    """Whether a difference from the base is one, if its interval says so."""
-    better = more_is_better(metric)
+def verdict(metric: str, difference: dict[str, float], more: bool | None = None) -> str | None:
+    """Whether a difference from the base is one, if its interval says so.
+
+    Args:
+        metric: name of the figure.
+        difference: tuned minus base.
+        more: whether more of it is better; None to tell by its name.
+    """
+    better = more_is_better(metric) if more is None else more
     if difference["low"] > 0:
         return "better" if better else "worse"
     if difference["high"] < 0:

@@ -31,9 +31,10 @@ class Results:
             `train.learning_rate`.
         history: a row for each line of the histories: `run`, `kind` (`train`, `evaluation` or
             `note`), `step` and the other columns of `history.jsonl`.
-        scores: a row for each figure of `eval.json`: `run`, `dataset` (None for all of the run's
-            together), `model` (`base`, `tuned` or `difference`), `metric`, `value`, and the bounds
-            `low` and `high` of its interval.
+        scores: a row for each figure of `eval.json` and `benchmarks.json` and each metric of
+            `generation.json`: `run`, `dataset` (None for all of the run's together; the name of the
+            task for benchmarks), `model` (`base`, `tuned` or `difference`), `metric`, `value`, and
+            the bounds `low` and `high` of its interval.
         samples: a row for each line of `samples.jsonl`: `run`, `number` and the columns there.
         stages: a row for each stage that ran: `stage`, `name` (of the run, dataset, model or
             store), `seconds`, `cpu_seconds`, `max_rss` (of all its processes, in MB).

@@ -60,10 +60,15 @@ def progress(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def score_rows(run: Run) -> Iterator[dict[str, Any]]:
-    """The figures of a run's evaluation."""
+    """The figures of a run's continuations, of its evaluation and of its benchmarks."""
     scores = run.read("eval.json") or {}
     parts = {None: scores, **scores.get("datasets", {})} if scores else {}
-    for dataset, part in parts.items():
+    tasks = (run.read("benchmarks.json") or {}).get("tasks", {})
+    metrics = (run.read("generation.json") or {}).get("metrics", {})
+    for metric, means in metrics.items():
+        for model in MODELS:
+            yield {"dataset": None, "model": model, "metric": metric, **means[model]}
+    for dataset, part in [*parts.items(), *tasks.items()]:
         for model in MODELS:
             for metric, figure in part[model].items():
                 yield {"dataset": dataset, "model": model, "metric": metric, **figure}

@@ -10,16 +10,25 @@ from transformers import PreTrainedTokenizerFast
 from moray.console import say
 from moray.corpus.dataset import read_documents
 from moray.corpus.document import Document, halves
+from moray.errors import ConfigError
 from moray.evaluate.continuation import GenerateJob, continue_on_worker
 from moray.evaluate.execution import num_batches
 from moray.evaluate.generation import Sampling
+from moray.evaluate.judging import (
+    OF_WHOLE_DOCUMENTS,
+    compare_judged,
+    judged,
+    missing_packages,
+)
 from moray.evaluate.prompts import Prompt, choose_prompts
-from moray.evaluate.python_syntax import PythonSyntax
 from moray.model.load import load_config, longest_sequence
 from moray.provenance.manifest import write_json
 from moray.stages.boundary import File, Files, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
 from moray.tasks.language.recipe import make_encoder
+
+# What a metric is called in the samples, if not by its name.
+_LABELS = {"python_syntax": "parses"}
 
 
 def generate(
@@ -32,7 +41,7 @@ def generate(
     cfg: Json,
     execution: Json,
 ) -> None:
-    """Write `samples.jsonl`: prompt, reference, both continuations; for code, whether they parse.
+    """Write `samples.jsonl`: prompt, reference, both continuations, what metrics say of them.
 
     Args:
         run: the run's name.
@@ -40,11 +49,16 @@ def generate(
         tuned: the run's model.
         rows: test splits of the run's datasets, as Parquet, in their order.
         output: file to write the samples to.
-        settings: file to write the sampling settings to.
+        settings: file to write the sampling settings to, and the means of the metrics.
         cfg: the keys of the `generate` section that the result depends on, and for each dataset,
-            what its tokens depend on and whether it is Python.
+            what its tokens depend on; with metrics, those of `evaluate` for the intervals.
         execution: the other keys of that section, and the settings for starting workers.
+
+    Raises:
+        ConfigError: if a metric needs a package that isn't installed.
     """
+    if faults := list(missing_packages(run, cfg["metrics"])):
+        raise ConfigError(faults)
     datasets = cfg["datasets"]
     encoders = {name: make_encoder(tuned, section) for name, section in datasets.items()}
     length = longest_sequence(load_config(tuned))
@@ -78,35 +92,56 @@ def generate(
         results = workers.run(continue_on_worker, job, batches)
     written = {name: _texts([result[name] for result in results], tokenizer) for name in models}
     owners = [name for name, some in drawn.items() for _ in some]
-    code = [number for number, owner in enumerate(owners) if _is_code(datasets[owner])]
-    parsed = {name: _parsed(prompts, texts, code) for name, texts in written.items()}
+    found = {
+        metric: {
+            name: _judged(metric, prompts, texts, owners, datasets)
+            for name, texts in written.items()
+        }
+        for metric in cfg["metrics"]
+    }
     with output.open("w") as file:
         for number, (prompt, owner) in enumerate(zip(prompts, owners, strict=True)):
             sample: dict[str, Any] = {"dataset": owner} if len(datasets) > 1 else {}
             sample |= {"prompt": prompt.text, "reference": prompt.reference}
             for name, texts in written.items():
                 sample[name] = texts[number]
-                if number in parsed[name]:
-                    sample[f"{name}_parses"] = parsed[name][number]
+                for metric, of_models in found.items():
+                    if number in of_models[name]:
+                        sample[f"{name}_{_LABELS.get(metric, metric)}"] = of_models[name][number]
             file.write(json.dumps(sample) + "\n")
+    metrics = {
+        metric: compare_judged(
+            [*of_models["base"].values()],
+            [*of_models["tuned"].values()],
+            cfg["bootstrap_samples"],
+            cfg["confidence"],
+        )
+        for metric, of_models in found.items()
+        if of_models["base"]
+    }
     in_force = {"max_new_tokens", "temperature", "top_p", "seed", "precision"}
     stop_tokens = tokenizer.convert_ids_to_tokens(list(sampling.stops))
-    write_json(settings, {key: cfg[key] for key in sorted(in_force)} | {"stop_tokens": stop_tokens})
-    said = f"{run}: {len(prompts)} prompts continued"
-    if code:
-        before, after = (sum(parsed[name].values()) / len(code) for name in ("base", "tuned"))
-        said += f", {before:.0%} parse before, {after:.0%} after"
-    say(said)
+    record = {key: cfg[key] for key in sorted(in_force)} | {"stop_tokens": stop_tokens}
+    if metrics:
+        record |= {"confidence": cfg["confidence"], "metrics": metrics}
+    write_json(settings, record)
+    say(", ".join([f"{run}: {len(prompts)} prompts continued", *map(_said, metrics.items())]))
+
+
+def _said(metric: tuple[str, dict[str, Any]]) -> str:
+    name, means = metric
+    before, after = means["base"], means["tuned"]
+    if name == "python_syntax":
+        return f"{before['value']:.0%} parse before, {after['value']:.0%} after"
+    return (
+        f"{name} {before['value']:.3f} [{before['low']:.3f}, {before['high']:.3f}] before, "
+        f"{after['value']:.3f} [{after['low']:.3f}, {after['high']:.3f}] after"
+    )
 
 
 def _shared_out(samples: int, datasets: int) -> list[int]:
     """How many of the samples each dataset gets: as equal numbers as possible."""
     return [samples // datasets + (number < samples % datasets) for number in range(datasets)]
-
-
-def _is_code(section: dict[str, Any]) -> bool:
-    """Whether a prompt and its continuation are a whole Python function."""
-    return bool(section["is_python"]) and section["format"] != "text"
 
 
 def _documents(rows: Path, format: str) -> Iterator[Document]:
@@ -129,13 +164,29 @@ def _texts(results: list[dict[int, list[int]]], tokenizer: PreTrainedTokenizerFa
     ]
 
 
-def _parsed(prompts: list[Prompt], texts: list[str], numbers: list[int]) -> dict[int, bool]:
-    """Whether some of the prompts parse together with their continuations, by their numbers."""
+def _judged(
+    metric: str,
+    prompts: list[Prompt],
+    texts: list[str],
+    owners: list[str],
+    datasets: dict[str, dict[str, Any]],
+) -> dict[int, Any]:
+    """What a metric says of each continuation that it applies to, by its number."""
+    numbers = [
+        number
+        for number, owner in enumerate(owners)
+        if metric not in OF_WHOLE_DOCUMENTS or datasets[owner]["format"] != "text"
+    ]
     if not numbers:
         return {}
-    whole = [prompts[number].text + texts[number] for number in numbers]
-    result: dict[str, Any] = PythonSyntax(keep_in_memory=True).compute(predictions=whole)
-    return dict(zip(numbers, result["parses"], strict=True))
+    some = [prompts[number] for number in numbers]
+    scores = judged(
+        metric,
+        [prompt.text for prompt in some],
+        [texts[number] for number in numbers],
+        [prompt.reference for prompt in some],
+    )
+    return dict(zip(numbers, scores, strict=True))
 
 
 if __name__ == "__main__":

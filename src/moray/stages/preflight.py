@@ -17,6 +17,8 @@ from moray.config.schema import (
 )
 from moray.config.search import candidates
 from moray.errors import ConfigError, UserError
+from moray.evaluate import judging
+from moray.evaluate.harness_tasks import benchmark_faults
 from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
 from moray.tracking.trackers import missing_packages
@@ -25,13 +27,21 @@ from moray.train.requirements import misfits, unmet_requirements
 _RESULTS = Path("results")
 
 
-def preflight(experiment: Experiment, runs: Sequence[str], searches: Sequence[str] = ()) -> None:
+def preflight(
+    experiment: Experiment,
+    runs: Sequence[str],
+    searches: Sequence[str] = (),
+    benchmarked: Sequence[str] = (),
+    generated: Sequence[str] = (),
+) -> None:
     """Check that runs can be trained here, as far as it can be known in advance.
 
     Args:
-        experiment: the experiment.
-        runs: names of the runs that are trained.
-        searches: names of the runs whose searches are carried out.
+        experiment: the checked config.
+        runs: the runs to train.
+        searches: the runs whose searches to carry out.
+        benchmarked: the runs whose benchmarks to run.
+        generated: the runs whose prompts to continue.
 
     Raises:
         ConfigError: with every fault found.
@@ -60,6 +70,10 @@ def preflight(experiment: Experiment, runs: Sequence[str], searches: Sequence[st
                     "pip install -e '.[search]'",
                 )
             )
+    for name in generated:
+        found += judging.missing_packages(name, experiment.runs[name].generate.metrics)
+    for name in benchmarked:
+        found += benchmark_faults(name, experiment.runs[name].benchmarks)
     if found:
         raise ConfigError(list({str(fault): fault for fault in found}.values()))
 

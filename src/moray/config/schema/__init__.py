@@ -23,6 +23,7 @@ from moray.config.schema.preference import Preference
 from moray.config.schema.search import Range, Search
 from moray.config.schema.sections import (
     Augmentation,
+    Benchmarks,
     Data,
     Evaluate,
     Export,
@@ -38,6 +39,7 @@ __all__ = [
     "Adapter",
     "Augmentation",
     "BaseModelSource",
+    "Benchmarks",
     "BestRef",
     "Data",
     "Dataset",

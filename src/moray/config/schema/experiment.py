@@ -12,7 +12,7 @@ from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.preference import Preference
 from moray.config.schema.search import Search
-from moray.config.schema.sections import Data, Evaluate, Export, Generate, Ray
+from moray.config.schema.sections import Benchmarks, Data, Evaluate, Export, Generate, Ray
 from moray.config.schema.sweep import Grid, Sweep
 from moray.config.schema.train import Train
 
@@ -64,6 +64,9 @@ class Sections(Section):
     export: Export = Field(Export(), description="How the trained model is exported.")
     evaluate: Evaluate = Field(Evaluate(), description="How the model is compared with its base.")
     generate: Generate = Field(Generate(), description="How held-out prompts are continued.")
+    benchmarks: Benchmarks = Field(
+        Benchmarks(), description="Benchmarks of the model and its base."
+    )
     tracking: list[Literal["tensorboard", "mlflow"]] = execution_only(
         [],
         description="Trackers that show a run while it trains. Each needs the optional extra of "

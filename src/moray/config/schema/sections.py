@@ -292,8 +292,47 @@ class Generate(Section):
         description="Sample from the smallest set of tokens with this total probability.",
     )
     seed: int = Field(0, ge=0, description="Seed for sampling.")
+    metrics: list[Literal["exact_match", "python_syntax", "chrf"]] = Field(
+        [],
+        description="What continuations are judged by; see [evaluation](evaluation.md#metrics-of-"
+        "continuations). `exact_match`: whether one is what follows its prompt in the document. "
+        "`python_syntax`: whether prompt and continuation parse; not for `text`. `chrf`: chrF "
+        "against what follows, from 0 to 100; needs the optional `metrics` extra.",
+    )
     precision: Literal["auto", "bf16", "fp32"] = Field("auto", description=_PRECISION)
     num_workers: Literal["auto"] | PositiveInt = _NUM_WORKERS
     batch_size: PositiveInt = execution_only(
         16, description="Prompts continued at once; halved if they don't fit in memory."
+    )
+
+
+class Benchmarks(Section):
+    """Tasks of lm-evaluation-harness. They need the optional `benchmarks` extra."""
+
+    tasks: list[str] = Field(
+        [],
+        description="Names of tasks, groups or tags, of `include_path` or of the harness. "
+        "Intervals follow `evaluate.bootstrap_samples` and `evaluate.confidence`.",
+    )
+    include_path: str | None = Field(
+        None,
+        description="Folder with task files of your own, in YAML, and their data. Its files are "
+        "tracked by modification time. `!function` in them runs Python code.",
+    )
+    num_fewshot: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="Examples in front of each document. By default, as many as the task defines; "
+        "a task that defines 0 keeps it.",
+    )
+    limit: PositiveInt | None = Field(
+        None, description="Maximum number of documents of each task: the first ones."
+    )
+    precision: Literal["auto", "bf16", "fp32"] = Field("auto", description=_PRECISION)
+    num_workers: Annotated[int, Field(ge=1, le=2)] = execution_only(
+        1,
+        description="Number of processes. With 2, base and tuned are scored at the same time, "
+        "each on a GPU of its own if there are any.",
+    )
+    batch_size: PositiveInt = execution_only(
+        16, description="Requests per forward pass; halved if they don't fit in memory."
     )

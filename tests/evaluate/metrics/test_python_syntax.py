@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from moray.evaluate.python_syntax import PythonSyntax, parses
+from moray.evaluate.metrics.python_syntax import PythonSyntax, parses
 
 
 @pytest.mark.parametrize(
@@ -41,5 +41,5 @@ def test_a_warning_about_the_code_is_no_concern() -> None:
 def test_the_metric_is_the_share_that_parses() -> None:
     metric = PythonSyntax(keep_in_memory=True)
     predictions = ["x = 1", "x =", "", "def"]
-    assert metric.compute(predictions=predictions)["share"] == 0.5
-    assert metric.compute(predictions=["x = 1"]) == {"share": 1.0, "parses": [True]}
+    assert metric.compute(predictions=predictions)["python_syntax"] == 0.5
+    assert metric.compute(predictions=["x = 1"]) == {"python_syntax": 1.0, "scores": [True]}

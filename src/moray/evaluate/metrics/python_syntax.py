@@ -19,7 +19,7 @@ def parses(source: str) -> bool:
 
 
 class PythonSyntax(evaluate.Metric):
-    """Which of the texts parse, and their share."""
+    """Share of the texts that parse."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
@@ -29,5 +29,5 @@ class PythonSyntax(evaluate.Metric):
         )
 
     def _compute(self, predictions: list[str]) -> dict[str, float | list[bool]]:
-        parsed = [parses(prediction) for prediction in predictions]
-        return {"share": sum(parsed) / len(parsed), "parses": parsed}
+        scores = [parses(prediction) for prediction in predictions]
+        return {"python_syntax": sum(scores) / len(scores), "scores": scores}

@@ -1,0 +1,82 @@
+"""Judge continuations by the metrics that the config names."""
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from moray.errors import UserError
+from moray.evaluate.bootstrap import compare
+
+# Their text has to be a whole document, not a piece that was cut out of one.
+OF_WHOLE_DOCUMENTS = ("python_syntax",)
+_PACKAGES = {"chrf": ("sacrebleu", "sacrebleu")}
+
+
+def missing_packages(run: str, metrics: Sequence[str]) -> Iterator[UserError]:
+    """The packages of a run's metrics that are not installed."""
+    for name in metrics:
+        package, module = _PACKAGES.get(name, (None, "moray"))
+        if not find_spec(module):
+            yield UserError(
+                f"runs.{run}.generate.metrics",
+                f"{name} needs a package that is missing: {package}",
+                "pip install -e '.[metrics]'",
+            )
+
+
+def judged(
+    name: str, prompts: Sequence[str], continuations: Sequence[str], references: Sequence[str]
+) -> list[Any]:
+    """What a metric says of each continuation: a number, or whether something is so.
+
+    Args:
+        name: name of the metric in the config.
+        prompts: the prompts.
+        continuations: what a model wrote after each of them.
+        references: what follows them in their documents.
+    """
+    both = {"predictions": continuations, "references": references}
+    found: dict[str, Any]
+    match name:
+        case "exact_match":
+            from moray.evaluate.metrics.exact_match import ExactMatch
+
+            found = ExactMatch(keep_in_memory=True).compute(**both)
+        case "python_syntax":
+            from moray.evaluate.metrics.python_syntax import PythonSyntax
+
+            whole = [prompt + text for prompt, text in zip(prompts, continuations, strict=True)]
+            found = PythonSyntax(keep_in_memory=True).compute(predictions=whole)
+        case "chrf":
+            from moray.evaluate.metrics.chrf import ChrF
+
+            found = ChrF(keep_in_memory=True).compute(**both)
+        case _:
+            raise ValueError(name)
+    scores: list[Any] = found["scores"]
+    return scores
+
+
+def compare_judged(
+    base: Sequence[float], tuned: Sequence[float], samples: int, confidence: float
+) -> dict[str, Any]:
+    """The mean of a metric for two models, and their difference, with bootstrap intervals.
+
+    Args:
+        base: what it says of each continuation of the base.
+        tuned: that of the tuned model, for the same prompts.
+        samples: number of resamples of the prompts.
+        confidence: coverage of the intervals.
+
+    Returns:
+        `samples`: number of prompts; for each of `base`, `tuned` and `difference`, the `value`,
+        `low` and `high`.
+    """
+    first, second = (np.stack([scores, np.ones(len(scores))], 1) for scores in (base, tuned))
+    compared = compare(
+        first, second, lambda sums: {"mean": float(sums[0] / sums[1])}, samples, confidence
+    )
+    means = {name: figures["mean"] for name, figures in compared.items()}
+    return {"samples": len(base), **means}

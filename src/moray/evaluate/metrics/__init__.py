@@ -1,0 +1,1 @@
+"""Metrics of generated text, each a module that `evaluate.load` can load by its path."""

@@ -1,0 +1,98 @@
+"""Run benchmarks on a run's model and on its base."""
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moray.config.schema import Benchmarks
+from moray.console import say
+from moray.errors import ConfigError
+from moray.evaluate.bootstrap import with_intervals
+from moray.evaluate.harness_tasks import benchmark_faults
+from moray.provenance.lineage import write_sealed
+from moray.provenance.manifest import MANIFEST
+from moray.stages.boundary import File, Files, Folder, Json, command_line
+from moray.stages.evaluation import on_evaluation_workers
+
+if TYPE_CHECKING:
+    from moray.evaluate.harness import TaskFigures
+
+
+def benchmark(
+    run: str,
+    base: Folder,
+    tuned: Folder,
+    files: Files,
+    output: File,
+    cfg: Json,
+    execution: Json,
+) -> None:
+    """Write `benchmarks.json`.
+
+    Args:
+        run: the run's name.
+        base: model folder that the run started from.
+        tuned: the run's model.
+        files: files of the user's own tasks.
+        output: file to write.
+        cfg: the keys of the `benchmarks` section that the result depends on, and those of
+            `evaluate` for the intervals.
+        execution: the other keys of that section, and the settings for starting workers.
+
+    Raises:
+        ConfigError: if the harness is not installed or doesn't know a task.
+    """
+    settings = {key: cfg[key] for key in cfg if key in Benchmarks.model_fields}
+    if faults := list(benchmark_faults(run, Benchmarks(**settings))):
+        raise ConfigError(faults)
+    # Needs the optional package, which is there now.
+    from moray.evaluate.harness import BenchmarkJob, benchmark_on_worker
+
+    models = {"base": base.absolute(), "tuned": tuned.absolute()}
+    with on_evaluation_workers("benchmarks", run, output, cfg, execution) as workers:
+        job = BenchmarkJob(
+            models,
+            (),
+            workers.execution,
+            key=f"runs.{run}.benchmarks.tasks",
+            directory=Path.cwd(),
+            tasks=tuple(cfg["tasks"]),
+            include_path=cfg["include_path"],
+            num_fewshot=cfg["num_fewshot"],
+            limit=cfg["limit"],
+            bootstrap_samples=cfg["bootstrap_samples"],
+        )
+        results = workers.run(benchmark_on_worker, job, len(models))
+    figures = {name: found for result in results for name, found in result.items()}
+    tasks = {
+        name: _compared(first, figures["tuned"][name], cfg["confidence"])
+        for name, first in figures["base"].items()
+    }
+    result = {
+        "confidence": cfg["confidence"],
+        "resampled": "documents",
+        "harness": version("lm-eval"),
+        "tasks": tasks,
+    }
+    write_sealed(output, result, [base / MANIFEST, tuned / MANIFEST, *files])
+    # Of a group, not those of each task; a tag only stands for tasks.
+    for name in [task for task in cfg["tasks"] if task in tasks] or tasks:
+        for metric, first in tasks[name]["base"].items():
+            second = tasks[name]["tuned"][metric]
+            say(
+                f"{run}: {name} {metric} {first['value']:.3f} "
+                f"[{first['low']:.3f}, {first['high']:.3f}] before, {second['value']:.3f} "
+                f"[{second['low']:.3f}, {second['high']:.3f}] after"
+            )
+
+
+def _compared(base: "TaskFigures", tuned: "TaskFigures", confidence: float) -> dict[str, Any]:
+    return {
+        "documents": base.documents,
+        **base.facts,
+        **with_intervals(base.figures, tuned.figures, confidence),
+    }
+
+
+if __name__ == "__main__":
+    command_line(benchmark)

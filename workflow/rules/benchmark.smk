@@ -1,0 +1,38 @@
+rule benchmark_run:
+    """Benchmarks of lm-evaluation-harness, before and after training."""
+    input:
+        base=start_manifest,
+        base_dependencies=start_dependencies,
+        tuned="results/runs/{run}/model/manifest.json",
+        files=lambda wildcards: BENCHMARK_FILES[wildcards.run],
+    output:
+        report(
+            "results/runs/{run}/benchmarks.json",
+            caption="../report/benchmarks.rst",
+            category="Scores",
+            labels={"run": "{run}"},
+        ),
+    log:
+        "logs/benchmark/{run}.log",
+    benchmark:
+        "results/benchmarks/benchmark/{run}.tsv"
+    wildcard_constraints:
+        run=any_of(BENCHMARKED),
+    conda:
+        "../../envs/environment.yaml"
+    threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "benchmarks")
+    resources:
+        gpu=lambda wildcards: plan.evaluation_gpus(
+            EXPERIMENT, wildcards.run, "benchmarks"
+        ),
+    params:
+        code=code("benchmark"),
+        cfg=lambda wildcards: benchmark_config(EXPERIMENT, wildcards.run),
+        # Not compared with the last execution, because it takes `input`.
+        execution=lambda wildcards, input: plan.evaluation_execution(
+            EXPERIMENT, wildcards.run, "benchmarks"
+        ),
+    message:
+        "benchmark {wildcards.run}"
+    script:
+        "../scripts/benchmark.py"
