@@ -75,6 +75,16 @@ def test_a_search_is_a_job_of_its_own_and_planning_does_not_load_its_library(
     assert "optuna" not in imported
 
 
+def test_what_a_search_needs_is_checked_before_the_first_job(fresh: Project) -> None:
+    searching(fresh, trials=2)
+    space = {"adapter.target_modules": [["q_proj"], ["q_prj"]]}
+    fresh.configure(["runs", "tuned", "search", "space"], space)
+    done = fresh.snakemake("--cores", "4", "search")
+    assert done.returncode != 0
+    assert "runs.tuned.adapter.target_modules: got q_prj, expected the name of a " in done.stderr
+    assert not (fresh.folder / "results").exists()
+
+
 @pytest.mark.long
 def test_the_best_settings_of_a_search_are_an_overlay(tmp_path: Path) -> None:
     project = Project.create(tmp_path / "project")
