@@ -8,24 +8,25 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import moray
-from moray import machine
+from moray import machine, project
 from moray.config import plan
 from moray.config.code import code_digest
 from moray.config.load import load_experiment
 from moray.config.smoke_test import RUN, check_storage, with_short_keys_resolved
 from moray.errors import ConfigError, UserError
 
-# The project's folder, also if another workflow uses this one as a module.
+# The folder of the Snakefile, also if another workflow uses this one as a module.
 ROOT = Path(workflow.current_basedir).parents[1]
+# The folder of the package.
+SOURCE = Path(moray.__file__).parents[1]
 
 
 def check_package():
-    """Refuse to run if the imported package is not the one in this project."""
-    package, here = Path(moray.__file__).parent, ROOT / "src/moray"
-    if package.resolve() != here.resolve():
+    """Refuse to run if the imported package isn't the one of this workflow."""
+    if project.WORKFLOW.resolve() != ROOT.resolve():
         sys.exit(
-            f"moray: the package is imported from {package}, expected {here}; "
-            "run pip install -e . in this folder"
+            f"moray: the package is imported from {SOURCE / 'moray'}, which is not the one of "
+            f"{ROOT / 'Snakefile'}; run pip install -e {ROOT}, or use {project.SNAKEFILE}"
         )
 
 
@@ -48,7 +49,7 @@ def load():
 def code(stage, task=None):
     """The digest of a stage's script and of the modules that it imports, for runs of a task."""
     script = ROOT / "workflow/scripts" / f"{stage}.py"
-    return f"code {code_digest(script, ROOT / 'src', task)}"
+    return f"code {code_digest(script, SOURCE, task)}"
 
 
 def any_of(names):
@@ -156,7 +157,8 @@ def check_runs(jobs):
     """
     from moray.stages.preflight import preflight
 
-    runs = {job.wildcards.run for job in jobs if job.rule.name == "finetune_run"}
+    # Another workflow may put something before the names of rules.
+    runs = {job.wildcards.run for job in jobs if job.rule.name.endswith("finetune_run")}
     if workflow.local_exec:
         try:
             preflight(EXPERIMENT, sorted(runs))
