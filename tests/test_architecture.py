@@ -19,7 +19,17 @@ FLOORS = [
     {"rows"},
     {"corpus"},
     {"storage", "tracking", "workers"},
-    {"background", "config", "provenance", "errors", "console", "lines", "machine", "processes"},
+    {
+        "background",
+        "config",
+        "provenance",
+        "errors",
+        "console",
+        "lines",
+        "machine",
+        "processes",
+        "project",
+    },
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 GROUND = len(FLOORS) - 1

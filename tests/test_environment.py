@@ -18,6 +18,7 @@ def _pins(name: str) -> list[str]:
 
 PINS = _pins("requirements.txt")
 DEV_PINS = _pins("requirements-dev.txt")
+CUDA_PINS = _pins("requirements-cuda.txt")
 
 
 def _names(pins: list[str]) -> set[str]:
@@ -44,6 +45,13 @@ def test_what_tests_need_is_locked_beside_what_runs() -> None:
     assert not _names(PINS) & _names(DEV_PINS)
 
 
+def test_what_a_build_for_cuda_brings_is_locked_apart() -> None:
+    """So that requirements.txt installs with PyTorch's build for CPUs too."""
+    start = ("cuda-", "nvidia-", "triton")
+    assert all(name.startswith(start) for name in _names(CUDA_PINS))
+    assert not any(name.startswith(start) for name in _names(PINS + DEV_PINS))
+
+
 @pytest.mark.parametrize("name", ["ray", "snakemake", "torch", "transformers"])
 def test_what_runs_is_what_is_locked(name: str) -> None:
     """A local part such as `+cpu` names the build of a version, not another version."""
@@ -51,4 +59,6 @@ def test_what_runs_is_what_is_locked(name: str) -> None:
 
 
 def test_the_lock_names_versions_and_no_places() -> None:
-    assert all(re.fullmatch(r"[a-z0-9.-]+==[A-Za-z0-9.]+", pin) for pin in PINS + DEV_PINS)
+    assert all(
+        re.fullmatch(r"[a-z0-9.-]+==[A-Za-z0-9.]+", pin) for pin in PINS + DEV_PINS + CUDA_PINS
+    )

@@ -16,6 +16,21 @@ def main() -> None:
 
 
 @app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Folder to make; it may exist if it is empty.")],
+) -> None:
+    """Make a project folder: a Snakefile that uses moray as a module, config, profiles."""
+    from moray.project import init
+
+    try:
+        init(folder)
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(f"made {folder}; next:\n  cd {folder}\n  snakemake finetune")
+
+
+@app.command()
 def verify(
     paths: Annotated[
         list[Path] | None,
@@ -80,10 +95,13 @@ def doctor() -> None:
     """
     from moray.console import say, streams_into
     from moray.doctor import checks
+    from moray.project import LOCK
 
+    # A project may have a lock file of its own.
+    own = Path("envs/requirements.txt")
     sound = True
     with streams_into(Path("logs/doctor.log")):
-        for check in checks(Path(), Path("envs/requirements.txt")):
+        for check in checks(Path(), own if own.exists() else LOCK):
             state = "ok" if check.remedy is None else "!!"
             remedy = "" if check.remedy is None else f"; {check.remedy}"
             say(f"{state}  {check.name}: {check.found}{remedy}")

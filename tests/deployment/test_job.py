@@ -16,7 +16,7 @@ from deployment.daemons import free_ports, until
 from faults.workflows import last_step, losses, prepare, weights
 from project import ROOT, Project
 
-pytest.importorskip("opencensus", reason="needs ray[default]: pip install -e '.[dashboard]'")
+pytest.importorskip("opencensus", reason="needs ray[default]: pip install 'moray[dashboard]'")
 
 
 class Head:

@@ -21,13 +21,20 @@ RUN_BY_TESTS = {
     "moray report": ("workflow/test_report.py", "report"),
     "moray chat": ("test_chat.py", "chat"),
     "touch results/state": ("faults/test_workflow.py", "save"),
-    "pip install -e": ("test_environment.py", "optional-dependencies"),
+    "moray init": ("workflow/test_wheel.py", '"init"'),
+    "cd demo && snakemake finetune": ("workflow/test_wheel.py", "finetune"),
+    "python3 -m venv": ("workflow/test_wheel.py", "venv.create"),
+    "pip install moray-0.1.0": ("workflow/test_wheel.py", '"install"'),
+    "pip install 'moray[": ("test_environment.py", "optional-dependencies"),
 }
 # What the page says of those that no test runs.
 NOT_RUN = {
     "sbatch --nodes=2 --cpus-per-task=2": ("deploy.md", "by hand"),
     "snakemake --profile profiles/slurm": ("deploy.md", "by hand, on the same Slurm"),
     "pip install snakemake-executor-plugin-slurm": ("deploy.md", "by hand, on the same Slurm"),
+    "pip install --": ("install.md", "Tried by hand:"),
+    "conda": ("install.md", "**Not tried:**"),
+    "jupyter notebook": ("notebooks.md", "was not tried"),
     "helm": ("deploy.md", "nothing else was tried"),
     "docker": ("deploy.md", "nothing else was tried"),
     "kubectl": ("deploy.md", "nothing else was tried"),

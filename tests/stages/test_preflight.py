@@ -67,7 +67,7 @@ def test_libraries_that_images_need_are_named_before_anything_starts(
     monkeypatch.setattr("moray.stages.preflight.find_spec", lambda name: None)
     assert unmet(["seen"], **images) == [
         "datasets.digits.format: images need libraries that are missing: Pillow, Matplotlib, "
-        "scikit-learn; pip install -e '.[vision]'"
+        "scikit-learn; pip install 'moray[vision]'"
     ]
     assert unmet(["base"], **images) == []
 
@@ -95,9 +95,9 @@ def test_packages_that_trackers_need_are_named_before_anything_starts(
     assert unmet() == []
     assert unmet(**{"runs.tuned.tracking": ["mlflow", "tensorboard"]}) == [
         "runs.tuned.tracking: mlflow needs packages that are missing: mlflow-skinny, alembic, "
-        "sqlalchemy; pip install -e '.[mlflow]'",
+        "sqlalchemy; pip install 'moray[mlflow]'",
         "runs.tuned.tracking: tensorboard needs packages that are missing: tensorboard; "
-        "pip install -e '.[tensorboard]'",
+        "pip install 'moray[tensorboard]'",
     ]
 
 

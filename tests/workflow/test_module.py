@@ -1,10 +1,12 @@
 """Another workflow, in a folder of its own, uses this one as a module."""
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 import yaml
+from faults.workflows import run_and_signal
 from project import EXPERIMENT, Project
 
 SNAKEFILE = """
@@ -25,6 +27,10 @@ rule study:
     default_target: True
     input:
         rules.moray_eval.input,
+
+
+onstart:
+    moray.onstart()
 """
 
 
@@ -78,3 +84,36 @@ def test_a_change_of_the_modules_code_is_seen(study: Study) -> None:
     with (study.folder.parent / "tools/moray/src/moray/corpus/split.py").open("a") as file:
         file.write("CHANGED = True\n")
     assert study.planned("--cores", "1", target) == {"download modules"}
+
+
+def test_the_other_workflow_can_have_all_runs_checked_before_the_first_job(study: Study) -> None:
+    study.configure(["moray", "defaults", "train", "global_batch_size"], 4096)
+    study.configure(["moray", "defaults", "ray", "num_workers"], 4096)
+    done = study.snakemake("--cores", "1")
+    assert done.returncode != 0
+    line = next(text for text in done.stderr.splitlines() if "4096" in text)
+    assert line.startswith("runs.base.ray.num_workers: 4096 workers with 1 CPU each need 4096")
+    assert not (study.folder / "results/datasets").exists()
+
+
+@pytest.mark.long
+def test_the_other_workflow_can_pass_on_sigterm(study: Study) -> None:
+    study.configure(["moray", "defaults", "train", "max_steps"], 2000)
+    stopped = run_and_signal(
+        study, "snakemake", 2, signal.SIGTERM, "base", ("snakemake", "--cores", "1")
+    )
+    assert stopped.returncode != 0
+    (line,) = [text for text in stopped.stderr.splitlines() if text.startswith("error:")]
+    assert line.startswith("error: runs.base: stopped at step ")
+    assert "saved a checkpoint" in line
+
+
+def test_a_workflow_that_is_not_the_packages_own_is_refused(study: Study, tmp_path: Path) -> None:
+    other = Project.create(tmp_path / "other")
+    text = (study.folder / "Snakefile").read_text().replace("../tools/moray", str(other.folder))
+    (study.folder / "Snakefile").write_text(text)
+    done = study.snakemake("--dry-run", "--cores", "1")
+    assert done.returncode != 0
+    package = study.folder.parent / "tools/moray/src/moray"
+    assert f"moray: the package is imported from {package}, which is not" in done.stderr
+    assert f"pip install -e {other.folder}" in done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import moray
-from moray import machine
+from moray import machine, project
 from moray.config import plan
 from moray.config.benchmarks import benchmark_config, benchmark_files
 from moray.config.code import code_digest
@@ -17,17 +17,18 @@ from moray.config.search import search_config
 from moray.config.smoke_test import RUN, check_storage, with_short_keys_resolved
 from moray.errors import ConfigError, UserError
 
-# The project's folder, also if another workflow uses this one as a module.
+# The folder of the Snakefile, also if another workflow uses this one as a module.
 ROOT = Path(workflow.current_basedir).parents[1]
+# The folder of the package.
+SOURCE = Path(moray.__file__).parents[1]
 
 
 def check_package():
-    """Refuse to run if the imported package is not the one in this project."""
-    package, here = Path(moray.__file__).parent, ROOT / "src/moray"
-    if package.resolve() != here.resolve():
+    """Refuse to run if the imported package isn't the one of this workflow."""
+    if project.WORKFLOW.resolve() != ROOT.resolve():
         sys.exit(
-            f"moray: the package is imported from {package}, expected {here}; "
-            "run pip install -e . in this folder"
+            f"moray: the package is imported from {SOURCE / 'moray'}, which is not the one of "
+            f"{ROOT / 'Snakefile'}; run pip install -e {ROOT}, or use {project.SNAKEFILE}"
         )
 
 
@@ -51,7 +52,7 @@ def load():
 def code(stage, task=None):
     """The digest of a stage's script and of the modules that it imports, for runs of a task."""
     script = ROOT / "workflow/scripts" / f"{stage}.py"
-    return f"code {code_digest(script, ROOT / 'src', task)}"
+    return f"code {code_digest(script, SOURCE, task)}"
 
 
 def any_of(names):
@@ -162,7 +163,9 @@ def check_runs(jobs):
     jobs = list(jobs)
 
     def of_rule(name):
-        return sorted({job.wildcards.run for job in jobs if job.rule.name == name})
+        # Another workflow may put something before the names of rules.
+        ours = (job for job in jobs if job.rule.name.endswith(name))
+        return sorted({job.wildcards.run for job in ours})
 
     runs, searches = of_rule("finetune_run"), of_rule("search_run")
     if workflow.local_exec:

@@ -31,7 +31,8 @@ def code_digest(script: Path, source: Path, task: str | None = None) -> str:
         task: the task of the run, for a stage that finds it by name.
     """
     digest = hashlib.sha256()
-    for path in code_of(script, source, task):
+    # The script last, wherever it is.
+    for path in sorted(code_of(script, source, task), key=lambda path: (path == script, path)):
         content = path.read_bytes()
         digest.update(_meaning(content).encode() if path.suffix == ".py" else content)
     return digest.hexdigest()[:16]

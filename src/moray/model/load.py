@@ -85,7 +85,7 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
         raise UserError(
             "adapter.quantize_base",
             f"4bit needs a library that is missing ({first_line(error)})",
-            "pip install -e '.[qlora]', or set it to null",
+            "pip install 'moray[qlora]', or set it to null",
         ) from error
     if missing := sorted(report["missing_keys"]):
         # transformers would continue with random weights instead.

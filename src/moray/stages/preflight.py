@@ -99,7 +99,7 @@ def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
         yield UserError(
             f"datasets.{dataset}.format",
             f"images need libraries that are missing: {', '.join(missing)}",
-            "pip install -e '.[vision]'",
+            "pip install 'moray[vision]'",
         )
 
 

@@ -36,5 +36,5 @@ def missing_packages(run: str, trackers: Sequence[str]) -> Iterator[UserError]:
             yield UserError(
                 f"runs.{run}.tracking",
                 f"{name} needs packages that are missing: {', '.join(missing)}",
-                f"pip install -e '.[{name}]'",
+                f"pip install 'moray[{name}]'",
             )

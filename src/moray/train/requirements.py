@@ -147,19 +147,19 @@ def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> 
         yield UserError(
             f"runs.{run}.train.strategy",
             "deepspeed is not installed",
-            "pip install -e '.[deepspeed]', or choose fsdp2",
+            "pip install 'moray[deepspeed]', or choose fsdp2",
         )
     if ray.include_dashboard and settings.launcher == "ray" and not find_spec("aiohttp_cors"):
         yield UserError(
             f"runs.{run}.ray.include_dashboard",
             "true needs packages that are not installed",
-            "pip install -e '.[dashboard]', or set it to false",
+            "pip install 'moray[dashboard]', or set it to false",
         )
     if adapter and adapter.quantize_base and not find_spec("bitsandbytes"):
         yield UserError(
             f"runs.{run}.adapter.quantize_base",
             f"{adapter.quantize_base} needs bitsandbytes, which is not installed",
-            "pip install -e '.[qlora]', or remove it",
+            "pip install 'moray[qlora]', or remove it",
         )
 
 

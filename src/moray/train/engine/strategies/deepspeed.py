@@ -161,7 +161,7 @@ def _library(device: torch.device) -> Any:
         raise UserError(
             "train.strategy",
             "deepspeed is not installed",
-            "pip install -e '.[deepspeed]', or choose strategy: fsdp2",
+            "pip install 'moray[deepspeed]', or choose strategy: fsdp2",
         ) from error
     # It calls functions that PyTorch will rename, twice per step.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
