@@ -1,11 +1,16 @@
 """Finished runs, sent to trackers."""
 
 import json
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
-from trackers import READERS, environment, in_tensorboard
+from deployment.daemons import free_ports
+from fleet import until
+from trackers import READERS, environment, in_mlflow, in_tensorboard, wandb_records
 
 from moray.errors import ConfigError
 from moray.provenance.manifest import write_manifest
@@ -73,6 +78,44 @@ def test_each_tracker_has_every_step_and_score_once_however_often_it_is_sent(
     assert len(run.data.tags["sha256/model/lineage.json"]) == 64
     files = {file.path for file in client.list_artifacts(run.info.run_id)}
     assert files == {"eval.json", "samples.jsonl", "lineage.json"}
+    in_order = wandb_records(tmp_path)
+    summary = {
+        key: value
+        for record in in_order
+        if record["type"] == "summary"
+        for key, value in record["summary"]["update"].items()
+    }
+    assert (summary["test/base/loss_low"], summary["test/tuned/loss_high"]) == (1.5, 2.5)
+    (artifact,) = (each["artifact"] for each in in_order if each["type"] == "artifact")
+    kept = {entry["path"] for entry in artifact["manifest"]["contents"]}
+    assert kept == files | {"samples.table.json"}
+    assert len(json.loads(artifact["metadata"])["sha256"]["model/lineage.json"]) == 64
+    assert in_order[-1]["exit"]["exit_code"] == 0
+
+
+@pytest.mark.long
+def test_a_server_of_mlflow_has_a_run_with_what_came_of_it(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (port,) = free_ports(1)
+    store = environment(tmp_path)["MLFLOW_TRACKING_URI"]
+    command = ["mlflow", "server", "--backend-store-uri", store, "--port", str(port)]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    with subprocess.Popen([*command, "--workers", "1"], cwd=tmp_path) as server:
+        try:
+            until(lambda: server.poll() is not None or answers(port))
+            for _ in range(2):
+                tracked(finished, "mlflow")
+                assert in_mlflow(tmp_path, "loss") == EXPECTED
+        finally:
+            server.terminate()
+    assert len(list(tmp_path.rglob("mlartifacts/**/eval.json"))) == 1
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/health") as answer:
+        return bool(answer.status == 200)
+    return False
 
 
 @pytest.mark.long

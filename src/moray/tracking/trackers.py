@@ -11,6 +11,7 @@ from moray.tracking.interface import TrackedRun, Tracker
 _PACKAGES = {
     "tensorboard": {"tensorboard": "tensorboard"},
     "mlflow": {"mlflow-skinny": "mlflow", "alembic": "alembic", "sqlalchemy": "sqlalchemy"},
+    "wandb": {"wandb": "wandb"},
 }
 
 
@@ -25,6 +26,10 @@ def open_tracker(name: str, run: TrackedRun) -> AbstractContextManager[Tracker]:
             from moray.tracking import mlflow
 
             return mlflow.opened(run)
+        case "wandb":
+            from moray.tracking import wandb
+
+            return wandb.opened(run)
     raise ValueError(name)
 
 

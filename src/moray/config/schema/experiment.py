@@ -67,7 +67,7 @@ class Sections(Section):
     benchmarks: Benchmarks = Field(
         Benchmarks(), description="Benchmarks of the model and its base."
     )
-    tracking: list[Literal["tensorboard", "mlflow"]] = execution_only(
+    tracking: list[Literal["tensorboard", "mlflow", "wandb"]] = execution_only(
         [],
         description="Trackers that show a run while it trains. Each needs the optional extra of "
         "its name, and is set up by environment variables of its own.",
