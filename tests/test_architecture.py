@@ -25,6 +25,7 @@ FLOORS = [
         "provenance",
         "errors",
         "console",
+        "hub",
         "lines",
         "machine",
         "processes",

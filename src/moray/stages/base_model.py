@@ -7,6 +7,7 @@ from typing import Any
 from moray.console import say
 from moray.corpus.dataset import num_groups, read_group
 from moray.corpus.document import plain_text
+from moray.hub import refusals_explained
 from moray.model.isolation import isolates_documents
 from moray.model.load import load_model
 from moray.model.obtain import copy_folder, download_snapshot
@@ -27,7 +28,10 @@ def base_model(output: Folder, cfg: Json, dataset: Folder | None = None) -> None
         cfg: the model's section of the config.
         dataset: for a model from scratch, folder of the dataset to train its tokenizer on.
     """
-    with whole_or_nothing(output):
+    with (
+        refusals_explained(f"models.{output.name}", str(cfg.get("repo_id"))),
+        whole_or_nothing(output),
+    ):
         if cfg["source"] == "scratch":
             _from_scratch(output, cfg, dataset)
         else:

@@ -7,6 +7,7 @@ from typing import Any
 
 from moray.console import say
 from moray.errors import UserError
+from moray.hub import refusals_explained
 from moray.model.classifier import classifier_for, new_classifier
 from moray.model.image_processor import load_processor, save_processor
 from moray.model.obtain import copy_folder, download_snapshot
@@ -24,7 +25,10 @@ def base_model_images(output: Folder, cfg: Json, dataset: Folder) -> None:
     """
     described = json.loads((dataset / "dataset.json").read_text())
     label_names = described["label_names"]
-    with whole_or_nothing(output):
+    with (
+        refusals_explained(f"models.{output.name}", str(cfg.get("repo_id"))),
+        whole_or_nothing(output),
+    ):
         if cfg["source"] == "scratch-vision":
             size = _image_size(output.name, cfg, described["image_size"])
             model = new_classifier(cfg, size, label_names)

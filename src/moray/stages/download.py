@@ -9,6 +9,7 @@ from moray.console import progress, say
 from moray.corpus.dataset import write_dataset
 from moray.corpus.sources.source import opened
 from moray.corpus.split import by_hash, by_tail
+from moray.hub import refusals_explained
 from moray.provenance.manifest import whole_or_nothing
 from moray.stages.boundary import Folder, Json, command_line
 
@@ -25,7 +26,11 @@ def download(output: Folder, cfg: Json, files: Json | None = None) -> None:
     """
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "python"})
     dropped: Counter[str] = Counter()
-    with whole_or_nothing(output), opened(section, files or {}, output) as (given, origin):
+    with (
+        refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),
+        whole_or_nothing(output),
+        opened(section, files or {}, output) as (given, origin),
+    ):
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
         if getattr(section, "split_by", "hash") == "tail":

@@ -11,6 +11,7 @@ from moray.corpus.image import ImageFacts
 from moray.corpus.sources.images import open_images
 from moray.corpus.split import by_hash
 from moray.errors import UserError
+from moray.hub import refusals_explained
 from moray.provenance.manifest import whole_or_nothing
 from moray.stages.boundary import Folder, Json, command_line
 
@@ -27,7 +28,10 @@ def download_images(output: Folder, cfg: Json, files: Json | None = None) -> Non
     """
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "listing"})
     dropped: Counter[str] = Counter()
-    with whole_or_nothing(output):
+    with (
+        refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),
+        whole_or_nothing(output),
+    ):
         given, origin, label_names = open_images(section, files or {})
         if len(label_names) < 2:
             raise UserError(

@@ -1,0 +1,44 @@
+"""A model downloaded from a hub whose connection breaks."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hub_server import Hub, Repository, hub_server
+
+CODE = """
+import sys
+from moray.model.obtain import download_snapshot
+print(download_snapshot(*sys.argv[1:]))
+"""
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+# The library writes pieces of 10 MiB.
+PIECE = 10 * 1024 * 1024
+
+
+@pytest.mark.long
+def test_a_download_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+    weights = random.Random(3).randbytes(2 * PIECE)
+    files = {"config.json": b"{}", "model.safetensors": weights, "pytorch_model.bin": b"a pickle"}
+    hub = Hub({("models", "owner/name"): Repository(files, COMMIT)})
+    hub.cut["model.safetensors"] = PIECE + 5
+    with hub_server(hub):
+        done = subprocess.run(
+            [sys.executable, "-c", CODE, "owner/name", COMMIT],
+            env=os.environ | {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    folder = Path(done.stdout.strip())
+    assert (folder / "model.safetensors").read_bytes() == weights
+    assert not (folder / "pytorch_model.bin").exists()
+    ranges = [
+        span
+        for method, path, span in hub.requests
+        if method == "GET" and path.endswith("/model.safetensors")
+    ]
+    assert ranges == [None, f"bytes={PIECE}-"]
