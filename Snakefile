@@ -65,6 +65,14 @@ rule track:
         "every run is in its trackers"
 
 
+rule push:
+    """Every run that names a repository of the Hub, uploaded to it."""
+    input:
+        expand("results/runs/{run}/pushed.json", run=PUSHED),
+    message:
+        "every run is in its repository"
+
+
 rule data:
     """Every run's rows: tokens or pixels."""
     input:
@@ -94,6 +102,7 @@ include: "workflow/rules/evaluate_pairs.smk"
 include: "workflow/rules/benchmark.smk"
 include: "workflow/rules/card.smk"
 include: "workflow/rules/track.smk"
+include: "workflow/rules/push.smk"
 include: "workflow/rules/generate.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/download_images.smk"

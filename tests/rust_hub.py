@@ -63,7 +63,7 @@ def rust_hub(folder: Path) -> Hub:
             ("models", "openai-community/gpt2"): _model(folder / "gpt2", GPT2_COMMIT),
             ("models", "Salesforce/codegen-350M-mono"): _model(folder / "codegen", CODEGEN_COMMIT),
         },
-        tokens={TOKEN: "read"},
+        tokens={TOKEN: "write"},
     )
 
 

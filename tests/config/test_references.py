@@ -20,6 +20,12 @@ def test_a_sound_config_has_no_fault() -> None:
     assert paths({"runs.third": SECOND}) == []
 
 
+def test_two_runs_cannot_be_uploaded_to_the_same_repository() -> None:
+    first, second = ({"repo": f"owner/{name}"} for name in ("first", "second"))
+    assert paths({"runs.base.push": first, "runs.tuned.push": second}) == []
+    assert paths({"runs.base.push": first, "runs.tuned.push": first}) == ["runs.tuned.push.repo"]
+
+
 @pytest.mark.parametrize(
     ("path", "value", "fault"),
     [

@@ -41,6 +41,10 @@ ENTRIES: list[tuple[str, type[Section], dict[str, Any]]] = [
 ]
 
 
+# What other sections of a run can't be without.
+REQUIRED = {"num_workers": {"min": 1, "max": 2}, "push": {"repo": "owner/name"}}
+
+
 def keys_within(path: str, model: type[Section]) -> Iterator[tuple[str, str]]:
     """The sections below a model that are models too, at any depth, with each of their keys."""
     for name, field in model.model_fields.items():
@@ -51,7 +55,7 @@ def keys_within(path: str, model: type[Section]) -> Iterator[tuple[str, str]]:
 
 
 EVERY_KEY: list[tuple[str, str, dict[str, Any]]] = [
-    (path, key, {"min": 1, "max": 2} if path.endswith("num_workers") else {})
+    (path, key, REQUIRED.get(path.rpartition(".")[2], {}))
     for path, key in keys_within("runs.tuned", Sections)
 ] + [
     (f"{section}.x", key, entry) for section, model, entry in ENTRIES for key in model.model_fields

@@ -29,8 +29,14 @@ CODEGEN = {
             "revision": CODEGEN_COMMIT,
         }
     },
-    # Quicker than Ray, with which the other one is started.
-    "runs": {"gpt2-rust": {"model": "codegen", "train": {"launcher": "torchrun"}}},
+    "runs": {
+        "gpt2-rust": {
+            "model": "codegen",
+            # Quicker than Ray, with which the other one is started.
+            "train": {"launcher": "torchrun"},
+            "push": {"repo": "user/rust"},
+        }
+    },
 }
 
 
@@ -54,6 +60,8 @@ def run(project: Project, hub: Hub, token: str | None, *arguments: str) -> tuple
     environment = project.environment() | {
         "HF_ENDPOINT": hub.endpoint,
         "HF_HOME": str(project.folder / "hub-cache"),
+        # The server knows LFS alone.
+        "HF_HUB_DISABLE_XET": "1",
     }
     del environment["HF_TOKEN"]
     if token:
@@ -81,7 +89,8 @@ def test_the_overlay_runs_end_to_end_and_its_token_stays_secret(
 ) -> None:
     hub.cut = {"model.safetensors": 5000, "data/rust/data.json": 5000}
     files = ["config/gpt2-rust.yaml", "config/here.yaml", f"config/{overlay}.yaml"]
-    status, said = run(project, hub, TOKEN, "eval", "generate", "--configfile", *files)
+    targets = ["eval", "generate", "push"]
+    status, said = run(project, hub, TOKEN, *targets, "--configfile", *files)
     assert status == 0, said
     assert hub.cut == {}, "both downloads were cut once"
     results = project.folder / "results"
@@ -93,6 +102,12 @@ def test_the_overlay_runs_end_to_end_and_its_token_stays_secret(
     assert json.loads((results / "runs/gpt2-rust/train.json").read_text())["steps"] >= 3
     scores = json.loads((results / "runs/gpt2-rust/eval.json").read_text())
     assert scores["tuned"]["loss"]["value"] != scores["base"]["loss"]["value"]
+    pushed = hub.repositories.get(("models", "user/rust"))
+    assert (pushed is not None) == (overlay == "codegen")
+    if pushed:
+        receipt = json.loads((results / "runs/gpt2-rust/pushed.json").read_text())
+        assert receipt["commit"] == pushed.commit
+        assert b"model-index" in pushed.files["README.md"]
     files_with_token = [
         path
         for path in project.folder.rglob("*")

@@ -176,6 +176,7 @@ def check_runs(jobs):
                 searches=searches,
                 benchmarked=of_rule("benchmark_run"),
                 generated=of_rule("generate_run"),
+                pushed=of_rule("push_run"),
             )
         except ConfigError as error:
             sys.exit(str(error))
@@ -246,6 +247,7 @@ BENCHMARKED = [
     run for run, section in EXPERIMENT.runs.items() if section.benchmarks.tasks
 ]
 TRACKED = [run for run, section in EXPERIMENT.runs.items() if section.tracking]
+PUSHED = [run for run, section in EXPERIMENT.runs.items() if section.push]
 SMOKE_TEST = SimpleNamespace(run=RUN)
 ALIVE = drop_stale_locks()
 limit_gpus()

@@ -325,6 +325,13 @@ def interval_config(experiment: Experiment, run: str) -> dict[str, Any]:
     return {"bootstrap_samples": section.bootstrap_samples, "confidence": section.confidence}
 
 
+def push_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """Where a run's model is uploaded to, for a run that says it."""
+    section = experiment.runs[run].push
+    assert section
+    return dict(sorted({"run": run, **result_keys(section)}.items()))
+
+
 def predict_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's predictions depend on, besides models and images."""
     section = experiment.runs[run].generate

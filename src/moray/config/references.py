@@ -19,6 +19,7 @@ from moray.errors import UserError
 def check_references(experiment: Experiment) -> list[UserError]:
     """All faults that involve several sections."""
     problems = [*_shares(experiment), *_tokenizers(experiment), *_classes(experiment)]
+    problems += _repositories(experiment)
     judged = candidates(experiment) | {name for name, run in experiment.runs.items() if run.search}
     for name, run in experiment.runs.items():
         problems += faults_of_run(experiment, name, run)
@@ -49,6 +50,18 @@ def _shares(experiment: Experiment) -> Iterator[UserError]:
                 f"got {dataset.test_share:g} with validation_share {dataset.validation_share:g}, "
                 "expected a sum below 1, so that rows are left to train on",
                 "lower one of them",
+            )
+
+
+def _repositories(experiment: Experiment) -> Iterator[UserError]:
+    """Runs that are uploaded to the same repository would replace each other."""
+    taken: dict[str, str] = {}
+    for name, run in experiment.runs.items():
+        if run.push and (other := taken.setdefault(run.push.repo, name)) != name:
+            yield UserError(
+                f"runs.{name}.push.repo",
+                f"got {run.push.repo}, to which run {other} is uploaded",
+                "give each run a repository of its own",
             )
 
 

@@ -19,6 +19,7 @@ from moray.config.search import candidates
 from moray.errors import ConfigError, UserError
 from moray.evaluate import judging
 from moray.evaluate.harness_tasks import benchmark_faults
+from moray.hub import has_token, no_token
 from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
 from moray.tracking.trackers import missing_packages
@@ -33,6 +34,7 @@ def preflight(
     searches: Sequence[str] = (),
     benchmarked: Sequence[str] = (),
     generated: Sequence[str] = (),
+    pushed: Sequence[str] = (),
 ) -> None:
     """Check that runs can be trained here, as far as it can be known in advance.
 
@@ -42,6 +44,7 @@ def preflight(
         searches: the runs whose searches to carry out.
         benchmarked: the runs whose benchmarks to run.
         generated: the runs whose prompts to continue.
+        pushed: the runs to upload.
 
     Raises:
         ConfigError: with every fault found.
@@ -74,6 +77,8 @@ def preflight(
         found += judging.missing_packages(name, experiment.runs[name].generate.metrics)
     for name in benchmarked:
         found += benchmark_faults(name, experiment.runs[name].benchmarks)
+    if pushed and not has_token():
+        found += map(no_token, pushed)
     if found:
         raise ConfigError(list({str(fault): fault for fault in found}.values()))
 

@@ -20,6 +20,7 @@ from moray.config.schema.models import (
     TrainedTokenizer,
 )
 from moray.config.schema.preference import Preference
+from moray.config.schema.push import Push
 from moray.config.schema.search import Range, Search
 from moray.config.schema.sections import (
     Augmentation,
@@ -57,6 +58,7 @@ __all__ = [
     "LocalFiles",
     "PathModel",
     "Preference",
+    "Push",
     "PythonStdlib",
     "Range",
     "Ray",

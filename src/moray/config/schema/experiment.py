@@ -11,6 +11,7 @@ from moray.config.schema.datasets import HubDataset, LocalFiles, PythonStdlib, S
 from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.preference import Preference
+from moray.config.schema.push import Push
 from moray.config.schema.search import Search
 from moray.config.schema.sections import Benchmarks, Data, Evaluate, Export, Generate, Ray
 from moray.config.schema.sweep import Grid, Sweep
@@ -66,6 +67,9 @@ class Sections(Section):
     generate: Generate = Field(Generate(), description="How held-out prompts are continued.")
     benchmarks: Benchmarks = Field(
         Benchmarks(), description="Benchmarks of the model and its base."
+    )
+    push: Push | None = Field(
+        None, description="Where the model is uploaded to; `null` for nowhere."
     )
     tracking: list[Literal["tensorboard", "mlflow", "wandb"]] = execution_only(
         [],

@@ -1,0 +1,71 @@
+"""Upload a run's model to the Hugging Face Hub, and keep a receipt."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+from moray.console import say
+from moray.errors import ConfigError
+from moray.hub import has_token, no_token, refusals_explained
+from moray.provenance.manifest import read_manifest, write_json
+from moray.stages.boundary import File, Folder, Json, command_line
+
+_CARD = "README.md"
+_WEIGHTS = (".safetensors", ".safetensors.index.json")
+
+
+def push(model: Folder, card: File, output: File, cfg: Json) -> None:
+    """Upload a model with its card in one commit, and write what was uploaded.
+
+    Weights of an earlier upload that aren't part of this one are deleted by the same commit; other
+    files that are there stay.
+
+    Args:
+        model: the run's model folder.
+        card: its model card, with the evaluation.
+        output: file to write: the repository, the commit, and the SHA-256 of each file.
+        cfg: the run's name, and its `push` section.
+
+    Raises:
+        ConfigError: if there is no token.
+        UserError: if the token doesn't permit it.
+    """
+    run, repo = cfg["run"], cfg["repo"]
+    if not has_token():
+        raise ConfigError([no_token(run)])
+    added = [
+        CommitOperationAdd(path_in_repo=name, path_or_fileobj=file)
+        for name, file in _files(model, card)
+    ]
+    names = {each.path_in_repo for each in added}
+    api = HfApi()
+    with refusals_explained(f"runs.{run}.push.repo", repo):
+        api.create_repo(repo, private=cfg["private"], exist_ok=True)
+        old = (name for name in api.list_repo_files(repo) if name.endswith(_WEIGHTS))
+        deleted = [CommitOperationDelete(path_in_repo=name) for name in old if name not in names]
+        done = api.create_commit(
+            repo, [*added, *deleted], commit_message=f"Upload {run} with moray"
+        )
+    files = {
+        each.path_in_repo: {
+            "sha256": each.upload_info.sha256.hex(),
+            "size": each.upload_info.size,
+        }
+        for each in added
+    }
+    write_json(output, {"run": run, "repo": repo, "commit": done.oid, "files": files})
+    say(f"{run} is at {done.commit_url}")
+
+
+def _files(model: Path, card: Path) -> Iterator[tuple[str, Path]]:
+    """The files by their names in the repository.
+
+    The manifest isn't uploaded: it has the digest of the card without the evaluation.
+    """
+    for name in read_manifest(model)["files"]:
+        yield name, card if name == _CARD else model / name
+
+
+if __name__ == "__main__":
+    command_line(push)
