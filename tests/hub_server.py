@@ -136,6 +136,11 @@ class _Handler(BaseHTTPRequestHandler):
             raise _RefusedError(401, None, "Invalid credentials in Authorization header")
         return right
 
+    def _may_read(self, name: str, repository: Repository, right: str | None) -> None:
+        if repository.gated and right in (None, "nothing"):
+            status = 403 if right else 401
+            raise _RefusedError(status, "GatedRepo", f"Access to {name} is restricted")
+
     def _may_write(self, right: str | None) -> None:
         if right is None:
             raise _RefusedError(401, None, "Invalid username or password.")
@@ -160,6 +165,9 @@ class _Handler(BaseHTTPRequestHandler):
             case ["tree", _, *folder]:
                 prefix = "".join(f"{part}/" for part in folder)
                 self._json(_tree(repository, prefix, "recursive=true" in self.path.lower()))
+            case ["auth-check"]:
+                self._may_read(name, repository, right)
+                self._send(b"")
             case ["paths-info", _]:
                 wanted = json.loads(body)["paths"]
                 entries = (entry for entry in _tree(repository, "", True))
@@ -217,10 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _file(self, kind: str, name: str, commit: str, path: str, right: str | None) -> None:
         repository = self._found(kind, name, commit, right)
-        if repository.gated and right is None:
-            raise _RefusedError(401, "GatedRepo", f"Access to {kind} {name} is restricted")
-        if repository.gated and right == "nothing":
-            raise _RefusedError(403, "GatedRepo", f"Access to {kind} {name} is restricted")
+        self._may_read(name, repository, right)
         content = repository.files.get(path)
         if content is None:
             raise _RefusedError(404, "EntryNotFound", "Entry not found")

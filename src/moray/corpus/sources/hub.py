@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import datasets
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
 
 from moray.corpus.document import Document, RowError
 from moray.corpus.formats import Shape, document, without_nulls
@@ -48,11 +50,23 @@ def load(
         # If reading the files fails, only the cause says why.
         generating = isinstance(error, datasets.exceptions.DatasetGenerationError)
         reason = (generating and error.__cause__) or error
+        # Of what the Hub refuses, the library hides the Hub's answer.
+        not_found = isinstance(error, datasets.exceptions.DatasetNotFoundError)
+        refusal = _refusal(repo_id) if not_found and revision else None
         raise UserError(
             repo_id,
             f"can't load split {split} at revision {revision} ({first_line(reason)})",
             "check name, revision, split, the network and, for gated datasets, `hf auth login`",
-        ) from error
+        ) from refusal or error
+
+
+def _refusal(repo_id: str) -> HfHubHTTPError | None:
+    """What the Hub says about access to a repository; None if it permits it."""
+    try:
+        HfApi().auth_check(repo_id, repo_type="dataset")
+    except HfHubHTTPError as error:
+        return error
+    return None
 
 
 def _check_places(repo_id: str, revision: str | None, builder: datasets.DatasetBuilder) -> None:
