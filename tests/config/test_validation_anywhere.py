@@ -42,7 +42,10 @@ ENTRIES: list[tuple[str, type[Section], dict[str, Any]]] = [
 
 
 # What other sections of a run can't be without.
-REQUIRED = {"num_workers": {"min": 1, "max": 2}, "push": {"repo": "owner/name"}}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "num_workers": {"min": 1, "max": 2},
+    "push": {"repo": "owner/name"},
+}
 
 
 def keys_within(path: str, model: type[Section]) -> Iterator[tuple[str, str]]:

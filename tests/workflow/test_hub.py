@@ -145,3 +145,15 @@ def test_a_token_that_does_not_open_the_dataset_costs_one_line(
     assert status == 1
     assert [each for each in said.splitlines() if "error: " in each] == [line]
     assert not (project.folder / target).exists()
+
+
+def test_without_a_token_nothing_is_started_for_an_upload(fresh: Project, hub: Hub) -> None:
+    fresh.configure(["runs", "tuned", "push"], {"repo": "user/tuned"})
+    status, said = run(fresh, hub, None, "push")
+    assert status == 1
+    line = "runs.tuned.push: uploading needs a token, and there is none; run `hf auth login`"
+    assert line in said
+    assert not (fresh.folder / "results/datasets").exists()
+    assert "push tuned" in fresh.planned("push")
+    fresh.configure(["runs", "tuned", "push"], None)
+    assert fresh.planned("push") == set()

@@ -154,7 +154,7 @@ def store_input(wildcards):
 
 
 def check_runs(jobs):
-    """Exit before the first job if a run can't be trained here.
+    """Exit before the first job if a run can't be trained here, or uploaded.
 
     With an executor whose jobs run elsewhere, they are checked there, each before it starts.
     """
