@@ -84,7 +84,7 @@ def test_a_search_needs_its_library_and_values_that_its_model_takes(
     monkeypatch.setattr("moray.stages.preflight.find_spec", lambda name: None)
     assert unmet(["tuned"], **search) == []
     assert unmet([], ["tuned"], **search)[-1] == (
-        "runs.tuned.search: needs optuna, which is not installed; pip install -e '.[search]'"
+        "runs.tuned.search: needs optuna, which is not installed; pip install 'moray[search]'"
     )
 
 

@@ -18,7 +18,7 @@ def benchmark_faults(run: str, section: Benchmarks) -> Iterator[UserError]:
     key = f"runs.{run}.benchmarks.tasks"
     if not find_spec("lm_eval"):
         yield UserError(
-            key, "a package that they need is missing: lm-eval", "pip install -e '.[benchmarks]'"
+            key, "a package that they need is missing: lm-eval", "pip install 'moray[benchmarks]'"
         )
         return
     known = task_manager(section.include_path, tuple(section.tasks)).all_tasks

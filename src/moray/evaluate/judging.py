@@ -22,7 +22,7 @@ def missing_packages(run: str, metrics: Sequence[str]) -> Iterator[UserError]:
             yield UserError(
                 f"runs.{run}.generate.metrics",
                 f"{name} needs a package that is missing: {package}",
-                "pip install -e '.[metrics]'",
+                "pip install 'moray[metrics]'",
             )
 
 

@@ -70,7 +70,7 @@ def preflight(
                 UserError(
                     f"runs.{searches[0]}.search",
                     "needs optuna, which is not installed",
-                    "pip install -e '.[search]'",
+                    "pip install 'moray[search]'",
                 )
             )
     for name in generated:

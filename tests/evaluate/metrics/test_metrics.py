@@ -93,5 +93,5 @@ def test_a_package_that_a_metric_needs_is_named(monkeypatch: pytest.MonkeyPatch)
     (fault,) = missing_packages("tuned", ["exact_match", "chrf"])
     assert str(fault) == (
         "runs.tuned.generate.metrics: chrf needs a package that is missing: sacrebleu; "
-        "pip install -e '.[metrics]'"
+        "pip install 'moray[metrics]'"
     )
