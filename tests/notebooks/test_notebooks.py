@@ -67,7 +67,9 @@ def test_a_notebook_runs_in_an_empty_folder(
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     notebook, stored = read(name), read(name)
     # Raises if a cell does.
-    NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        notebook, timeout=1800, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     for cell, before in zip(code_cells(notebook), code_cells(stored), strict=True):
         assert kinds(cell) == kinds(before), cell.source
         # A command that fails raises nothing.
