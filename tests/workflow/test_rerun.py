@@ -137,7 +137,11 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "code of the sample order": (code("rows/order.py"), RUNS),
     "code of the sample order, from an older file": (older_code, RUNS),
     "code of a source": (code("corpus/readers.py"), ALL),
-    "code of the intervals": (code("evaluate/bootstrap.py"), {"evaluate base", "evaluate tuned"}),
+    # Those of metrics too.
+    "code of the intervals": (
+        code("evaluate/bootstrap.py"),
+        {f"{stage} {run}" for stage in ("evaluate", "generate") for run in ("base", "tuned")},
+    ),
     "code of sampling": (code("evaluate/generation.py"), {"generate base", "generate tuned"}),
     "code of the formats": (code("config/formats.py"), ALL),
     "code of the schema": (code("config/schema/sections.py"), NOTHING),
