@@ -39,7 +39,7 @@ def tracked(
     """Send a run's history to trackers during the body.
 
     No fault of a tracker ends or delays the run. At its end, those that have shown signs of life
-    until then get some seconds for the rest; the others are ended at once, and the user is told.
+    until then get some seconds for the rest; the others are ended at once, which a line reports.
 
     Args:
         trackers: their names.

@@ -18,7 +18,7 @@ class TrackedRun:
 
     Attributes:
         name: of the run in the config.
-        id: a training goes on under its id when it is resumed; one that starts anew has another.
+        id: a training keeps its id when it is resumed; one that starts over has another.
         config: what its result depends on.
     """
 

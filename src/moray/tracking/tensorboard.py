@@ -18,7 +18,7 @@ FOLDER = Path("results/tensorboard")
 
 @contextmanager
 def opened(run: TrackedRun) -> Iterator["TensorBoard"]:
-    """Write a run's event file anew; see `Tracker`."""
+    """Write a run's event file again from its beginning; see `Tracker`."""
     folder = FOLDER / f"{run.name}-{run.id}"
     for earlier in folder.glob("events.out.tfevents.*"):
         earlier.unlink()
