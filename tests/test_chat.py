@@ -57,7 +57,8 @@ def chat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Chat:
     """A chat with a model of each template."""
-    make_run(tmp_path, chat_folder, max_new_tokens=4, stop_tokens=["<|im_end|>"])
+    judged = {"exact_match": {"tuned": {"value": 0.5, "low": 0.0, "high": 1.0}}}
+    make_run(tmp_path, chat_folder, max_new_tokens=4, metrics=judged)
     model = tmp_path / "results/runs/tuned/model"
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = TEMPLATES[request.param]

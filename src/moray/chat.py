@@ -146,20 +146,12 @@ def _encoder(folder: Path) -> Encoder:
 def _sampling(folder: Path, encoder: Encoder) -> Sampling:
     """The settings that the run's samples were made with; the defaults if there are none yet."""
     file = folder.parent / "generation.json"
-    settings = Generate()
+    used = Generate().model_dump()
     if file.is_file():
-        settings = Generate(
-            **{
-                key: value
-                for key, value in json.loads(file.read_text()).items()
-                if key in Generate.model_fields
-            }
-        )
+        # It also says what came of the samples, under `metrics` for example.
+        used |= json.loads(file.read_text())
     return Sampling(
-        max_new_tokens=settings.max_new_tokens,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        seed=settings.seed,
+        **{key: used[key] for key in ("max_new_tokens", "temperature", "top_p", "seed")},
         stops=tuple(encoder.stops),
         padding=encoder.tokenizer.eos_token_id,
     )

@@ -40,6 +40,8 @@ def opened(run: TrackedRun) -> Iterator["WandB"]:
         yield tracker
     finally:
         inner.finish(exit_code=0 if tracker.finished else 1)
+        # Its background process would serve later processes of this one, with its own settings.
+        wandb.teardown()
 
 
 class WandB:
