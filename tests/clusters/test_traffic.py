@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from clusters.driver import PATHS, Driven, drive, on_cluster
 from clusters.nodes import two_nodes
 from jobs import job_maker
@@ -42,14 +43,22 @@ def sent() -> int:
     return int(cable.split(":")[1].split()[8])
 
 
+def sent_by_all() -> int:
+    """Bytes that this node has sent when every worker is here, and before any goes on."""
+    dist.barrier()
+    count = sent()
+    dist.barrier()
+    return count
+
+
 def train_and_count(jobs: list[Job], worker: Worker) -> None:
     """Train jobs on this worker, and write down what its node has sent during each."""
     from moray.train.loop import train
 
     for job in jobs:
-        before = sent()
+        before = sent_by_all()
         train(job, worker)
-        (job.work / f"sent-{worker.rank}").write_text(str(sent() - before))
+        (job.work / f"sent-{worker.rank}").write_text(str(sent_by_all() - before))
 
 
 def parameters(model: Path) -> int:

@@ -89,6 +89,32 @@ def test_workers_that_are_lost_are_replaced_as_often_as_the_config_allows(
     assert capfd.readouterr().err.count("[worker 1] a native crash\n") == 2
 
 
+class LostOnArrival:
+    """An argument that ends its worker's process when it arrives there, the first two times."""
+
+    def __init__(self, arrivals: Path) -> None:
+        self._arrivals = arrivals
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state
+        with self._arrivals.open("a") as stream:
+            stream.write("x")
+        if len(self._arrivals.read_text()) < 3:
+            os._exit(1)
+
+
+def rank_of(_: LostOnArrival, worker: Worker) -> int:
+    return worker.rank
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("launch", ["ray"], indirect=True)
+def test_a_worker_that_is_lost_while_the_function_is_sent_is_replaced(launch: Launch) -> None:
+    """Ray Train takes this for a failure of its controller, which it doesn't retry."""
+    argument = LostOnArrival(launch.folder / "arrivals")
+    assert run_on_workers(rank_of, argument, launch) == [0, 1]
+
+
 def raise_always(_: None, worker: Worker) -> None:
     raise ValueError("odd")
 
