@@ -4,10 +4,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from moray.storage.buckets import open_objects
 from moray.storage.folder import FolderStorage
 from moray.storage.interface import Storage
 from moray.storage.object_store import ObjectStorage
-from moray.storage.objects import Objects
 from moray.storage.paths import path_of
 
 
@@ -68,7 +68,7 @@ class BucketPlace(Place):
             return storage
 
     def change(self, step: int, name: str, change: Callable[[bytes], bytes | None]) -> None:
-        objects = Objects(self.url)
+        objects = open_objects(self.url)
         (key,) = (key for key in self.files() if f"/step-{step:08d}." in key and key.endswith(name))
         found = objects.get(key)
         assert found is not None
@@ -79,4 +79,4 @@ class BucketPlace(Place):
             objects.put(key, content)
 
     def files(self) -> list[str]:
-        return list(Objects(self.url).listed("checkpoints/data/"))
+        return list(open_objects(self.url).listed("checkpoints/data/"))

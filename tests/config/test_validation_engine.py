@@ -46,19 +46,21 @@ FAULTS: list[tuple[str, object, str]] = [
     ),
     (f"{RAY}.start_timeout", 0, "got 0, expected more than 0; "),
     (f"{RAY}.start_timout", 60, "unknown key; did you mean start_timeout?"),
-    # Of object stores, only S3 was tried.
+    # Of object stores, only these were tried.
     *(
         (
             f"{section}.ray.storage_path",
             address,
             f"got {address.partition('//')[0]}//…, expected a folder that all workers share, or "
-            "s3://bucket/prefix; mount the object store and set the mounted folder",
+            "s3://bucket/prefix or gs://bucket/prefix; mount another store and set the mounted "
+            "folder",
         )
         for section in ("defaults", "runs.tuned")
         for address in (
             "s3://key:secret@bucket/state",
             "s3:///state",
-            "gs://bucket",
+            "az://bucket",
+            "gs://",
             "file:///state",
         )
     ),

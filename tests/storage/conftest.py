@@ -2,13 +2,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gcs_server import gcs_server
 from object_store import object_store
 from stored import BucketPlace
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with object_store() as url:
+@pytest.fixture(scope="module", params=["s3", "gcs"])
+def bucket(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A bucket of each kind of object store."""
+    gcs = request.param == "gcs"
+    with gcs_server(tmp_path_factory.mktemp("gcs")) if gcs else object_store() as url:
         yield url
 
 

@@ -10,6 +10,7 @@ from fleet import until
 from stored import BucketPlace
 
 from moray.errors import UserError
+from moray.storage.buckets import open_objects
 from moray.storage.objects import Objects
 
 # Its lease is short, so that a test needn't wait for long, and it renews it all the same.
@@ -24,7 +25,7 @@ with ObjectStorage(Path(sys.argv[1]), sys.argv[2], lease_seconds=1.5).sole_drive
 
 
 def lease(place: BucketPlace) -> dict[str, object]:
-    found = Objects(place.url).get("lease.json")
+    found = open_objects(place.url).get("lease.json")
     assert found is not None
     content: dict[str, object] = json.loads(found[0])
     return content
@@ -77,7 +78,8 @@ def test_of_two_drivers_at_the_same_moment_one_is_refused(
     place: BucketPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have seen that there is no lock; the store decides."""
-    get, other = Objects.get, place.storage().sole_driver()
+    kind = type(open_objects(place.url))
+    get, other = kind.get, place.storage().sole_driver()
 
     def look_before_the_other(objects: Objects, key: str) -> tuple[bytes, str] | None:
         found = get(objects, key)
@@ -85,7 +87,7 @@ def test_of_two_drivers_at_the_same_moment_one_is_refused(
         other.__enter__()
         return found
 
-    monkeypatch.setattr(Objects, "get", look_before_the_other)
+    monkeypatch.setattr(kind, "get", look_before_the_other)
     with pytest.raises(UserError, match="has been training this run since"):
         place.storage().sole_driver().__enter__()
     other.__exit__(None, None, None)
@@ -96,5 +98,5 @@ def test_a_holder_whose_lock_was_taken_does_not_release_that_of_the_next(
 ) -> None:
     with place.storage().sole_driver():
         # As if it had been cut off for so long that another driver took it over.
-        Objects(place.url).put("lease.json", b'{"token": 2, "id": "next"}')
+        open_objects(place.url).put("lease.json", b'{"token": 2, "id": "next"}')
     assert lease(place) == {"token": 2, "id": "next"}

@@ -11,9 +11,9 @@ from forks import FORKS
 from stored import BucketPlace
 
 from moray.provenance.manifest import Files
+from moray.storage.buckets import open_objects
 from moray.storage.commits import Commits
 from moray.storage.object_store import ObjectStorage
-from moray.storage.objects import Objects
 from moray.train.checkpoints import checkpoint
 
 # Two parts and a bit, so that parts are uploaded.
@@ -44,23 +44,25 @@ def _before_completion(original: Original, client: Any, operation: str, options:
     return original(client, operation, options)
 
 
+# The class of the object store.
+OBJECTS = ""
 # What is reached in the upload of step 20, in whose place, and how; in the order of an upload. The
 # last ones come after the commit.
 POINTS: dict[str, tuple[Any, str, Original]] = {
-    "before the first file": (Objects, "upload", _before),
+    "before the first file": (OBJECTS, "upload", _before),
     "after a part": ("botocore.client:BaseClient", "_make_api_call", _second_part),
     "before the last part counts": (
         "botocore.client:BaseClient",
         "_make_api_call",
         _before_completion,
     ),
-    "after the first file": (Objects, "upload", _after),
+    "after the first file": (OBJECTS, "upload", _after),
     "after the files": (ObjectStorage, "persist", _after),
     "before the manifest": (Commits, "append", _before),
     "after the manifest": (Commits, "append", _after),
     "before old ones are removed": (checkpoint, "remove_old", _before),
     "after the manifest of an old one is removed": (Commits, "remove", _after),
-    "before what was left is removed": (Objects, "abort_uploads", _before),
+    "before what was left is removed": (OBJECTS, "abort_uploads", _before),
 }
 QUICK = ("before the manifest",)
 COMMITTED = list(POINTS)[list(POINTS).index("after the manifest") :]
@@ -83,27 +85,31 @@ def die(folder: Path, url: str, point: str, environment: dict[str, str]) -> None
     os.environ.update(environment)
     from pkgutil import resolve_name
 
-    import moray.storage.objects
+    import moray.storage.s3
 
-    moray.storage.objects._PART = PART
+    moray.storage.s3._PART = PART
     storage = ObjectStorage(folder, url, token=1)
     with storage.sole_writer():
         write(storage, 10)
         where, name, fault = POINTS[point]
-        where = resolve_name(where) if isinstance(where, str) else where
+        if isinstance(where, str):
+            where = resolve_name(where) if where else type(open_objects(url))
         original = getattr(where, name)
         setattr(where, name, lambda *given, **named: fault(original, *given, **named))
         write(storage, 20)
         checkpoint.remove_old(storage, keep=1)
 
 
-# Each costs a process of its own.
+# Each costs a process of its own. Parts of uploads to GCS are sent by compiled code.
 @pytest.mark.parametrize(
-    "point",
+    ("bucket", "point"),
     [
-        pytest.param(point, marks=[] if point in QUICK else pytest.mark.long, id=point)
+        pytest.param(kind, point, marks=[] if point in QUICK else pytest.mark.long)
+        for kind in ("s3", "gcs")
         for point in POINTS
+        if kind == "s3" or " part" not in point
     ],
+    indirect=["bucket"],
 )
 def test_an_upload_that_is_killed_costs_no_checkpoint(
     point: str, place: BucketPlace, tmp_path: Path
@@ -134,5 +140,5 @@ def uploads(place: BucketPlace) -> set[str]:
         keys.add(key)
         return False
 
-    Objects(place.url).abort_uploads("", note)
+    open_objects(place.url).abort_uploads("", note)
     return keys

@@ -11,13 +11,14 @@ import psutil
 import pytest
 from checkpoints import tensors_of
 from fleet import until
+from gcs_server import gcs_server
 from jobs import stage_command
 from object_store import object_store
 from torch import Tensor, equal
 
 from moray.config.schema import Ray, Train
 from moray.model.load import load_model
-from moray.storage.objects import Objects
+from moray.storage.buckets import open_objects
 from moray.train.checkpoints.trained_model import trained_model
 from moray.train.history import read_history
 
@@ -35,9 +36,12 @@ TRAIN = Train(
 )
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with object_store() as url:
+@pytest.fixture(scope="module", params=["s3"])
+def bucket(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    gcs = request.param == "gcs"
+    with gcs_server(tmp_path_factory.mktemp("gcs")) if gcs else object_store() as url:
         yield url
 
 
@@ -68,7 +72,7 @@ def losses(output: Path) -> dict[int, float]:
 
 
 def num_committed(url: str) -> int:
-    keys = Objects(url).listed("name/")
+    keys = open_objects(url).listed("name/")
     return len([key for key in keys if "/commits/" in key])
 
 
@@ -80,6 +84,7 @@ def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "output"
 
 
+@pytest.mark.parametrize("bucket", ["s3", "gcs"], indirect=True)
 def test_a_run_that_is_killed_and_resumed_ends_with_the_bits_of_one_in_a_folder(
     small: Path, bucket: str, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -112,12 +117,12 @@ def test_a_request_below_the_url_stops_the_run_and_the_same_command_goes_on(
     url, output = f"{bucket}/stopped", tmp_path / "output"
     with started(small, output, url) as process:
         # Before the first step: a later one may be seen only after the last.
-        until(lambda: Objects(url).listed("name/") or process.poll() is not None)
-        Objects(f"{url}/name").put("stop", b"")
+        until(lambda: open_objects(url).listed("name/") or process.poll() is not None)
+        open_objects(f"{url}/name").put("stop", b"")
         reported = process.communicate()[1]
     assert process.returncode == 1
     assert "as requested, and saved a checkpoint" in reported
-    assert not Objects(f"{url}/name").listed("stop")
+    assert not open_objects(f"{url}/name").listed("stop")
     finished(small, output, url)
     assert losses(output) == losses(undisturbed)
     ours, theirs = weights(output), weights(undisturbed)

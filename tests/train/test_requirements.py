@@ -17,7 +17,7 @@ from moray.config.schema import Adapter, Ray, Train
 from moray.errors import UserError
 from moray.model.shapes import Shapes
 from moray.storage.folder import FolderStorage
-from moray.storage.objects import Objects
+from moray.storage.s3 import S3Objects
 from moray.train.requirements import unmet_requirements
 
 CORES = len(os.sched_getaffinity(0))
@@ -211,14 +211,14 @@ def test_an_object_store_that_cannot_be_written_to_is_reported(
 def test_an_object_store_that_ignores_conditions_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def create(objects: Objects, key: str, content: bytes) -> str:
+    def create(objects: S3Objects, key: str, content: bytes) -> str:
         objects.put(key, content)
         return "version"
 
-    monkeypatch.setattr(Objects, "create", create)
+    monkeypatch.setattr(S3Objects, "create", create)
     with object_store() as bucket:
         (fault,) = found(tmp_path, storage_path=f"{bucket}/state")
-    assert f"{bucket}/state ignores conditions (If-None-Match)" in str(fault)
+    assert f"{bucket}/state ignores the conditions of requests" in str(fault)
 
 
 CLOSED = """

@@ -6,7 +6,7 @@ import pytest
 from object_store import CREDENTIALS, object_store
 from project import SECRETS, Project
 
-from moray.storage.objects import Objects
+from moray.storage.buckets import open_objects
 
 pytestmark = pytest.mark.long
 
@@ -25,7 +25,7 @@ def test_a_workflow_with_its_state_in_an_object_store_ends_with_a_model(
         assert done.returncode == 0, done.stderr
         assert (project.folder / "results/runs/only/model/model.safetensors").is_file()
         assert not (project.folder / "results/state").exists()
-        assert Objects(f"{bucket}/state/only").listed("")
+        assert open_objects(f"{bucket}/state/only").listed("")
         # What it stores is of no account to Snakemake.
         assert project.planned("finetune") == set()
 

@@ -14,6 +14,7 @@ from moray.evaluate.delivery import delivered, run_delivered
 from moray.evaluate.execution import EvaluationJob, Execution
 from moray.storage.exchange import received
 from moray.storage.node import scratch
+from moray.storage.opened import needed_libraries
 from moray.workers.entry import EntryPoint
 from moray.workers.faults import FirstFault
 from moray.workers.launch import Launch, WorkersFailedError
@@ -98,6 +99,7 @@ def on_evaluation_workers(
                 execution["launcher"],
                 timeout=2 * execution["stall_timeout"],
                 in_process=True,
+                libraries=() if shared else needed_libraries(ray.storage_path),
                 shared_folder=shared,
             ),
             Execution(

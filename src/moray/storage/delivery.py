@@ -8,8 +8,8 @@ from moray.console import say
 from moray.errors import UserError
 from moray.provenance.digest import fingerprint, sha256_file
 from moray.provenance.manifest import MANIFEST, damaged_files
+from moray.storage.buckets import open_objects
 from moray.storage.node import once_a_node, scratch
-from moray.storage.objects import Objects
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ObjectDelivery:
         return once_a_node(scratch() / "inputs" / name, self._download)
 
     def _download(self, root: Path) -> None:
-        objects = Objects(self.url)
+        objects = open_objects(self.url)
         for folder, digest in self.folders:
             target = root / folder.relative_to("/")
             objects.download(f"{digest}/{MANIFEST}", target / MANIFEST)
@@ -66,12 +66,12 @@ def deliver(folders: list[Path], url: str) -> ObjectDelivery:
         folders: folders with manifests.
         url: where to.
     """
-    objects = Objects(url)
+    objects = open_objects(url)
     digests = []
     for folder in folders:
         digest = sha256_file(folder / MANIFEST)
         digests.append((folder.absolute(), digest))
-        if objects.listed(f"{digest}/{MANIFEST}"):
+        if objects.head(f"{digest}/{MANIFEST}"):
             continue
         say(f"copying {folder} to {url}")
         for name in json.loads((folder / MANIFEST).read_text())["files"]:

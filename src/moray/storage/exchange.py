@@ -25,10 +25,10 @@ def received(folder: Path, url: str) -> Iterator[None]:
         folder: the driver's folder.
         url: where workers put their files; for this folder alone.
     """
-    from moray.storage.objects import Objects
+    from moray.storage.buckets import open_objects
 
     (folder / _MARKER).touch()
-    objects = Objects(url)
+    objects = open_objects(url)
     taken: dict[str, State] = {}
 
     def take() -> None:
@@ -45,7 +45,7 @@ def received(folder: Path, url: str) -> Iterator[None]:
             del taken[name]
 
     try:
-        with _attempted(take):
+        with _attempted(take, objects.errors):
             yield
     finally:
         take()
@@ -65,9 +65,9 @@ def sent(folder: Path, url: str, names: Sequence[str], shared: str) -> Iterator[
     if (folder / _MARKER).exists():
         yield
         return
-    from moray.storage.objects import Objects
+    from moray.storage.buckets import open_objects
 
-    objects = Objects(url)
+    objects = open_objects(url)
     done: dict[str, State] = {}
 
     def send() -> None:
@@ -85,20 +85,19 @@ def sent(folder: Path, url: str, names: Sequence[str], shared: str) -> Iterator[
             objects.download(shared, folder / shared)
 
     try:
-        with _attempted(send):
+        with _attempted(send, objects.errors):
             yield
     finally:
         send()
 
 
-def _attempted(function: Callable[[], None]) -> AbstractContextManager[None]:
-    # Takes a while to import.
-    from botocore.exceptions import BotoCoreError, ClientError
-
+def _attempted(
+    function: Callable[[], None], errors: tuple[type[Exception], ...]
+) -> AbstractContextManager[None]:
     def attempt() -> None:
         try:
             function()
-        except (ClientError, BotoCoreError) as error:
+        except errors as error:
             # The object store may be back the next time.
             print(f"can't exchange files with the object store: {error}", file=sys.stderr)
 

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from moray.background import repeated
 from moray.console import say
 from moray.storage.flock import held, this_process
@@ -60,7 +58,7 @@ class _Held:
         self._renewal += 1
         try:
             self._write(renewal=self._renewal)
-        except (ClientError, BotoCoreError) as error:
+        except self._objects.errors as error:
             # The lock is lost only if someone takes it, so it is tried again.
             print(f"can't renew {self._objects.url}/{_KEY}: {error}", file=sys.stderr)
 

@@ -23,6 +23,7 @@ from moray.provenance.manifest import (
     list_files,
     write_listed_manifest,
 )
+from moray.storage.buckets import open_objects
 from moray.storage.commits import Commits, Entry
 from moray.storage.interface import Remote
 from moray.storage.lease import leased
@@ -63,7 +64,7 @@ class ObjectRecords:
 
     def changed(self, name: str) -> float | None:
         """See `Records`."""
-        found = self._objects.listed(name).get(name)
+        found = self._objects.head(name)
         return None if found is None else found.changed
 
 
@@ -85,7 +86,7 @@ class ObjectStorage:
         self.folder = folder_of(work)
         self._url = url
         self._token = token
-        self._objects = Objects(url)
+        self._objects = open_objects(url)
         self._commits = Commits(self._objects)
         self._lease_seconds = lease_seconds
 
@@ -199,11 +200,11 @@ class ObjectStorage:
         """See `Storage`."""
         run, _, own = self._url.rpartition("/")
         found = []
-        for fingerprint in Objects(run).folders():
+        for fingerprint in open_objects(run).folders():
             if fingerprint == own:
                 continue
             url = f"{run}/{fingerprint}"
-            commits, objects = Commits(Objects(url)), Objects(url)
+            commits, objects = Commits(open_objects(url)), open_objects(url)
             for entry in commits.checkpoints().values():
                 data = objects.listed(f"{_DATA}/{entry['attempt']}/")
                 changed = max((file.changed for file in data.values()), default=0.0)

@@ -1,36 +1,9 @@
 """Objects in a bucket, with conditional writes."""
 
-import logging
-import uuid
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
-
-import botocore.session
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
-
-from moray.errors import UserError, first_line
-
-# A single request takes at most 5 GiB, and an upload in parts at most 10,000 of them.
-_PART = 64 * 2**20
-_THREADS = 4
-_MOST_DELETED = 1000
-# Several writers at once: some servers ask to try again (409) where others refuse (412).
-_REFUSED, _TRY_AGAIN = "PreconditionFailed", "ConditionalRequestConflict"
-_TRIES = 5
-_ABSENT = {"NoSuchKey", "404"}
-_CONFIG = Config(
-    # Seconds; short, so that a lock is renewed in spite of an answer that got lost.
-    connect_timeout=5,
-    read_timeout=20,
-    max_pool_connections=2 * _THREADS,
-    retries={"mode": "standard", "total_max_attempts": 4},
-)
 
 
 @dataclass(frozen=True)
@@ -46,33 +19,35 @@ class Listed:
     changed: float
 
 
-class Objects:
-    """The objects below a URL `s3://bucket/prefix`, by what follows it.
+class Objects(ABC):
+    """The objects below a URL, by what follows it.
 
-    Credentials, region and endpoint come from the environment, as for all AWS clients.
+    Attributes:
+        url: URL of a bucket or of a prefix in it, without a slash at its end.
+        errors: what methods raise if the store refuses a request or can't be reached.
+        settings: where credentials come from, for errors.
     """
 
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self.url = url.rstrip("/")
-        self._bucket, prefix = parts.netloc, parts.path.strip("/")
-        self._prefix = f"{prefix}/" if prefix else ""
-        self._client = _session().create_client("s3", config=_CONFIG)
+    url: str
+    errors: tuple[type[Exception], ...]
+    settings: str
 
+    @abstractmethod
+    def __init__(self, url: str) -> None: ...
+
+    @abstractmethod
     def get(self, key: str) -> tuple[bytes, str] | None:
         """An object's content and its version; None if it isn't there."""
-        try:
-            found = self._client.get_object(**self._at(key))
-            return found["Body"].read(), found["ETag"]
-        except ClientError as error:
-            if _code(error) in _ABSENT:
-                return None
-            raise
 
+    @abstractmethod
+    def head(self, key: str) -> Listed | None:
+        """An object's size and time; None if it isn't there."""
+
+    @abstractmethod
     def put(self, key: str, content: bytes) -> None:
         """Create or replace an object."""
-        self._client.put_object(**self._at(key), Body=content)
 
+    @abstractmethod
     def create(self, key: str, content: bytes) -> str | None:
         """Create an object and return its version; None if there is one already.
 
@@ -81,8 +56,8 @@ class Objects:
             content: differs from what anyone else would write, which tells a repeated request from
                 a refused one.
         """
-        return self._put_if(key, content, IfNoneMatch="*")
 
+    @abstractmethod
     def replace(self, key: str, content: bytes, version: str) -> str | None:
         """Replace a version of an object and return the new one; None if there is another.
 
@@ -91,147 +66,27 @@ class Objects:
             content: as for `create`.
             version: the version to replace.
         """
-        return self._put_if(key, content, IfMatch=version)
 
+    @abstractmethod
     def listed(self, prefix: str) -> dict[str, Listed]:
-        """The objects whose keys begin with a prefix."""
-        return {
-            found["Key"].removeprefix(self._prefix): Listed(
-                found["Size"], found["LastModified"].timestamp()
-            )
-            for page in self._pages("list_objects_v2", prefix)
-            for found in page.get("Contents", [])
-        }
+        """The objects in a folder: the prefix is empty or ends with a slash."""
 
+    @abstractmethod
     def folders(self) -> list[str]:
         """The parts of keys before their first slash."""
-        pages = self._pages("list_objects_v2", "", Delimiter="/")
-        found = (entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", []))
-        return [prefix.removeprefix(self._prefix).rstrip("/") for prefix in found]
 
+    @abstractmethod
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects, as far as they are there."""
-        keys = list(keys)
-        for start in range(0, len(keys), _MOST_DELETED):
-            names = [{"Key": self._prefix + key} for key in keys[start : start + _MOST_DELETED]]
-            done = self._client.delete_objects(
-                Bucket=self._bucket, Delete={"Objects": names, "Quiet": True}
-            )
-            for error in done.get("Errors", []):
-                raise OSError(f"can't delete {error['Key']}: {error['Message']}")
 
+    @abstractmethod
     def upload(self, path: Path, key: str) -> None:
         """Upload a file; large ones in parts, which don't count before the last is there."""
-        size = path.stat().st_size
-        if size <= _PART:
-            self.put(key, path.read_bytes())
-            return
-        part = max(_PART, -(-size // 10_000))
-        began = self._client.create_multipart_upload(**self._at(key))
-        this = {**self._at(key), "UploadId": began["UploadId"]}
 
-        def send(number: int) -> dict[str, Any]:
-            with path.open("rb") as file:
-                file.seek((number - 1) * part)
-                body = file.read(part)
-            sent = self._client.upload_part(**this, PartNumber=number, Body=body)
-            return {"PartNumber": number, "ETag": sent["ETag"]}
-
-        with ThreadPoolExecutor(_THREADS) as pool:
-            parts = list(pool.map(send, range(1, -(-size // part) + 1)))
-        self._client.complete_multipart_upload(**this, MultipartUpload={"Parts": parts})
-
+    @abstractmethod
     def abort_uploads(self, prefix: str, cut_off: Callable[[str], bool]) -> None:
         """Drop the parts of uploads that were cut off, which are stored and paid for otherwise."""
-        for page in self._pages("list_multipart_uploads", prefix):
-            for found in page.get("Uploads", []):
-                if cut_off(found["Key"].removeprefix(self._prefix)):
-                    self._client.abort_multipart_upload(
-                        Bucket=self._bucket, Key=found["Key"], UploadId=found["UploadId"]
-                    )
 
+    @abstractmethod
     def download(self, key: str, path: Path) -> bool:
         """Download an object to a file; returns whether it is there."""
-        try:
-            body = self._client.get_object(**self._at(key))["Body"]
-        except ClientError as error:
-            if _code(error) in _ABSENT:
-                return False
-            raise
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            for chunk in body.iter_chunks(2**20):
-                file.write(chunk)
-        return True
-
-    def _put_if(self, key: str, content: bytes, **condition: str) -> str | None:
-        for _ in range(_TRIES):
-            try:
-                version: str = self._client.put_object(**self._at(key), Body=content, **condition)[
-                    "ETag"
-                ]
-                return version
-            except ClientError as error:
-                if _code(error) == _TRY_AGAIN:
-                    continue
-                if _code(error) not in (_REFUSED, *_ABSENT):
-                    raise
-                # The answer to an earlier try may have been lost.
-                found = self.get(key)
-                return found[1] if found is not None and found[0] == content else None
-        return None
-
-    def _at(self, key: str) -> dict[str, str]:
-        return {"Bucket": self._bucket, "Key": self._prefix + key}
-
-    def _pages(self, operation: str, prefix: str, **options: str) -> Iterator[dict[str, Any]]:
-        pages: Iterator[dict[str, Any]] = iter(
-            self._client.get_paginator(operation).paginate(
-                Bucket=self._bucket, Prefix=self._prefix + prefix, **options
-            )
-        )
-        return pages
-
-
-def check_objects(url: str, path: str) -> None:
-    """Make sure that objects can be written below a URL, and are never created twice.
-
-    Args:
-        url: where to write.
-        path: config path to name in errors.
-
-    Raises:
-        UserError: if they can't, or if the store doesn't know conditional writes.
-    """
-    # Of this check alone, because others may be under way.
-    key = f".moray-check-{uuid.uuid4().hex}"
-    try:
-        objects = Objects(url)
-        first, second = (objects.create(key, text) for text in (b"first", b"second"))
-        objects.delete([key])
-    except (ClientError, BotoCoreError, OSError) as error:
-        raise UserError(
-            path,
-            f"can't write to {url} ({first_line(error)})",
-            "check the bucket, the network, and the AWS_ variables of the environment",
-        ) from error
-    if first and second:
-        raise UserError(
-            path,
-            f"{url} ignores conditions (If-None-Match), which prevent a run from being trained "
-            "twice at the same time",
-            "use an object store that knows them, or a folder",
-        )
-
-
-@cache
-def _session() -> botocore.session.Session:
-    # For each client, it logs where credentials and endpoint were found.
-    logging.getLogger("botocore").setLevel(logging.WARNING)
-    # It keeps the descriptions of services, which take a third of a second to read.
-    return botocore.session.get_session()
-
-
-def _code(error: ClientError) -> str:
-    code: str = error.response["Error"]["Code"]
-    return code

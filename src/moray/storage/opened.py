@@ -17,6 +17,11 @@ def is_remote(place: str) -> bool:
     return "://" in place
 
 
+def needed_libraries(place: str) -> tuple[str, ...]:
+    """Names of the optional libraries that a place needs."""
+    return ("obstore",) if place.startswith("gs://") else ()
+
+
 def state_of(storage_path: str, run: str, fingerprint: str) -> Storage:
     """The state of a run, for its driver.
 
@@ -59,10 +64,10 @@ def open_records(place: str | Path) -> Records:
     """The small files in a folder or below a URL."""
     if not is_remote(str(place)):
         return FolderRecords(Path(place))
+    from moray.storage.buckets import open_objects
     from moray.storage.object_store import ObjectRecords
-    from moray.storage.objects import Objects
 
-    return ObjectRecords(Objects(str(place)))
+    return ObjectRecords(open_objects(str(place)))
 
 
 def deliver(folders: list[Path], storage_path: str) -> Delivery:

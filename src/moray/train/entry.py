@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from moray.config.schema import Ray
+from moray.storage.opened import needed_libraries
 from moray.train.engine.memory import uncollected
 from moray.train.job import Job, with_inputs_here
 from moray.train.supervision.exchange import received, sent
@@ -37,7 +38,7 @@ def run_job(job: Job, ray: Ray, run: str) -> dict[str, Any]:
         timeout=collective_timeout(job.settings),
         batch_size=job.settings.global_batch_size,
         streams=job.parts[0].rows_url is not None,
-        libraries=tuple(_libraries(job)),
+        libraries=(*_libraries(job), *needed_libraries(ray.storage_path)),
         shared_folder=job.remote is None,
     )
     try:

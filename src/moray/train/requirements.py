@@ -22,8 +22,9 @@ from moray.model.shapes import (
 )
 from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import check_space
+from moray.storage.buckets import check_objects
 from moray.storage.node import scratch
-from moray.storage.opened import is_remote, storage_with
+from moray.storage.opened import is_remote, needed_libraries, storage_with
 from moray.storage.paths import step_of
 from moray.train.engine.footprint import footprint, frozen_bytes
 from moray.train.engine.gpu_only import needs_gpu
@@ -212,9 +213,11 @@ def _storage(run: str, storage_path: str) -> Iterator[UserError]:
     if not is_remote(storage_path):
         yield from _writable(path, Path(storage_path))
         return
-    # Takes a while to import.
-    from moray.storage.objects import check_objects
-
+    if not all(map(find_spec, needed_libraries(storage_path))):
+        yield UserError(
+            path, "gs:// needs obstore, which is not installed", "pip install 'moray[gcs]'"
+        )
+        return
     try:
         check_objects(storage_path, path)
     except UserError as error:

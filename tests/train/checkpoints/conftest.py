@@ -2,6 +2,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gcs_server import gcs_server
 from object_store import object_store
 from stored import BucketPlace, Place
 
@@ -9,17 +10,26 @@ from moray.storage.interface import Storage
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
+def s3() -> Iterator[str]:
     with object_store() as url:
         yield url
 
 
-@pytest.fixture(params=["folder", pytest.param("object store", marks=pytest.mark.long)])
+@pytest.fixture(scope="module")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with gcs_server(tmp_path_factory.mktemp("gcs")) as url:
+        yield url
+
+
+@pytest.fixture(
+    params=["folder", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("s3", "gcs"))]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Both kinds of storage."""
+    """Each kind of storage."""
     if request.param == "folder":
         return Place(tmp_path / "state")
-    return BucketPlace(tmp_path, f"{request.getfixturevalue('bucket')}/{tmp_path.name}/fingerprint")
+    bucket = request.getfixturevalue(request.param)
+    return BucketPlace(tmp_path, f"{bucket}/{tmp_path.name}/fingerprint")
 
 
 @pytest.fixture

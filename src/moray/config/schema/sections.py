@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from moray.config.schema.base import Fraction, PositiveInt, Section, execution_only
 from moray.config.schema.datasets import CREDENTIALS, CREDENTIALS_REFUSED
 
-# What S3 allows in a bucket's name, which nothing with credentials in it is.
-_BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+# What object stores allow in a bucket's name, which nothing with credentials in it is.
+_BUCKET = r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]"
 
 
 class Augmentation(Section):
@@ -162,7 +162,8 @@ class Ray(Section):
     storage_path: str = execution_only(
         "results/state",
         description="Folder for checkpoints and run state, which all workers share, or "
-        "`s3://bucket/prefix`, with credentials and endpoint from the environment.",
+        "`s3://bucket/prefix` or `gs://bucket/prefix`, with credentials and endpoint from the "
+        "environment. `gs://` needs the optional `gcs` extra.",
     )
     include_dashboard: bool = execution_only(
         False,
@@ -192,14 +193,15 @@ class Ray(Section):
         return self
 
     @model_validator(mode="after")
-    def _storage_is_a_folder_or_on_s3(self) -> Self:
+    def _storage_is_a_folder_or_a_bucket(self) -> Self:
         kind, separator, rest = self.storage_path.partition("://")
         bucket = rest.partition("/")[0]
         # Others weren't tried; and credentials in a URL would be in logs.
-        if separator and (kind != "s3" or not re.fullmatch(_BUCKET, bucket)):
+        if separator and (kind not in ("s3", "gs") or not re.fullmatch(_BUCKET, bucket)):
             raise ValueError(
                 f"storage_path: got {kind}://…, expected a folder that all workers share, or "
-                "s3://bucket/prefix; mount the object store and set the mounted folder"
+                "s3://bucket/prefix or gs://bucket/prefix; mount another store and set the mounted "
+                "folder"
             )
         return self
 

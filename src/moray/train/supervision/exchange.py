@@ -23,10 +23,10 @@ def received(work: Path, remote: Remote | None) -> Iterator[None]:
     if remote is None:
         yield
         return
-    from moray.storage.objects import Objects
+    from moray.storage.buckets import open_objects
 
     # What drivers that were killed have left; this one has the run's lock.
-    left = Objects(f"{remote.url}/{_FOLDER}")
+    left = open_objects(f"{remote.url}/{_FOLDER}")
     left.delete(left.listed(""))
     with exchange.received(work, _url(work, remote)):
         yield
@@ -56,9 +56,9 @@ def sent(work: Path, remote: Remote | None, worker: Worker) -> Iterator[None]:
 
 
 def _forget(work: Path, remote: Remote) -> None:
-    from moray.storage.objects import Objects
+    from moray.storage.buckets import open_objects
 
-    Objects(_url(work, remote)).delete([MEANING])
+    open_objects(_url(work, remote)).delete([MEANING])
 
 
 def _url(work: Path, remote: Remote) -> str:
