@@ -33,6 +33,8 @@ TRAIN = Train(
     eval_steps=20,
     save_steps=5,
 )
+# Step 10 begins to save only once the checkpoint of step 5 is committed.
+SAVED = 11
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +154,7 @@ def test_a_fault_on_the_other_node_is_one_line(nodes: Nodes, small: Path, tmp_pa
     """A damaged copy of the base, which only the node that doesn't have it yet reads."""
     url = "s3://bucket/damaged"
     script = (
-        "from moray.storage.objects import open_objects\n"
+        "from moray.storage.buckets import open_objects\n"
         f"objects = open_objects('{url}/.inputs')\n"
         "for key in objects.listed(''):\n"
         "    if key.endswith('.safetensors'):\n"
@@ -225,7 +227,7 @@ def test_a_node_that_is_lost_and_comes_back_costs_no_bit(
 ) -> None:
     ray = {"storage_path": "s3://bucket/lost", "address": ADDRESS}
     with started(nodes, small, tmp_path, TRAIN, **ray) as process:
-        follow(process, 10)
+        follow(process, SAVED)
         nodes.kill("b")
         nodes.start("b", paths=[SOURCE], hidden=hidden)
         end(process)
@@ -248,7 +250,7 @@ def test_shards_of_a_checkpoint_that_two_nodes_have_written_are_resumed_from(
     end(started(nodes, small, here, alone, **ray))
     ray = {"storage_path": f"s3://bucket/{strategy}", "address": ADDRESS}
     with started(nodes, small, there, settings, **ray) as process:
-        follow(process, 10)
+        follow(process, SAVED)
         nodes.kill("b")
         nodes.start("b", paths=[SOURCE], hidden=hidden)
         end(process)
@@ -261,7 +263,7 @@ def test_a_driver_that_is_lost_is_replaced_once_its_lease_has_run_out(
 ) -> None:
     ray = {"storage_path": "s3://bucket/driver", "address": ADDRESS}
     with started(nodes, small, tmp_path, TRAIN, **ray) as process:
-        follow(process, 10)
+        follow(process, SAVED)
         nodes.kill("a", "moray.stages.finetune")
         process.communicate()
     reported = end(started(nodes, small, tmp_path, TRAIN, **ray))
