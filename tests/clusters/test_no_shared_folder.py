@@ -25,16 +25,16 @@ pytestmark = pytest.mark.long
 SOURCE = Path(__file__).parents[2] / "src"
 ENDPOINT = f"http://{ADDRESSES['a']}:5555"
 TRAIN = Train(
-    max_steps=40,
+    max_steps=300,
     global_batch_size=8,
     learning_rate=1e-2,
     precision="fp32",
     logging_steps=1,
-    eval_steps=20,
-    save_steps=5,
+    eval_steps=100,
+    save_steps=20,
 )
-# Step 10 begins to save only once the checkpoint of step 5 is committed.
-SAVED = 11
+# Step 40 begins to save only once the checkpoint of step 20 is committed.
+SAVED = 41
 
 
 @pytest.fixture(scope="module")
