@@ -1,11 +1,13 @@
-"""An S3 server of one's own, on the loopback interface."""
+"""Object stores of one's own, on the loopback interface."""
 
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import s3fs
+from gcs_server import gcs_server
 from moto.server import ThreadedMotoServer
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "an-access-key-id", "AWS_SECRET_ACCESS_KEY": "a-secret-key"}
@@ -13,7 +15,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "an-access-key-id", "AWS_SECRET_ACCESS_KEY":
 
 @contextmanager
 def object_store() -> Iterator[str]:
-    """The URL of a fresh bucket, which S3 clients reach by the environment set meanwhile."""
+    """The URL of a fresh bucket on an S3 server; meanwhile the environment leads clients to it."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -31,3 +33,10 @@ def object_store() -> Iterator[str]:
         finally:
             s3fs.S3FileSystem.clear_instance_cache()
             server.stop()
+
+
+@contextmanager
+def bucket_of(kind: str, folder: Path) -> Iterator[str]:
+    """The URL of a fresh bucket of a kind, `s3` or `gcs`, with credentials in a folder."""
+    with gcs_server(folder) if kind == "gcs" else object_store() as url:
+        yield url

@@ -2,8 +2,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gcs_server import gcs_server
-from object_store import object_store
+from object_store import bucket_of
 from stored import BucketPlace
 
 
@@ -12,8 +11,7 @@ def bucket(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """A bucket of each kind of object store."""
-    gcs = request.param == "gcs"
-    with gcs_server(tmp_path_factory.mktemp("gcs")) if gcs else object_store() as url:
+    with bucket_of(request.param, tmp_path_factory.mktemp("bucket")) as url:
         yield url
 
 

@@ -34,7 +34,7 @@ class InMemory:
             raise ConnectionError("the tracker is down")
 
     def add_results(self, results: Results) -> None:
-        raise NotImplementedError
+        raise AssertionError("nobody has results here")
 
     def finish(self) -> None:
         self.finished = True

@@ -11,9 +11,8 @@ import psutil
 import pytest
 from checkpoints import tensors_of
 from fleet import until
-from gcs_server import gcs_server
 from jobs import stage_command
-from object_store import object_store
+from object_store import bucket_of
 from torch import Tensor, equal
 
 from moray.config.schema import Ray, Train
@@ -40,8 +39,7 @@ TRAIN = Train(
 def bucket(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    gcs = request.param == "gcs"
-    with gcs_server(tmp_path_factory.mktemp("gcs")) if gcs else object_store() as url:
+    with bucket_of(request.param, tmp_path_factory.mktemp("bucket")) as url:
         yield url
 
 
@@ -122,7 +120,7 @@ def test_a_request_below_the_url_stops_the_run_and_the_same_command_goes_on(
         reported = process.communicate()[1]
     assert process.returncode == 1
     assert "as requested, and saved a checkpoint" in reported
-    assert not open_objects(f"{url}/name").listed("stop")
+    assert open_objects(f"{url}/name").head("stop") is None
     finished(small, output, url)
     assert losses(output) == losses(undisturbed)
     ours, theirs = weights(output), weights(undisturbed)

@@ -52,6 +52,8 @@ def test_each_workers_result_is_returned_and_what_it_prints_is_logged_with_its_r
 def fail_on_one(attempts: Path, worker: Worker) -> None:
     with (attempts / f"attempts-{worker.rank}").open("a") as file:
         file.write("x")
+    # The fault ends the other worker, which must have counted its attempt by then.
+    dist.barrier()
     if worker.rank == 1:
         raise UserError("a.key", "is wrong", "set it right")
     dist.barrier()

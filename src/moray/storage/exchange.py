@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from moray.background import repeated
+from moray.storage.buckets import open_objects
 
 _SECONDS = 2.0
 _MARKER = "driver"
@@ -25,8 +26,6 @@ def received(folder: Path, url: str) -> Iterator[None]:
         folder: the driver's folder.
         url: where workers put their files; for this folder alone.
     """
-    from moray.storage.buckets import open_objects
-
     (folder / _MARKER).touch()
     objects = open_objects(url)
     taken: dict[str, State] = {}
@@ -65,8 +64,6 @@ def sent(folder: Path, url: str, names: Sequence[str], shared: str) -> Iterator[
     if (folder / _MARKER).exists():
         yield
         return
-    from moray.storage.buckets import open_objects
-
     objects = open_objects(url)
     done: dict[str, State] = {}
 

@@ -1,15 +1,15 @@
-"""Open the state of a run where the config says it is.
-
-What object stores need is imported only for them, because it takes a while.
-"""
+"""Open the state of a run where the config says it is."""
 
 import hashlib
 import uuid
 from pathlib import Path
 
+from moray.storage import delivery
+from moray.storage.buckets import open_objects
 from moray.storage.folder import FolderRecords, FolderStorage
 from moray.storage.interface import Delivery, Records, Remote, Storage
 from moray.storage.node import scratch
+from moray.storage.object_store import ObjectRecords, ObjectStorage
 
 
 def is_remote(place: str) -> bool:
@@ -46,8 +46,6 @@ def open_storage(work: Path, remote: Remote | None) -> Storage:
     """
     if remote is None:
         return FolderStorage(work)
-    from moray.storage.object_store import ObjectStorage
-
     return ObjectStorage(work, remote.url, remote.token)
 
 
@@ -64,9 +62,6 @@ def open_records(place: str | Path) -> Records:
     """The small files in a folder or below a URL."""
     if not is_remote(str(place)):
         return FolderRecords(Path(place))
-    from moray.storage.buckets import open_objects
-    from moray.storage.object_store import ObjectRecords
-
     return ObjectRecords(open_objects(str(place)))
 
 
@@ -77,7 +72,5 @@ def deliver(folders: list[Path], storage_path: str) -> Delivery:
         folders: folders that may refer to each other.
         storage_path: the key `ray.storage_path`, a URL.
     """
-    from moray.storage.delivery import deliver
-
     # Can't clash with a run, whose name can't begin with a dot.
-    return deliver(folders, f"{storage_path.rstrip('/')}/.inputs")
+    return delivery.deliver(folders, f"{storage_path.rstrip('/')}/.inputs")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch._inductor.config as inductor
 from checkpoints import tensors_of
 
+from moray.model.compiler import compiler_options
 from moray.storage.paths import folder_of, path_of
 from moray.train.engine.determinism import compute_deterministically
 from moray.train.loop import train
@@ -23,15 +23,15 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(KEY, "")
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
-    with inductor.patch(deterministic=False):
-        yield
+    yield
     torch.use_deterministic_algorithms(False)
 
 
 def is_deterministic() -> tuple[object, ...]:
     cudnn = torch.backends.cudnn
     algorithms = torch.are_deterministic_algorithms_enabled()
-    settings = (algorithms, cudnn.deterministic, not cudnn.benchmark, inductor.deterministic)
+    compiler = compiler_options()["deterministic"]
+    settings = (algorithms, cudnn.deterministic, not cudnn.benchmark, compiler)
     return (*settings, os.environ[KEY] == ":4096:8")
 
 

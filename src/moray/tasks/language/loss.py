@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from moray.model.compiler import compiler_options
 from moray.model.cross_entropy import SoftmaxLoss, linear_cross_entropy, softmax_loss
 from moray.tasks.interface import LossModule
 from moray.tasks.language.batch import Batch
@@ -36,7 +37,7 @@ class TokenLoss(LossModule):
 
     def compile_loss(self) -> None:
         """See `LossModule.compile_loss`."""
-        self.softmax = torch.compile(softmax_loss)
+        self.softmax = torch.compile(softmax_loss, options=compiler_options())
 
     def external_parameters(self) -> list[nn.Parameter]:
         """The weights of the output embedding."""

@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
-import torch._inductor.config as inductor
 from transformers import PreTrainedModel
 
 from moray.config.schema import Train
 from moray.errors import UserError, first_line
 from moray.model.blocks import blocks_of
+from moray.model.compiler import compiler_options
 from moray.tasks.interface import LossModule
 
 # Rough FLOP/s of an uncompiled run: on a core with bf16, on a data-centre GPU.
@@ -81,12 +81,9 @@ def _no_blocks(model: PreTrainedModel) -> str | None:
 
 def compiler_fault(device: torch.device) -> str | None:
     """Why this machine can't compile, for example a missing compiler; None if it can."""
-    # Otherwise PyTorch tests each instruction set of the processor at each start, in subprocesses,
-    # for 1.5 s, or 16 s the first time; the test below covers the best one.
-    inductor.cpp.vec_isa_ok = True
     values = torch.ones(8, device=device)
     try:
-        torch.compile(torch.exp)(values)
+        torch.compile(torch.exp, options=compiler_options())(values)
     except RuntimeError as error:
         return f"the compiler fails ({first_line(error)})"
     return None
@@ -104,7 +101,7 @@ def compile_blocks(module: LossModule) -> None:
     that the whole model takes.
     """
     for block in blocks_of(module.model):
-        block.compile(dynamic=False)
+        block.compile(dynamic=False, options=compiler_options())
     module.compile_loss()
 
 

@@ -3,7 +3,6 @@
 import os
 
 import torch
-import torch._inductor.config as inductor
 
 
 def compute_deterministically(device: torch.device) -> None:
@@ -18,5 +17,3 @@ def compute_deterministically(device: torch.device) -> None:
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    # Otherwise the compiler times variants of a kernel, and which one wins can change.
-    inductor.deterministic = True

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from moray.errors import UserError
 from moray.storage import exchange
+from moray.storage.buckets import open_objects
 from moray.storage.interface import Remote
 from moray.train.history import HISTORY
 from moray.train.supervision.failures import MEANING
@@ -23,8 +24,6 @@ def received(work: Path, remote: Remote | None) -> Iterator[None]:
     if remote is None:
         yield
         return
-    from moray.storage.buckets import open_objects
-
     # What drivers that were killed have left; this one has the run's lock.
     left = open_objects(f"{remote.url}/{_FOLDER}")
     left.delete(left.listed(""))
@@ -56,8 +55,6 @@ def sent(work: Path, remote: Remote | None, worker: Worker) -> Iterator[None]:
 
 
 def _forget(work: Path, remote: Remote) -> None:
-    from moray.storage.buckets import open_objects
-
     open_objects(_url(work, remote)).delete([MEANING])
 
 
