@@ -211,6 +211,7 @@ TESTED = {
     "Evaluate.bootstrap_samples": "stages/test_evaluate.py::test_intervals_follow_confidence_and_resamplings",
     "Benchmarks.tasks": "stages/test_benchmark.py::test_only_the_tasks_of_the_config_run",
     "Benchmarks.include_path": "config/test_benchmarks.py::test_the_files_of_the_user_s_tasks_are_found_at_any_depth",
+    "Benchmarks.chat_template": "stages/test_benchmark.py::test_both_models_get_prompts_in_the_chat_template_of_the_run",
     "Benchmarks.num_fewshot": "stages/test_benchmark.py::test_examples_and_limit_are_those_of_the_command",
     "Benchmarks.limit": "stages/test_benchmark.py::test_examples_and_limit_are_those_of_the_command",
     "Benchmarks.precision": "stages/test_benchmark.py::test_models_compute_in_the_precision_that_the_config_names",

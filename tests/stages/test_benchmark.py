@@ -4,6 +4,7 @@ All are long: importing the harness takes seconds.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ CFG = {
     "tasks": ["puzzles", "text"],
     "num_fewshot": None,
     "limit": None,
+    "chat_template": False,
     "precision": "auto",
     "bootstrap_samples": 30,
     "confidence": 0.9,
@@ -132,6 +134,31 @@ def test_examples_and_limit_are_those_of_the_command(
     assert figures(result, "tuned") == expected(command)
     assert result["tasks"]["words"]["num_fewshot"] == 2
     assert plain["tasks"]["words"]["num_fewshot"] == 0
+
+
+TEMPLATE = """{% for message in messages %}{{ message.role }}: {{ message.content }}
+{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
+
+
+def test_both_models_get_prompts_in_the_chat_template_of_the_run(
+    tmp_path: Path, tasks: Path, model_folder: Path, tuned_folder: Path
+) -> None:
+    folders = {"base": model_folder, "tuned": tuned_folder}
+    chats = {name: shutil.copytree(folder, tmp_path / name) for name, folder in folders.items()}
+    for folder in chats.values():
+        (folder / "chat_template.jinja").write_text(TEMPLATE)
+    output, cfg = tmp_path / "benchmarks.json", {**CFG, "include_path": str(tasks)}
+    cfg |= {"num_fewshot": 2, "chat_template": True}
+    # The base has no template of its own.
+    arguments = ([*tasks.iterdir()], output, cfg, EXECUTION)
+    benchmark("tuned", model_folder, chats["tuned"], *arguments)
+    result = json.loads(output.read_text())
+    options = ("--num_fewshot", "2", "--apply_chat_template")
+    for name, folder in chats.items():
+        command = of_command(folder, tasks, tmp_path / f"of {name}", *options)
+        assert figures(result, name) == expected(command)
+    with pytest.raises(UserError, match=r"^runs\.tuned\.benchmarks\.chat_template: got true, but"):
+        benchmark("tuned", model_folder, tuned_folder, *arguments)
 
 
 def test_only_the_tasks_of_the_config_run(run: Any, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """A run's model card with its evaluation, as the hub's library reads it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def written(model: Path, **facts: Any) -> ModelCard:
+def written(model: Path, benchmarks: Sequence[Path] = (), **facts: Any) -> ModelCard:
     scores = {
         "confidence": 0.9,
         "base": {"loss": figure(3.0), "accuracy": figure(0.25)},
@@ -43,7 +44,7 @@ def written(model: Path, **facts: Any) -> ModelCard:
     }
     file, output = model.with_name("eval.json"), model.with_name("README.md")
     file.write_text(json.dumps(scores))
-    card(model, file, output, {"run": "tuned", "datasets": ["chats", "docs"]})
+    card(model, file, [*benchmarks], output, {"run": "tuned", "datasets": ["chats", "docs"]})
     found: ModelCard = ModelCard.load(output)
     return found
 
@@ -73,3 +74,18 @@ def test_the_text_compares_base_and_run_and_shows_the_lineage(unit: str, model: 
     assert "| results/base | `0123abcd` |\n" in text
     # The card in the folder is the one that its manifest lists.
     assert (model / "README.md").read_text() == CARD
+
+
+def test_benchmarks_are_in_the_text_and_in_the_form_of_the_hub(model: Path) -> None:
+    file = model.with_name("benchmarks.json")
+    figures = {"base": {"acc": figure(0.25)}, "tuned": {"acc": figure(0.75)}}
+    record = {"confidence": 0.8, "harness": "0.4.13", "tasks": {"words": figures}}
+    file.write_text(json.dumps(record))
+    found = written(model, [file], documents=1234)
+    assert found.data.eval_results is not None
+    last = found.data.eval_results[-1]
+    assert (last.dataset_name, last.metric_type, last.metric_value) == ("words", "acc", 0.75)
+    assert last.metric_config == "80% interval: [0.25, 1.25]"
+    assert "By lm-evaluation-harness 0.4.13; in brackets, 80% confidence" in found.text
+    assert "| words: acc | 0.25 [-0.25, 0.75] | 0.75 [0.25, 1.25] |\n" in found.text
+    assert "Benchmarks" not in written(model, documents=1234).text

@@ -36,6 +36,8 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "eval.json").write_text(json.dumps(scores))
     sample = {"prompt": "def f():", "reference": "1", "base": "2", "tuned": "3"}
     (folder / "samples.jsonl").write_text(f"{json.dumps(sample)}\n" * 2)
+    figures = {"base": {"acc,strict-match": score}, "tuned": {"acc,strict-match": score}}
+    (folder / "benchmarks.json").write_text(json.dumps({"tasks": {"words": figures}}))
     (folder / "model/lineage.json").write_text("{}")
     write_manifest(folder / "model")
     return folder
@@ -44,7 +46,9 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def tracked(folder: Path, *trackers: str) -> dict[str, Any]:
     files = ("train.json", "history.jsonl", "eval.json", "samples.jsonl", "model", "tracked.json")
     train, history, scores, samples, model, output = (folder / name for name in files)
-    track(train, history, scores, samples, model, output, {"trackers": list(trackers)})
+    benchmarks = [*folder.glob("benchmarks.json")]
+    cfg = {"trackers": list(trackers)}
+    track(train, history, scores, samples, benchmarks, model, output, cfg)
     record: dict[str, Any] = json.loads((folder / "tracked.json").read_text())
     return record
 
@@ -58,6 +62,8 @@ def test_trackers_have_a_run_with_what_came_of_it(finished: Path, tmp_path: Path
         assert tracked(finished, "tensorboard")["trackers"] == ["tensorboard"]
         assert in_tensorboard(tmp_path, "loss") == EXPECTED
         assert in_tensorboard(tmp_path, "test/tuned/loss_high") == [(8, 2.5)]
+        name = "benchmarks/words/base/acc/strict-match"
+        assert in_tensorboard(tmp_path, name) == [(8, 2.0)]
 
 
 @pytest.mark.long
@@ -74,10 +80,11 @@ def test_each_tracker_has_every_step_and_score_once_however_often_it_is_sent(
     (run,) = client.search_runs([client.get_experiment_by_name("moray").experiment_id])
     assert run.data.params == {"train.seed": "3"}
     assert run.data.metrics["test/base/loss_low"] == 1.5
+    assert run.data.metrics["benchmarks/words/tuned/acc/strict-match_high"] == 2.5
     assert len(client.get_metric_history(run.info.run_id, "test/base/loss")) == 1
     assert len(run.data.tags["sha256/model/lineage.json"]) == 64
     files = {file.path for file in client.list_artifacts(run.info.run_id)}
-    assert files == {"eval.json", "samples.jsonl", "lineage.json"}
+    assert files == {"eval.json", "samples.jsonl", "benchmarks.json", "lineage.json"}
     in_order = wandb_records(tmp_path)
     summary = {
         key: value

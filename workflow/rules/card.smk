@@ -3,6 +3,7 @@ rule card:
     input:
         model="results/runs/{run}/model/manifest.json",
         scores="results/runs/{run}/eval.json",
+        benchmarks=benchmarks_of,
     output:
         "results/runs/{run}/README.md",
     log:

@@ -134,6 +134,12 @@ def prepared_manifest(wildcards):
     return manifest
 
 
+def benchmarks_of(wildcards):
+    """The benchmarks of a run that names tasks."""
+    run = wildcards.run
+    return [f"results/runs/{run}/benchmarks.json"] if run in BENCHMARKED else []
+
+
 def of_sweep(wildcards, file):
     """A file of each run of a sweep."""
     runs = sorted(EXPERIMENT.sweeps[wildcards.sweep])

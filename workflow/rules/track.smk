@@ -5,6 +5,7 @@ rule track_run:
         history="results/runs/{run}/history.jsonl",
         scores="results/runs/{run}/eval.json",
         samples="results/runs/{run}/samples.jsonl",
+        benchmarks=benchmarks_of,
         model="results/runs/{run}/model/manifest.json",
     output:
         "results/runs/{run}/tracked.json",

@@ -10,6 +10,7 @@ with stage(snakemake.log[0]):
     card(
         model=Path(snakemake.input.model).parent,
         scores=Path(snakemake.input.scores),
+        benchmarks=[Path(file) for file in snakemake.input.benchmarks],
         output=Path(snakemake.output[0]),
         cfg=snakemake.params.cfg,
     )

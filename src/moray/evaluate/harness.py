@@ -45,6 +45,8 @@ class BenchmarkJob(EvaluationJob):
         include_path: folder of the user's own tasks.
         num_fewshot: examples in front of each document; None for the tasks' own numbers.
         limit: maximum number of documents of each task.
+        chat_template: model folder whose chat template the prompts are rendered with; None for
+            plain text.
         bootstrap_samples: number of resamples of the documents.
     """
 
@@ -54,6 +56,7 @@ class BenchmarkJob(EvaluationJob):
     include_path: str | None
     num_fewshot: int | None
     limit: int | None
+    chat_template: Path | None
     bootstrap_samples: int
 
 
@@ -79,6 +82,8 @@ def benchmark_on_worker(job: BenchmarkJob, worker: Worker) -> dict[str, dict[str
     for name in list(job.models)[worker.rank :: worker.world_size]:
         folder = job.models[name]
         tokenizer = load_tokenizer(folder)
+        if job.chat_template:
+            tokenizer.chat_template = load_tokenizer(job.chat_template).chat_template
 
         def figures(model: PreTrainedModel, tokenizer: Any = tokenizer) -> dict[str, TaskFigures]:
             return _figures(job, model, tokenizer)
@@ -136,6 +141,9 @@ def _evaluated(
             loaded,
             limit=job.limit,
             bootstrap_iters=0,
+            apply_chat_template=job.chat_template is not None,
+            # As the harness's command does.
+            fewshot_as_multiturn=job.chat_template is not None,
         )
         return results
     except Exception as error:

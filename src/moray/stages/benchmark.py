@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from moray.config.schema import Benchmarks
 from moray.console import say
-from moray.errors import ConfigError
+from moray.errors import ConfigError, UserError
 from moray.evaluate.bootstrap import with_intervals
 from moray.evaluate.harness_tasks import benchmark_faults
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
 from moray.stages.boundary import File, Files, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
+from moray.tasks.language.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from moray.evaluate.harness import TaskFigures
@@ -41,10 +42,17 @@ def benchmark(
 
     Raises:
         ConfigError: if the harness is not installed or doesn't know a task.
+        UserError: if prompts shall have the chat template of a model that has none.
     """
     settings = {key: cfg[key] for key in cfg if key in Benchmarks.model_fields}
     if faults := list(benchmark_faults(run, Benchmarks(**settings))):
         raise ConfigError(faults)
+    if cfg["chat_template"] and load_tokenizer(tuned).chat_template is None:
+        raise UserError(
+            f"runs.{run}.benchmarks.chat_template",
+            "got true, but the run's model has no chat template",
+            f"set it to false, or set runs.{run}.data.chat_template",
+        )
     # Needs the optional package, which is there now.
     from moray.evaluate.harness import BenchmarkJob, benchmark_on_worker
 
@@ -60,6 +68,7 @@ def benchmark(
             include_path=cfg["include_path"],
             num_fewshot=cfg["num_fewshot"],
             limit=cfg["limit"],
+            chat_template=models["tuned"] if cfg["chat_template"] else None,
             bootstrap_samples=cfg["bootstrap_samples"],
         )
         results = workers.run(benchmark_on_worker, job, len(models))

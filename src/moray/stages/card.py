@@ -7,7 +7,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard
 
 from moray.console import say
-from moray.stages.boundary import File, Folder, Json, command_line
+from moray.stages.boundary import File, Files, Folder, Json, command_line
 
 _EVALUATION = """
 ## Evaluation
@@ -17,7 +17,7 @@ On {number} of the test split; in brackets, {confidence:.0%} confidence interval
 | | before | after |
 |---|---|---|
 {rows}
-
+{benchmarks}
 ## Lineage
 
 `lineage.json` has the settings, the software, the machine, and the SHA-256 of everything that the
@@ -27,16 +27,26 @@ model was made from:
 |---|---|
 {inputs}
 """
+_BENCHMARKS = """
+### Benchmarks
+
+By lm-evaluation-harness {version}; in brackets, {confidence:.0%} confidence intervals.
+
+| | before | after |
+|---|---|---|
+{rows}
+"""
 # What was scored, by the task.
 _UNITS = ("documents", "pairs", "images")
 
 
-def card(model: Folder, scores: File, output: File, cfg: Json) -> None:
+def card(model: Folder, scores: File, benchmarks: Files, output: File, cfg: Json) -> None:
     """Write the card.
 
     Args:
         model: the run's model folder.
         scores: the run's `eval.json`.
+        benchmarks: its `benchmarks.json`, if there is one.
         output: file to write.
         cfg: names of the run and its datasets.
     """
@@ -44,7 +54,21 @@ def card(model: Folder, scores: File, output: File, cfg: Json) -> None:
     lineage = json.loads((model / "lineage.json").read_text())
     written = ModelCard.load(model / "README.md")
     written.data.model_name = cfg["run"]
-    written.data.eval_results = list(_results(found, written.data.pipeline_tag, cfg["datasets"]))
+    kind, name = written.data.pipeline_tag, " and ".join(cfg["datasets"])
+    written.data.eval_results = list(_results(found["tuned"], kind, name, found["confidence"]))
+    of_benchmarks = ""
+    for file in benchmarks:
+        record = json.loads(file.read_text())
+        tasks, confidence = record["tasks"], record["confidence"]
+        for task, figures in tasks.items():
+            written.data.eval_results += _results(figures["tuned"], kind, task, confidence)
+        of_benchmarks += _BENCHMARKS.format(
+            version=record["harness"],
+            confidence=confidence,
+            rows="\n".join(
+                row for task, figures in tasks.items() for row in _rows(figures, f"{task}: ")
+            ),
+        )
     unit = next(unit for unit in _UNITS if unit in found)
     written.text = (
         written.text.rstrip()
@@ -53,6 +77,7 @@ def card(model: Folder, scores: File, output: File, cfg: Json) -> None:
             number=f"{found[unit]:,} {unit}",
             confidence=found["confidence"],
             rows="\n".join(_rows(found)),
+            benchmarks=of_benchmarks,
             inputs="\n".join(
                 f"| {name} | `{digest}` |" for name, digest in lineage["inputs"].items()
             ),
@@ -62,25 +87,26 @@ def card(model: Folder, scores: File, output: File, cfg: Json) -> None:
     say(f"card of {cfg['run']}: {output}")
 
 
-def _results(found: dict[str, Any], task: str, datasets: list[str]) -> Iterator[EvalResult]:
-    name = " and ".join(datasets)
-    for metric, figure in found["tuned"].items():
+def _results(
+    figures: dict[str, Any], task: str, dataset: str, confidence: float
+) -> Iterator[EvalResult]:
+    for metric, figure in figures.items():
         yield EvalResult(
             task_type=task,
-            dataset_type=name,
-            dataset_name=name,
+            dataset_type=dataset,
+            dataset_name=dataset,
             dataset_split="test",
             metric_type=metric,
             metric_value=figure["value"],
-            metric_config=f"{found['confidence']:.0%} interval: {_interval(figure)}",
+            metric_config=f"{confidence:.0%} interval: {_interval(figure)}",
         )
 
 
-def _rows(found: dict[str, Any]) -> Iterator[str]:
+def _rows(found: dict[str, Any], label: str = "") -> Iterator[str]:
     for metric, before in found["base"].items():
         after = found["tuned"][metric]
         cells = (f"{each['value']:.4g} {_interval(each)}" for each in (before, after))
-        yield f"| {metric} | {' | '.join(cells)} |"
+        yield f"| {label}{metric} | {' | '.join(cells)} |"
 
 
 def _interval(figure: dict[str, float]) -> str:

@@ -11,8 +11,8 @@ from moray.errors import ConfigError, UserError, first_line
 from moray.lines import whole_lines
 from moray.provenance.digest import sha256_file
 from moray.provenance.lineage import LINEAGE
-from moray.provenance.manifest import Files, read_manifest, write_json
-from moray.stages.boundary import File, Folder, Json, command_line
+from moray.provenance.manifest import read_manifest, write_json
+from moray.stages.boundary import File, Files, Folder, Json, command_line
 from moray.tracking.interface import Results, tracked_run
 from moray.tracking.process import send
 from moray.tracking.trackers import missing_packages, open_tracker
@@ -23,6 +23,7 @@ def track(
     history: File,
     scores: File,
     samples: File,
+    benchmarks: Files,
     model: Folder,
     output: File,
     cfg: Json,
@@ -34,6 +35,7 @@ def track(
         history: its `history.jsonl`.
         scores: its `eval.json`.
         samples: its `samples.jsonl`.
+        benchmarks: its `benchmarks.json`, if there is one.
         model: its model folder.
         output: file to write: what was sent, and where.
         cfg: the names of its `trackers`.
@@ -45,10 +47,14 @@ def track(
     run = tracked_run(record)
     if missing := list(missing_packages(run.name, cfg["trackers"])):
         raise ConfigError(missing)
-    files = [scores, samples, model / LINEAGE]
+    files = [scores, samples, *benchmarks, model / LINEAGE]
+    figures = dict(_figures("test", json.loads(scores.read_text())))
+    for file in benchmarks:
+        for task, found in json.loads(file.read_text())["tasks"].items():
+            figures |= _figures(f"benchmarks/{task}", found)
     results = Results(
         step=record["steps"],
-        scores=dict(_figures(json.loads(scores.read_text()))),
+        scores=figures,
         samples=[json.loads(line) for line in samples.read_text().splitlines()],
         digests={
             **{f"model/{name}": listed["sha256"] for name, listed in _listed(model).items()},
@@ -76,16 +82,18 @@ def track(
     say(f"{run.name} is in {', '.join(cfg['trackers'])}")
 
 
-def _figures(scores: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def _figures(place: str, scores: dict[str, Any]) -> Iterator[tuple[str, float]]:
     for model in ("base", "tuned"):
         for metric, figure in scores[model].items():
-            yield f"test/{model}/{metric}", figure["value"]
-            yield f"test/{model}/{metric}_low", figure["low"]
-            yield f"test/{model}/{metric}_high", figure["high"]
+            # In benchmarks, the name of a filter follows; MLflow takes no comma.
+            name = f"{place}/{model}/{metric.replace(',', '/')}"
+            yield name, figure["value"]
+            yield f"{name}_low", figure["low"]
+            yield f"{name}_high", figure["high"]
 
 
-def _listed(model: Path) -> Files:
-    files: Files = read_manifest(model)["files"]
+def _listed(model: Path) -> dict[str, dict[str, Any]]:
+    files: dict[str, dict[str, Any]] = read_manifest(model)["files"]
     return files
 
 

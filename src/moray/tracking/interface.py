@@ -48,7 +48,8 @@ class Results:
 
     Attributes:
         step: the last step of the training.
-        scores: figures of base and tuned model on the test split, as `test/{model}/{metric}`.
+        scores: figures of base and tuned model: on the test split, as `test/{model}/{metric}`, and
+            of benchmarks, as `benchmarks/{task}/{model}/{metric}`.
         samples: rows with what the models wrote or predicted.
         digests: SHA-256 by file.
         files: the files themselves, to be kept where a tracker keeps files.

@@ -329,6 +329,11 @@ class Benchmarks(Section):
     limit: PositiveInt | None = Field(
         None, description="Maximum number of documents of each task: the first ones."
     )
+    chat_template: bool = Field(
+        False,
+        description="Whether both models get the prompts in the run's chat template, with the "
+        "examples as earlier turns.",
+    )
     precision: Literal["auto", "bf16", "fp32"] = Field("auto", description=_PRECISION)
     num_workers: Annotated[int, Field(ge=1, le=2)] = execution_only(
         1,
