@@ -4,6 +4,7 @@ import pytest
 from small_config import config_with, experiment_with, faults
 
 from moray.config.load import load_experiment
+from moray.config.schema import RunRef
 from moray.errors import ConfigError
 
 RATES = {"train.learning_rate": ["1e-4", 3e-4], "train.weight_decay": [0, 0.1]}
@@ -36,6 +37,30 @@ def test_seeds_make_a_run_for_each_seed(seeds: object, expected: list[int]) -> N
     assert {name: run.train.seed for name, run in runs.items() if name != "base"} == {
         f"tuned-seed={seed}": seed for seed in expected
     }
+
+
+@pytest.mark.parametrize(
+    ("base", "starts"),
+    [
+        ({"seeds": 2}, {"tuned-seed=0": "base-seed=0", "tuned-seed=1": "base-seed=1"}),
+        ({"seeds": [1, 0]}, {"tuned-seed=0": "base-seed=0", "tuned-seed=1": "base-seed=1"}),
+        ({}, {"tuned-seed=0": "base", "tuned-seed=1": "base"}),
+    ],
+)
+def test_a_run_with_seeds_starts_from_the_run_with_its_seed(
+    base: dict[str, Any], starts: dict[str, str]
+) -> None:
+    written = {f"runs.base.{key}": value for key, value in base.items()}
+    runs = experiment_with({**written, "runs.tuned.seeds": 2}).runs
+    found = {name: run.model for name, run in runs.items() if name.startswith("tuned")}
+    assert found == {name: RunRef(run=start) for name, start in starts.items()}
+
+
+@pytest.mark.parametrize("base", [{"seeds": 1}, {"seeds": 2, "grid": {"train.max_steps": [3]}}])
+def test_a_run_whose_seed_its_start_does_not_have_is_refused(base: dict[str, Any]) -> None:
+    written = {f"runs.base.{key}": value for key, value in base.items()}
+    with pytest.raises(ConfigError, match=r"^runs\.tuned\.model\.run: got base, which stands for"):
+        experiment_with({**written, "runs.tuned.seeds": 2})
 
 
 def test_names_stay_when_values_are_added_or_written_differently() -> None:

@@ -13,6 +13,7 @@ from moray.report.lineage import Node, lineage_of
 from moray.report.overview import overview, verdict
 from moray.report.quantities import count, duration, figure
 from moray.report.remarks import remarks
+from moray.report.seeds import over_seeds
 from moray.report.settings import changed, differing
 from moray.results import load
 
@@ -173,3 +174,31 @@ def test_of_many_classes_those_with_mistakes_are_shown() -> None:
 )
 def test_numbers_have_few_digits(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+def test_settings_are_compared_over_seeds(tmp_path: Path) -> None:
+    shifts = {"a": [0.0, 0.02, 0.01], "b": [0.1, 0.13, 0.14, 0.5]}
+    for setting, values in shifts.items():
+        for seed, shift in enumerate(values):
+            write_run(tmp_path, f"{setting}-seed={seed}", shift=shift, train={"seed": seed})
+    write_run(tmp_path, "alone-seed=0")
+    write_run(tmp_path, "other")
+    results = load(tmp_path / "results")
+    first, second = over_seeds(results, overview(results))
+    assert (first.name, first.seeds, first.best) == ("a", (0, 1, 2), True)
+    assert (second.name, second.seeds, second.best) == ("b", (0, 1, 2, 3), False)
+    assert first.tuned.mean == pytest.approx(1.51)
+    assert first.tuned.deviation == pytest.approx(0.01)
+    assert first.base.deviation == 0
+    assert first.from_base.value == pytest.approx(-0.49)
+    assert first.from_best is None
+    found = second.from_best
+    assert found
+    # Of the three seeds that both have. By hand: t = mean / (deviation / sqrt(3)); with two degrees
+    # of freedom, p = 1 - t / sqrt(t ** 2 + 2), and the quantile of 97.5 % is 4.302653.
+    differences = np.array([0.1, 0.11, 0.13])
+    error = differences.std(ddof=1) / 3**0.5
+    statistic = differences.mean() / error
+    assert found.value == pytest.approx(differences.mean())
+    assert found.p == pytest.approx(1 - statistic / (statistic**2 + 2) ** 0.5)
+    assert found.high - found.value == pytest.approx(4.302653 * error, rel=1e-5)

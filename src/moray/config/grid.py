@@ -141,9 +141,19 @@ def _expand_one(
             run = written
             for key, value in [*values.items(), *([] if seed is None else [(_SEED, seed)])]:
                 run = _with(run, key.split("."), value)
-            into.runs[name] = run
+            into.runs[name] = _from_same_seed(run, seed, runs)
             members[name] = Member(setting, values, seed)
             into._places[name] = (sweep, places if seed is None else places | {_SEED: place})
+
+
+def _from_same_seed(run: Any, seed: int | None, runs: Mapping[str, Any]) -> Any:
+    """The run, starting from the run with its seed if it names a sweep over seeds alone."""
+    model = run.get("model")
+    start = model.get("run") if isinstance(model, Mapping) else None
+    grid = _grid_of(runs[start]) if isinstance(start, str) and start in runs else None
+    if grid is None or grid.grid or seed not in (one for one, _ in _seeds(grid)):
+        return run
+    return {**run, "model": {**model, "run": f"{start}-seed={seed}"}}
 
 
 def _seeds(grid: Grid) -> list[tuple[int | None, str]]:

@@ -49,7 +49,7 @@ def overview(results: Results) -> list[Row]:
         row = _row(facts, run.read("eval.json"))
         rows.append(row)
         if row.tuned is not None:
-            comparable[_held_out(run, facts)].append(row)
+            comparable[held_out(run, facts)].append(row)
     for group in comparable.values():
         _mark_best(group)
     return rows
@@ -84,7 +84,7 @@ def _row(facts: dict[str, Any], scores: dict[str, Any] | None) -> Row:
     return Row(facts, metric, scores["base"][metric], scores["tuned"][metric], judged)
 
 
-def _held_out(run: Run, facts: dict[str, Any]) -> tuple[Any, ...]:
+def held_out(run: Run, facts: dict[str, Any]) -> tuple[Any, ...]:
     """What runs have in common that were scored on the same documents, pairs or images."""
     scores = run.read("eval.json") or {}
     counts = tuple(scores.get(unit) for unit in (*UNITS, "bytes"))

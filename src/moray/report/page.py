@@ -20,6 +20,7 @@ from moray.report.curves import curves
 from moray.report.details import details
 from moray.report.limits import Limits
 from moray.report.overview import overview
+from moray.report.seeds import over_seeds
 from moray.report.settings import differing
 from moray.results import Results
 
@@ -65,6 +66,7 @@ def render(results: Results) -> str:
         library=_packed_library(),
         runs=packed(json.dumps(runs)),
         rows=rows,
+        seeds=over_seeds(results, rows),
         settings=differing(results.settings),
         charted=[name for name, run in runs.items() if run["curves"]],
     )
@@ -109,7 +111,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("count", "duration", "figure", "interval", "memory", "setting")
+    names = ("count", "duration", "figure", "interval", "memory", "probability", "setting")
     environment.filters |= {name: getattr(quantities, name) for name in names}
     return environment
 

@@ -56,6 +56,13 @@ def interval(figures: dict[str, float]) -> str:
     return f"[{figure(figures['low'])}, {figure(figures['high'])}]"
 
 
+def probability(value: float) -> str:
+    """A probability: `0.041`, `< 0.001`."""
+    if not known(value):
+        return NOTHING
+    return "< 0.001" if value < 0.001 else f"{value:.2g}"
+
+
 def setting(value: Any) -> str:
     """The value of a config key, as in YAML."""
     if not known(value):
