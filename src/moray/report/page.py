@@ -111,7 +111,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("count", "duration", "figure", "interval", "memory", "probability", "setting")
+    names = ("count", "duration", "figure", "interval", "memory", "name", "probability", "setting")
     environment.filters |= {name: getattr(quantities, name) for name in names}
     return environment
 

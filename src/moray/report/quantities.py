@@ -1,7 +1,10 @@
 """Numbers as a reader wants them: few digits, and units."""
 
 import math
+import re
 from typing import Any
+
+from markupsafe import Markup, escape
 
 NOTHING = "\N{EN DASH}"
 
@@ -70,3 +73,8 @@ def setting(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def name(value: str) -> Markup:
+    """The name of a run, which may be broken after punctuation."""
+    return Markup(re.sub(r"([-_=+.])", r"\1<wbr>", str(escape(value))))

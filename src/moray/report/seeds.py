@@ -1,6 +1,7 @@
 """Runs that differ only in their seed: mean and spread of their figure, and tests over seeds."""
 
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -138,7 +139,10 @@ def _difference(first: Sequence[float], second: Sequence[float]) -> Difference:
 
     Source: Student, "The probable error of a mean", 1908.
     """
-    tested = ttest_rel(second, first)
-    bounds = tested.confidence_interval(_CONFIDENCE)
+    with warnings.catch_warnings():
+        # If all differences are equal, it warns; the page shows what it is then.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        tested = ttest_rel(second, first)
+        bounds = tested.confidence_interval(_CONFIDENCE)
     value = fmean(second) - fmean(first)
     return Difference(value, float(bounds.low), float(bounds.high), float(tested.pvalue))
