@@ -4,6 +4,7 @@ import fcntl
 import re
 import signal
 import sys
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,6 +50,7 @@ def load():
     return experiment, files, models, tasks
 
 
+@cache
 def code(stage, task=None):
     """The digest of a stage's script and of the modules that it imports, for runs of a task."""
     script = ROOT / "workflow/scripts" / f"{stage}.py"
