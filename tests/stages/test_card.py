@@ -82,6 +82,7 @@ def test_benchmarks_are_in_the_text_and_in_the_form_of_the_hub(model: Path) -> N
     record = {"confidence": 0.8, "harness": "0.4.13", "tasks": {"words": figures}}
     file.write_text(json.dumps(record))
     found = written(model, [file], documents=1234)
+    assert isinstance(found.data, ModelCardData)
     assert found.data.eval_results is not None
     last = found.data.eval_results[-1]
     assert (last.dataset_name, last.metric_type, last.metric_value) == ("words", "acc", 0.75)

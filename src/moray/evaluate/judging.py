@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 
 from moray.errors import UserError
+from moray.evaluate import sandbox
 from moray.evaluate.bootstrap import compare
 
 # Their text has to be a whole document, not a piece that was cut out of one.
-OF_WHOLE_DOCUMENTS = ("python_syntax",)
+_OF_WHOLE_DOCUMENTS = ("python_syntax", "doctests")
 _PACKAGES = {"chrf": ("sacrebleu", "sacrebleu")}
 
 
 def missing_packages(run: str, metrics: Sequence[str]) -> Iterator[UserError]:
-    """The packages of a run's metrics that are not installed."""
+    """What a run's metrics need and is not installed."""
     for name in metrics:
         package, module = _PACKAGES.get(name, (None, "moray"))
         if not find_spec(module):
@@ -24,6 +25,36 @@ def missing_packages(run: str, metrics: Sequence[str]) -> Iterator[UserError]:
                 f"{name} needs a package that is missing: {package}",
                 "pip install 'moray[metrics]'",
             )
+    if "doctests" in metrics and not sandbox.works():
+        yield UserError(
+            f"runs.{run}.generate.metrics",
+            "doctests needs bubblewrap (bwrap) and permission to create user namespaces",
+            "install bubblewrap, or remove doctests",
+        )
+
+
+def applies_to(
+    name: str, prompts: Sequence[str], references: Sequence[str], formats: Sequence[str]
+) -> list[int]:
+    """The numbers of the prompts whose continuations a metric judges.
+
+    Args:
+        name: name of the metric in the config.
+        prompts: the prompts.
+        references: what follows them in their documents.
+        formats: the format of each prompt's dataset.
+    """
+    numbers = [
+        number
+        for number, format in enumerate(formats)
+        if name not in _OF_WHOLE_DOCUMENTS or format != "text"
+    ]
+    if name != "doctests":
+        return numbers
+    from moray.evaluate.documented import judgeable
+
+    some = judgeable(*([texts[number] for number in numbers] for texts in (prompts, references)))
+    return [numbers[number] for number in some]
 
 
 def judged(
@@ -53,6 +84,17 @@ def judged(
             from moray.evaluate.metrics.chrf import ChrF
 
             found = ChrF(keep_in_memory=True).compute(**both)
+        case "doctests":
+            from moray.evaluate.documented import function_of
+            from moray.evaluate.metrics.doctests import Doctests
+
+            whole = [prompt + text for prompt, text in zip(prompts, continuations, strict=True)]
+            functions = [function for prompt in prompts if (function := function_of(prompt))]
+            found = Doctests(keep_in_memory=True).compute(
+                predictions=whole,
+                names=[function.name for function in functions],
+                modules=[function.module for function in functions],
+            )
         case _:
             raise ValueError(name)
     scores: list[Any] = found["scores"]

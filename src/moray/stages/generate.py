@@ -15,7 +15,7 @@ from moray.evaluate.continuation import GenerateJob, continue_on_worker
 from moray.evaluate.execution import num_batches
 from moray.evaluate.generation import Sampling
 from moray.evaluate.judging import (
-    OF_WHOLE_DOCUMENTS,
+    applies_to,
     compare_judged,
     judged,
     missing_packages,
@@ -92,13 +92,8 @@ def generate(
         results = workers.run(continue_on_worker, job, batches)
     written = {name: _texts([result[name] for result in results], tokenizer) for name in models}
     owners = [name for name, some in drawn.items() for _ in some]
-    found = {
-        metric: {
-            name: _judged(metric, prompts, texts, owners, datasets)
-            for name, texts in written.items()
-        }
-        for metric in cfg["metrics"]
-    }
+    formats = [datasets[owner]["format"] for owner in owners]
+    found = {metric: _judged(metric, prompts, written, formats) for metric in cfg["metrics"]}
     with output.open("w") as file:
         for number, (prompt, owner) in enumerate(zip(prompts, owners, strict=True)):
             sample: dict[str, Any] = {"dataset": owner} if len(datasets) > 1 else {}
@@ -125,7 +120,9 @@ def generate(
     if metrics:
         record |= {"confidence": cfg["confidence"], "metrics": metrics}
     write_json(settings, record)
-    say(", ".join([f"{run}: {len(prompts)} prompts continued", *map(_said, metrics.items())]))
+    said = [f"{run}: {len(prompts)} prompts continued", *map(_said, metrics.items())]
+    said += [f"none can be judged by {metric}" for metric in found if metric not in metrics]
+    say(", ".join(said))
 
 
 def _said(metric: tuple[str, dict[str, Any]]) -> str:
@@ -165,28 +162,27 @@ def _texts(results: list[dict[int, list[int]]], tokenizer: PreTrainedTokenizerFa
 
 
 def _judged(
-    metric: str,
-    prompts: list[Prompt],
-    texts: list[str],
-    owners: list[str],
-    datasets: dict[str, dict[str, Any]],
-) -> dict[int, Any]:
-    """What a metric says of each continuation that it applies to, by its number."""
-    numbers = [
-        number
-        for number, owner in enumerate(owners)
-        if metric not in OF_WHOLE_DOCUMENTS or datasets[owner]["format"] != "text"
-    ]
-    if not numbers:
-        return {}
-    some = [prompts[number] for number in numbers]
-    scores = judged(
-        metric,
-        [prompt.text for prompt in some],
-        [texts[number] for number in numbers],
-        [prompt.reference for prompt in some],
-    )
-    return dict(zip(numbers, scores, strict=True))
+    metric: str, prompts: list[Prompt], written: dict[str, list[str]], formats: list[str]
+) -> dict[str, dict[int, Any]]:
+    """What a metric says of each continuation that it applies to, by model and number."""
+    texts, references = ([getattr(p, name) for p in prompts] for name in ("text", "reference"))
+    numbers = applies_to(metric, texts, references, formats)
+
+    def some(values: list[str]) -> list[str]:
+        return [values[number] for number in numbers]
+
+    return {
+        name: dict(
+            zip(
+                numbers,
+                judged(metric, some(texts), some(continuations), some(references))
+                if numbers
+                else [],
+                strict=True,
+            )
+        )
+        for name, continuations in written.items()
+    }
 
 
 if __name__ == "__main__":

@@ -294,12 +294,13 @@ class Generate(Section):
         description="Sample from the smallest set of tokens with this total probability.",
     )
     seed: int = Field(0, ge=0, description="Seed for sampling.")
-    metrics: list[Literal["exact_match", "python_syntax", "chrf"]] = Field(
+    metrics: list[Literal["exact_match", "python_syntax", "chrf", "doctests"]] = Field(
         [],
         description="What continuations are judged by; see [evaluation](evaluation.md#metrics-of-"
         "continuations). `exact_match`: whether one is what follows its prompt in the document. "
         "`python_syntax`: whether prompt and continuation parse; not for `text`. `chrf`: chrF "
-        "against what follows, from 0 to 100; needs the optional `metrics` extra.",
+        "against what follows, from 0 to 100; needs the optional `metrics` extra. `doctests`: "
+        "whether a function passes its own doctests; runs generated code, in a sandbox.",
     )
     precision: Literal["auto", "bf16", "fp32"] = Field("auto", description=_PRECISION)
     num_workers: Literal["auto"] | PositiveInt = _NUM_WORKERS
