@@ -1,7 +1,6 @@
 """A run's model card with its evaluation, as the hub's library reads it."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def written(model: Path, benchmarks: Sequence[Path] = (), **facts: Any) -> ModelCard:
+def written(model: Path, *benchmarks: Path, **facts: int) -> ModelCard:
     scores = {
         "confidence": 0.9,
         "base": {"loss": figure(3.0), "accuracy": figure(0.25)},
@@ -81,7 +80,7 @@ def test_benchmarks_are_in_the_text_and_in_the_form_of_the_hub(model: Path) -> N
     figures = {"base": {"acc": figure(0.25)}, "tuned": {"acc": figure(0.75)}}
     record = {"confidence": 0.8, "harness": "0.4.13", "tasks": {"words": figures}}
     file.write_text(json.dumps(record))
-    found = written(model, [file], documents=1234)
+    found = written(model, file, documents=1234)
     assert isinstance(found.data, ModelCardData)
     assert found.data.eval_results is not None
     last = found.data.eval_results[-1]

@@ -48,7 +48,7 @@ def reason_not_to_compile(
     each = _FLOPS_PER_CORE if device.type == "cpu" else _FLOPS_PER_GPU
     seconds = flops / (each * processors)
     if settings.compile == "auto" and seconds < _SECONDS_THAT_EARN_IT:
-        return f"the run takes only about {seconds:.0f} s, too short for compiling to pay off"
+        return "the run is too short for compiling to pay off"
     if settings.compile == "auto" and _is_recurrent(model):
         # Measured on a tiny Mamba: two minutes for rows of 32 tokens.
         return f"the compiler would unroll a {model.config.model_type} model token by token"
