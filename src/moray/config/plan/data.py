@@ -1,0 +1,138 @@
+"""What datasets and base models depend on, and the task of each."""
+
+import platform
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from moray.config.formats import TASKS
+from moray.config.image_files import digest_of_listing, idx_files
+from moray.config.schema import (
+    Experiment,
+    HubModel,
+    Idx,
+    ImageFolder,
+    LocalFiles,
+    PathModel,
+    PythonStdlib,
+    ScratchModel,
+    result_keys,
+)
+from moray.config.splits import paths_by_split
+from moray.errors import UserError
+
+SPLITS = ("train", "validation", "test")
+
+
+def dataset_config(experiment: Experiment, dataset: str) -> dict[str, Any]:
+    """What a dataset's rows depend on."""
+    section = experiment.datasets[dataset]
+    config = result_keys(section)
+    if isinstance(section, PythonStdlib):
+        config["python"] = platform.python_version()
+    if isinstance(section, ImageFolder):
+        # Too many to be the input files of a rule.
+        config["listing"] = digest_of_listing(section, dataset)
+    return dict(sorted(config.items()))
+
+
+def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
+    """The user's files that each split of a dataset is read from.
+
+    Raises:
+        UserError: if a path or glob matches no file.
+    """
+    section = experiment.datasets[dataset]
+    if isinstance(section, Idx):
+        return {
+            split: [_files(path, dataset, f"{split}.{key}")[0] for key, path in files.items()]
+            for split, files in idx_files(section).items()
+        }
+    if not isinstance(section, LocalFiles):
+        return {}
+    return {
+        str(split): list(dict.fromkeys(file for path in paths for file in _files(path, dataset)))
+        for split, paths in paths_by_split(section.path).items()
+    }
+
+
+def _files(path: str, dataset: str, key: str = "path") -> list[str]:
+    matches = sorted(match for match in glob(path, recursive=True) if Path(match).is_file())
+    if not matches:
+        raise UserError(
+            f"datasets.{dataset}.{key}",
+            f"no file matches {path}",
+            "check the path; it is relative to the working directory",
+        )
+    return [without_braces(match, f"datasets.{dataset}.{key}") for match in matches]
+
+
+def without_braces(path: str, key: str) -> str:
+    """The path of a rule's input file.
+
+    Raises:
+        UserError: if Snakemake would read a part of it as a wildcard.
+    """
+    if {"{", "}"} & set(path):
+        raise UserError(
+            key,
+            f"{path} contains braces, which Snakemake reads as wildcards",
+            "rename the file",
+        )
+    return path
+
+
+def model_config(experiment: Experiment, model: str) -> dict[str, Any]:
+    """What a base model depends on."""
+    section = experiment.models[model]
+    config = result_keys(section)
+    if isinstance(section, PathModel | HubModel) and section.classes_of is None:
+        return {key: config[key] for key in config if key not in ("classes_of", "seed")}
+    return config
+
+
+def model_files(experiment: Experiment, model: str) -> list[str]:
+    """The files that a base model is made from: the user's folder, or the tokenizer's dataset.
+
+    For images, the dataset's description comes first.
+
+    Raises:
+        UserError: if the user's folder has no `config.json`.
+    """
+    section = experiment.models[model]
+    if isinstance(section, ScratchModel):
+        return [_description(section.tokenizer.train_on)]
+    described = [_description(section.classes_of)] if section.classes_of else []
+    if isinstance(section, PathModel):
+        if not Path(section.path, "config.json").is_file():
+            raise UserError(
+                f"models.{model}.path",
+                f"got {section.path}, expected a folder with a config.json",
+                "check the path; it is relative to the working directory",
+            )
+        # A tokenizer with several templates keeps the additional ones in this folder.
+        found = [*Path(section.path).iterdir()]
+        found += Path(section.path).glob("additional_chat_templates/*.jinja")
+        names = sorted(str(path) for path in found if path.is_file())
+        return [*described, *(without_braces(name, f"models.{model}.path") for name in names)]
+    return described
+
+
+def _description(dataset: str) -> str:
+    return f"results/datasets/{dataset}/dataset.json"
+
+
+def task_of_dataset(experiment: Experiment, dataset: str) -> str:
+    """The task of a dataset, which follows from its format."""
+    return TASKS[experiment.datasets[dataset].format]
+
+
+def task_of_model(experiment: Experiment, model: str) -> str:
+    """The task of a base model."""
+    section = experiment.models[model]
+    return "language" if getattr(section, "classes_of", None) is None else "images"
+
+
+def task(experiment: Experiment, run: str) -> str:
+    """The task of a run, which follows from the format of its datasets."""
+    return task_of_dataset(experiment, next(iter(experiment.runs[run].datasets)))
