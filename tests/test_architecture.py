@@ -13,7 +13,7 @@ FLOORS = [
     {"chat", "doctor", "stages"},
     {"report", "sweeps"},
     {"results"},
-    {"evaluate", "train"},
+    {"evaluate", "serving", "train"},
     {"tasks"},
     {"model"},
     {"rows"},

@@ -39,6 +39,8 @@ TESTED = {
     "Sections.evaluate": "config/test_plan.py::test_changing_a_result_changes_what_its_stage_depends_on",
     "Sections.benchmarks": "config/test_benchmarks.py::test_intervals_are_those_of_the_evaluation_and_execution_changes_nothing",
     "Sections.push": "stages/test_push.py::test_without_a_token_a_run_that_is_uploaded_does_not_start",
+    "Sections.gguf": "stages/test_gguf.py::test_a_file_for_each_type_and_a_modelfile",
+    "Gguf.types": "stages/test_gguf.py::test_a_file_for_each_type_and_a_modelfile",
     "Push.repo": "stages/test_push.py::test_a_repository_is_created_where_and_as_the_config_says",
     "Push.private": "stages/test_push.py::test_a_repository_is_created_where_and_as_the_config_says",
     "Sections.tracking": "stages/test_track.py::test_trackers_have_a_run_with_what_came_of_it",

@@ -26,6 +26,18 @@ def test_two_runs_cannot_be_uploaded_to_the_same_repository() -> None:
     assert paths({"runs.base.push": first, "runs.tuned.push": first}) == ["runs.tuned.push.repo"]
 
 
+def test_files_for_llama_cpp_are_made_of_whole_models_alone() -> None:
+    adapter = {"runs.tuned.adapter": {"rank": 4}, "runs.tuned.gguf": {}}
+    assert paths(adapter) == []
+    assert paths(adapter | {"runs.tuned.export": {"merge_adapter": False}}) == ["runs.tuned.gguf"]
+    images = {
+        "datasets.digits": {"source": "digits"},
+        "models.seen": {"source": "scratch-vision", "classes_of": "digits"},
+        "runs.seen": {"model": "seen", "dataset": "digits", "gguf": {}},
+    }
+    assert paths(images) == ["runs.seen.gguf"]
+
+
 @pytest.mark.parametrize(
     ("path", "value", "fault"),
     [

@@ -185,6 +185,7 @@ def check_runs(jobs):
                 benchmarked=of_rule("benchmark_run"),
                 generated=of_rule("generate_run"),
                 pushed=of_rule("push_run"),
+                converted=of_rule("gguf_run"),
             )
         except ConfigError as error:
             sys.exit(str(error))
@@ -255,6 +256,7 @@ BENCHMARKED = [
     run for run, section in EXPERIMENT.runs.items() if section.benchmarks.tasks
 ]
 TRACKED = [run for run, section in EXPERIMENT.runs.items() if section.tracking]
+CONVERTED = [run for run, section in EXPERIMENT.runs.items() if section.gguf]
 PUSHED = [run for run, section in EXPERIMENT.runs.items() if section.push]
 SMOKE_TEST = SimpleNamespace(run=RUN)
 ALIVE = drop_stale_locks()

@@ -326,11 +326,19 @@ def _image_run(path: str, run: Run) -> Iterator[UserError]:
         yield UserError(
             f"{path}.benchmarks.tasks", "benchmarks are for language models only", "set it to []"
         )
+    if run.gguf:
+        yield UserError(f"{path}.gguf", "is for language models only", "set it to null")
     if run.data.tokenize != "ahead":
         yield UserError(f"{path}.data.tokenize", "images have no tokens", "remove the key")
 
 
 def _text_run(path: str, run: Run) -> Iterator[UserError]:
+    if run.gguf and run.adapter and not run.export.merge_adapter:
+        yield UserError(
+            f"{path}.gguf",
+            "is for whole models, but the run exports its adapter alone",
+            "set export.merge_adapter to true, or gguf to null",
+        )
     if run.data.augmentation != Augmentation():
         yield UserError(f"{path}.data.augmentation", "is for images only", "remove the key")
 

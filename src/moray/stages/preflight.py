@@ -22,6 +22,7 @@ from moray.evaluate.harness_tasks import benchmark_faults
 from moray.hub import has_token, no_token
 from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
+from moray.serving.llama_cpp import missing_tools
 from moray.tracking.trackers import missing_packages
 from moray.train.requirements import misfits, unmet_requirements
 
@@ -35,6 +36,7 @@ def preflight(
     benchmarked: Sequence[str] = (),
     generated: Sequence[str] = (),
     pushed: Sequence[str] = (),
+    converted: Sequence[str] = (),
 ) -> None:
     """Check that runs can be trained here, as far as it can be known in advance.
 
@@ -45,6 +47,7 @@ def preflight(
         benchmarked: the runs whose benchmarks to run.
         generated: the runs whose prompts to continue.
         pushed: the runs to upload.
+        converted: the runs to make GGUF files of.
 
     Raises:
         ConfigError: with every fault found.
@@ -77,6 +80,10 @@ def preflight(
         found += judging.missing_packages(name, experiment.runs[name].generate.metrics)
     for name in benchmarked:
         found += benchmark_faults(name, experiment.runs[name].benchmarks)
+    for name in converted:
+        section = experiment.runs[name].gguf
+        assert section
+        found += missing_tools(name, section.types)
     if pushed and not has_token():
         found += map(no_token, pushed)
     if found:

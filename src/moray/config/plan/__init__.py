@@ -28,6 +28,7 @@ from moray.config.plan.evaluation import (
 )
 from moray.config.plan.handover import (
     export_config,
+    gguf_config,
     push_config,
 )
 from moray.config.plan.rows import (
@@ -63,6 +64,7 @@ __all__ = [
     "export_config",
     "exports_adapter",
     "generate_config",
+    "gguf_config",
     "interval_config",
     "model_config",
     "model_files",

@@ -1,4 +1,4 @@
-"""What becomes of a trained model: the export, the upload."""
+"""What becomes of a trained model: the export, the upload, files for other programs."""
 
 from typing import Any
 
@@ -26,3 +26,10 @@ def push_config(experiment: Experiment, run: str) -> dict[str, Any]:
     section = experiment.runs[run].push
     assert section
     return dict(sorted({"run": run, **result_keys(section)}.items()))
+
+
+def gguf_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a run's GGUF files depend on, besides its model, for a run that has any."""
+    section = experiment.runs[run].gguf
+    assert section
+    return result_keys(section)

@@ -11,6 +11,7 @@ from moray.config.schema.datasets import (
     Url,
 )
 from moray.config.schema.experiment import BestRef, Dataset, Experiment, Run, RunRef, Sections
+from moray.config.schema.gguf import Gguf
 from moray.config.schema.image_datasets import Digits, Idx, ImageDataset, ImageFolder
 from moray.config.schema.models import (
     BaseModelSource,
@@ -50,6 +51,7 @@ __all__ = [
     "Experiment",
     "Export",
     "Generate",
+    "Gguf",
     "HubDataset",
     "HubModel",
     "Idx",

@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, PrivateAttr, Tag
 from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Name, RunName, Section, execution_only
 from moray.config.schema.datasets import HubDataset, LocalFiles, PythonStdlib, Synthetic, Url
+from moray.config.schema.gguf import Gguf
 from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.preference import Preference
@@ -71,6 +72,7 @@ class Sections(Section):
     push: Push | None = Field(
         None, description="Where the model is uploaded to; `null` for nowhere."
     )
+    gguf: Gguf | None = Field(None, description="Files for llama.cpp and Ollama; `null` for none.")
     tracking: list[Literal["tensorboard", "mlflow", "wandb"]] = execution_only(
         [],
         description="Trackers that show a run while it trains. Each needs the optional extra of "

@@ -1,0 +1,131 @@
+"""Ollama's Modelfile, with the chat template that the model was trained with.
+
+Ollama writes prompts with templates of Go, not of Jinja. Most chat templates put fixed text around
+each message, which can be found by rendering conversations, and written in Go.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Messages = list[dict[str, Any]]
+Render = Callable[[Messages, bool], str]
+"""Renders messages; the second argument says whether the prompt of an answer follows."""
+
+# Nothing that a template changes or contains.
+_SYSTEM, _FIRST, _ANSWER, _SECOND = "Csystemc", "Cfirstc", "Canswerc", "Csecondc"
+
+
+@dataclass(frozen=True)
+class Around:
+    """The fixed text around messages.
+
+    Attributes:
+        opening: at the beginning.
+        system: before and after a system message; None if the template refuses them.
+        user: before and after what the user says.
+        assistant: before and after what the assistant says.
+        answer: where the assistant's answer begins.
+    """
+
+    opening: str
+    system: tuple[str, str] | None
+    user: tuple[str, str]
+    assistant: tuple[str, str]
+    answer: str
+
+    def render(self, messages: Messages) -> str:
+        """A conversation up to where the answer begins."""
+        parts = (getattr(self, each["role"]) for each in messages)
+        texts = (each["content"] for each in messages)
+        said = (before + text + after for (before, after), text in zip(parts, texts, strict=True))
+        return self.opening + "".join(said) + self.answer
+
+
+def around(render: Render) -> Around | None:
+    """The fixed text that a template puts around messages; None if it does anything else.
+
+    Args:
+        render: renders messages with the template; it can raise anything.
+    """
+    user, answer, second = (
+        {"role": role, "content": text}
+        for role, text in (("user", _FIRST), ("assistant", _ANSWER), ("user", _SECOND))
+    )
+    system = {"role": "system", "content": _SYSTEM}
+    try:
+        before_user, after_user = _split(render([user], False), _FIRST)
+        _, between, after_answer = _split(render([user, answer], False), _FIRST, _ANSWER)
+        *_, before_second, _ = _split(
+            render([user, answer, second], False), _FIRST, _ANSWER, _SECOND
+        )
+        asked = render([user], True)
+    except Exception:
+        return None
+    each_user = before_second.removeprefix(after_answer)
+    opening = before_user.removesuffix(each_user)
+    found = Around(
+        opening,
+        _around_system(render, [system, user], opening, each_user),
+        (each_user, after_user),
+        (between.removeprefix(after_user), after_answer),
+        asked.removeprefix(before_user + _FIRST + after_user),
+    )
+    conversation = [system, user, answer, second] if found.system else [user, answer, second]
+    is_all = all(found.render(said) == render(said, True) for said in ([user], conversation))
+    return found if is_all else None
+
+
+def _around_system(
+    render: Render, messages: Messages, opening: str, before_user: str
+) -> tuple[str, str] | None:
+    try:
+        before, after, _ = _split(render(messages, False), _SYSTEM, _FIRST)
+    except Exception:
+        return None
+    return before.removeprefix(opening), after.removesuffix(before_user)
+
+
+def modelfile(weights: str, found: Around | None, bos: str | None, stops: Sequence[str]) -> str:
+    """A Modelfile for `ollama create`.
+
+    Args:
+        weights: name of the GGUF file beside it.
+        found: the text around messages; without it, the file has no template.
+        bos: text of the token that begins each document, which llama.cpp adds by itself.
+        stops: texts of the tokens that end an answer.
+    """
+    lines = [f"FROM ./{weights}"]
+    if found and '"""' not in repr(found):
+        lines.append(f'TEMPLATE """{_in_go(found, bos)}"""')
+    lines += [f'PARAMETER stop "{stop}"' for stop in stops]
+    return "\n".join(lines) + "\n"
+
+
+def _in_go(found: Around, bos: str | None) -> str:
+    opening = found.opening.removeprefix(bos or "")
+    roles = {"user": found.user, "assistant": found.assistant}
+    if found.system:
+        roles["system"] = found.system
+    cases = "{{ else ".join(
+        f'if eq .Role "{role}" }}}}{_quoted(before)}{{{{ .Content }}}}{_quoted(after)}'
+        for role, (before, after) in roles.items()
+    )
+    return (
+        f"{_quoted(opening)}{{{{ range .Messages }}}}{{{{ {cases}{{{{ end }}}}{{{{ end }}}}"
+        f"{_quoted(found.answer)}"
+    )
+
+
+def _quoted(text: str) -> str:
+    """Text that Go's templates show as it is."""
+    return text.replace("{{", '{{ "{{" }}')
+
+
+def _split(text: str, *marks: str) -> list[str]:
+    """The text before, between and after marks, each of which is there once."""
+    parts = []
+    for mark in marks:
+        before, text = text.split(mark)
+        parts.append(before)
+    return [*parts, text]

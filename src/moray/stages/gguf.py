@@ -1,0 +1,74 @@
+"""Convert a run's model for llama.cpp and Ollama."""
+
+from pathlib import Path
+from typing import Any
+
+from moray.console import say
+from moray.errors import ConfigError
+from moray.provenance.manifest import whole_or_nothing, write_manifest
+from moray.serving.llama_cpp import CONVERTED, convert, missing_tools, quantize
+from moray.serving.ollama import around, modelfile
+from moray.stages.boundary import Folder, Json, command_line
+from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
+
+_MODELFILE = "Modelfile"
+
+
+def gguf(run: str, model: Folder, output: Folder, cfg: Json) -> None:
+    """Write a GGUF file for each type, and a Modelfile for the last of them.
+
+    Args:
+        run: the run's name.
+        model: the run's model folder.
+        output: folder to write.
+        cfg: the keys of the run's `gguf` section.
+
+    Raises:
+        ConfigError: if a tool of llama.cpp is missing.
+        UserError: if llama.cpp can't convert the model.
+    """
+    types = cfg["types"]
+    if missing := list(missing_tools(run, types)):
+        raise ConfigError(missing)
+    with whole_or_nothing(output) as folder:
+        files = {kind: folder / f"{run}-{kind}.gguf" for kind in types}
+        direct = [kind for kind in types if kind in CONVERTED]
+        for kind in direct:
+            convert(model, files[kind], kind)
+        if rest := [kind for kind in types if kind not in CONVERTED]:
+            # As few bits are lost on the way as possible.
+            whole = folder / f"{run}-f32.gguf"
+            if "f32" not in direct:
+                convert(model, whole, "f32")
+            for kind in rest:
+                quantize(whole, files[kind], kind)
+            if "f32" not in direct:
+                whole.unlink()
+        has_template = _write_modelfile(model, folder / _MODELFILE, files[types[-1]].name)
+        write_manifest(folder, run=run)
+    say(f"{run} as GGUF: {output}, {', '.join(types)}")
+    if not has_template:
+        say(
+            f"{run}: the Modelfile has no template, because the model has no chat template, or one "
+            "that can't be written for Ollama"
+        )
+
+
+def _write_modelfile(model: Path, file: Path, weights: str) -> bool:
+    """Write it; returns whether it has a template."""
+    tokenizer = load_tokenizer(model)
+
+    def render(messages: list[dict[str, Any]], generation: bool) -> str:
+        text = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=generation
+        )
+        return str(text)
+
+    found = around(render) if tokenizer.chat_template else None
+    stops = tokenizer.convert_ids_to_tokens(stop_token_ids(tokenizer, model))
+    file.write_text(modelfile(weights, found, tokenizer.bos_token, stops))
+    return found is not None
+
+
+if __name__ == "__main__":
+    command_line(gguf)

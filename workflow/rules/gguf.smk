@@ -1,0 +1,21 @@
+rule gguf_run:
+    """A run's model for llama.cpp and Ollama."""
+    input:
+        model="results/runs/{run}/model/manifest.json",
+    output:
+        "results/runs/{run}/gguf/manifest.json",
+    log:
+        "logs/gguf/{run}.log",
+    benchmark:
+        "results/benchmarks/gguf/{run}.tsv"
+    wildcard_constraints:
+        run=any_of(CONVERTED),
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        code=code("gguf"),
+        cfg=lambda wildcards: plan.gguf_config(EXPERIMENT, wildcards.run),
+    message:
+        "gguf {wildcards.run}"
+    script:
+        "../scripts/gguf.py"
