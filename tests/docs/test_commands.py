@@ -37,6 +37,7 @@ NOT_RUN = {
     "jupyter notebook": ("notebooks.md", "was not tried"),
     "helm": ("deploy.md", "nothing else was tried"),
     "docker": ("deploy.md", "nothing else was tried"),
+    "ollama": ("serving.md", "**Not tried**: Ollama itself"),
     "kubectl": ("deploy.md", "nothing else was tried"),
 }
 # Of the shell.

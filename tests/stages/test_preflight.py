@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_config import HUB, config_with
+from small_config import HUB, config_with, experiment_with
 
 from moray.config.load import load_experiment
 from moray.errors import ConfigError
@@ -277,3 +277,16 @@ def test_files_that_cannot_be_read_are_reported_all_of_them(tmp_path: Path, fold
         "datasets.notes.path: can't read notes/b.txt; change its permissions",
         "models.folder.path: can't read models/folder/model.safetensors; change its permissions",
     ]
+
+
+def test_what_metrics_and_conversion_need_is_known_before_the_first_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("LLAMA_CPP_DIR", raising=False)
+    monkeypatch.setenv("PATH", "")
+    wanted = {"runs.tuned.gguf": {}, "runs.tuned.generate": {"metrics": ["doctests"]}}
+    with pytest.raises(ConfigError) as raised:
+        preflight(experiment_with(wanted), [], generated=["tuned"], converted=["tuned"])
+    metrics, conversion = str(raised.value).splitlines()
+    assert metrics.startswith("runs.tuned.generate.metrics: doctests needs bubblewrap")
+    assert conversion.startswith("runs.tuned.gguf: needs llama.cpp, and LLAMA_CPP_DIR is not set")
