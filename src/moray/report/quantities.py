@@ -77,4 +77,4 @@ def setting(value: Any) -> str:
 
 def name(value: str) -> Markup:
     """The name of a run, which may be broken after punctuation."""
-    return Markup(re.sub(r"([-_=+.])", r"\1<wbr>", str(escape(value))))
+    return Markup(re.sub(r"([-_=+])", r"\1<wbr>", str(escape(value))))
