@@ -76,7 +76,10 @@ def test_tools_that_are_missing_are_named(
     assert fault().startswith("runs.tuned.gguf.types: q4_k_m needs llama-quantize, which is not in")
     (llama_cpp / "convert_hf_to_gguf.py").unlink()
     assert "which has no convert_hf_to_gguf.py" in fault()
-    monkeypatch.delenv("LLAMA_CPP_DIR")
+    monkeypatch.setattr("moray.serving.llama_cpp.find_spec", lambda name: None)
+    assert "is missing: sentencepiece; pip install 'moray[gguf]'" in fault()
+    monkeypatch.undo()
+    monkeypatch.delenv("LLAMA_CPP_DIR", raising=False)
     assert fault() == (
         "runs.tuned.gguf: needs llama.cpp, and LLAMA_CPP_DIR is not set; set it to the folder of "
         "llama.cpp's source"

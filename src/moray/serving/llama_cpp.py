@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from moray.errors import UserError
@@ -18,8 +19,14 @@ _TOOLS = (_CONVERTER, _QUANTIZER)
 
 
 def missing_tools(run: str, types: Sequence[str]) -> Iterator[UserError]:
-    """The tools of llama.cpp that a run's types need and that are not here."""
+    """What llama.cpp needs for a run's types and is not here."""
     key = f"runs.{run}.gguf"
+    if not find_spec("sentencepiece"):
+        yield UserError(
+            key,
+            "llama.cpp's converter needs a package that is missing: sentencepiece",
+            "pip install 'moray[gguf]'",
+        )
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         yield UserError(
