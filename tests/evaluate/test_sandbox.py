@@ -1,7 +1,6 @@
 """What a program in the sandbox can't do."""
 
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ def test_a_program_has_its_input_and_the_standard_library() -> None:
     ("what", "error"),
     [
         ("bytearray(2 << 30)", "MemoryError"),
-        ("open('/tmp/file', 'wb', 0).write(bytes(2 << 20)); open('/tmp/full')", "OSError"),
+        ("import pathlib; pathlib.Path('/tmp/file').write_bytes(bytes(2 << 20))", "OSError"),
         ("open('/usr/file', 'w')", "OSError"),
         ("open('/etc/passwd')", "OSError"),
         ("import numpy", "ImportError"),
@@ -41,9 +40,7 @@ def test_a_program_has_its_input_and_the_standard_library() -> None:
     ids=["memory", "a large file", "a file of the system", "a user's file", "packages", "files"],
 )
 def test_what_it_may_not_is_refused(what: str, error: str) -> None:
-    found = run_sandboxed(TRIED.format(what=what, error=error), "")
-    # The limit of a file's size ends a process by a signal.
-    assert found in ("refused\n", "")
+    assert run_sandboxed(TRIED.format(what=what, error=error), "") == "refused\n"
 
 
 def test_files_of_the_user_are_not_there(tmp_path: Path) -> None:
@@ -58,8 +55,6 @@ def test_there_is_no_network() -> None:
         assert run_sandboxed(TRIED.format(what=connect, error="OSError"), "") == "refused\n"
 
 
-@pytest.mark.parametrize("program", ["while True: pass", "import time; time.sleep(60)"])
+@pytest.mark.parametrize("program", ["while True: pass", "import time; time.sleep(60); print(1)"])
 def test_a_program_that_does_not_end_is_ended(program: str) -> None:
-    begun = time.monotonic()
     assert run_sandboxed("print('begun', flush=True)\n" + program, "", seconds=1) == "begun\n"
-    assert time.monotonic() - begun < 30

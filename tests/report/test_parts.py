@@ -182,6 +182,7 @@ def test_settings_are_compared_over_seeds(tmp_path: Path) -> None:
         for seed, shift in enumerate(values):
             write_run(tmp_path, f"{setting}-seed={seed}", shift=shift, train={"seed": seed})
     write_run(tmp_path, "alone-seed=0")
+    write_run(tmp_path, "a-seed=7", train={"seed": 7, "learning_rate": 1e-3})
     write_run(tmp_path, "other")
     results = load(tmp_path / "results")
     first, second = over_seeds(results, overview(results))

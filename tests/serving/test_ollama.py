@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 from conversations import CHATML, MARKED
-from transformers.utils.chat_template_utils import render_jinja_template
+from transformers import PreTrainedTokenizerFast
 
-from moray.serving.ollama import Around, Render, around, modelfile
+from moray.serving.ollama import Around, around, modelfile
+from moray.tasks.language.chat import ChatTemplate
 
 ZEPHYR = """{% for message in messages %}<|{{ message.role }}|>
 {{ message.content }}</s>
@@ -15,6 +16,8 @@ ZEPHYR = """{% for message in messages %}<|{{ message.role }}|>
 {% endif %}"""
 BRACES = """<s>{% for message in messages %}{{ '{{' + message.role + '}}' + message.content }}
 {{ '\\n' }}{%- endfor %}{% if add_generation_prompt %}{{ '{{assistant}}' }}{% endif %}"""
+# The date is that of training, not today's.
+DATED = "Today is {{ strftime_now('%d %b %Y') }}.\n" + ZEPHYR
 NO_SYSTEM = """{% for message in messages %}{% if message.role == 'system' %}
 {{ raise_exception('no system messages') }}{% endif %}[{{ message.role }}] {{ message.content }}
 {% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"""
@@ -26,6 +29,7 @@ LLAMA_2 = """{% if messages[0].role == 'system' %}{% set system = messages[0].co
 {{- message.content }}</s>{% endif %}{% endfor %}"""
 # Says how many messages there are.
 COUNTING = "{{ messages | length }}{% for message in messages %}{{ message.content }}{% endfor %}"
+QUOTES = ZEPHYR.replace("<|", '"""<|')
 
 USER = {"role": "user", "content": "How are {you}?"}
 CONVERSATION = [
@@ -36,14 +40,12 @@ CONVERSATION = [
 ]
 
 
-def renderer(template: str) -> Render:
-    def render(messages: list[dict[str, Any]], generation: bool) -> str:
-        (text,), _ = render_jinja_template(
-            conversations=[messages], chat_template=template, add_generation_prompt=generation
-        )
-        return str(text)
+def chat(tokenizer: PreTrainedTokenizerFast, template: str) -> ChatTemplate:
+    return ChatTemplate(tokenizer, template, ["</s>"])
 
-    return render
+
+def found_in(template: ChatTemplate) -> Around | None:
+    return around(template.up_to, template.before_answer)
 
 
 def in_go(template: str, messages: list[dict[str, Any]]) -> str:
@@ -68,36 +70,42 @@ def template_of(text: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("template", [CHATML, MARKED, ZEPHYR, BRACES])
-def test_ollama_renders_what_the_template_of_the_model_renders(template: str) -> None:
-    render = renderer(template)
-    go = template_of(modelfile("weights.gguf", around(render), None, []))
+@pytest.mark.parametrize("template", [CHATML, MARKED, ZEPHYR, BRACES, DATED])
+def test_ollama_renders_what_the_model_was_trained_with(
+    template: str, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    trained = chat(tokenizer, template)
+    go = template_of(modelfile("weights.gguf", found_in(trained), None, []))
     for messages in ([USER], CONVERSATION[1:], CONVERSATION):
-        assert in_go(go, messages) == render(messages, True)
+        assert in_go(go, messages) == trained.before_answer(messages)
 
 
-def test_a_template_that_refuses_system_messages_has_none() -> None:
-    render = renderer(NO_SYSTEM)
-    found = around(render)
+def test_a_template_that_refuses_system_messages_has_none(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    trained = chat(tokenizer, NO_SYSTEM)
+    found = found_in(trained)
     assert found
     assert found.system is None
     go = template_of(modelfile("weights.gguf", found, None, []))
-    assert in_go(go, CONVERSATION[1:]) == render(CONVERSATION[1:], True)
+    assert in_go(go, CONVERSATION[1:]) == trained.before_answer(CONVERSATION[1:])
     assert '"system"' not in go
 
 
-@pytest.mark.parametrize("template", [LLAMA_2, COUNTING])
+@pytest.mark.parametrize("template", [LLAMA_2, COUNTING, QUOTES])
 def test_a_template_that_does_more_than_put_text_around_messages_is_left_out(
-    template: str,
+    template: str, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    assert around(renderer(template)) is None
+    assert found_in(chat(tokenizer, template)) is None
     assert modelfile("weights.gguf", None, "<s>", ["</s>"]) == (
         'FROM ./weights.gguf\nPARAMETER stop "</s>"\n'
     )
 
 
-def test_the_token_that_llama_cpp_adds_is_not_there_twice() -> None:
-    found = around(renderer(BRACES))
+def test_the_token_that_llama_cpp_adds_is_not_there_twice(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    found = found_in(chat(tokenizer, BRACES))
     assert isinstance(found, Around)
     assert found.opening == "<s>"
     assert not template_of(modelfile("weights.gguf", found, "<s>", [])).startswith("<s>")

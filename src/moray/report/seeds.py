@@ -12,9 +12,11 @@ from scipy.stats import ttest_rel
 
 from moray.report.overview import Row, held_out, more_is_better
 from moray.results import Results
+from moray.results.rows import flat
 
 # Sweeps name their runs so.
 _NAME = re.compile(r"(?P<setting>.+)-seed=\d+")
+_SEED = "train.seed"
 _CONFIDENCE = 0.95
 
 
@@ -95,10 +97,13 @@ def over_seeds(results: Results, rows: Sequence[Row]) -> list[Setting]:
         run = results.files[row.facts["run"]]
         name = _NAME.fullmatch(run.name)
         if name and row.tuned is not None:
+            settings = dict(flat(run.settings))
+            # Whoever named it, it has to be the same run but for its seed.
+            seed = settings.pop(_SEED)
             key = held_out(run, row.facts)
-            by_setting[key, name["setting"]][run.settings["train"]["seed"]] = row
+            by_setting[key, name["setting"], str(settings)][seed] = row
     comparable = defaultdict(list)
-    for (key, name), members in by_setting.items():
+    for (key, name, _), members in by_setting.items():
         if len(members) > 1:
             comparable[key].append((_setting(name, members), members))
     for group in comparable.values():

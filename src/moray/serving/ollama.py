@@ -6,11 +6,12 @@ each message, which can be found by rendering conversations, and written in Go.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Messages = list[dict[str, Any]]
-Render = Callable[[Messages, bool], str]
-"""Renders messages; the second argument says whether the prompt of an answer follows."""
+from moray.corpus.document import RowError
+from moray.tasks.language.turns import Messages
+
+Render = Callable[[Messages], str]
+"""Renders messages; raises `RowError` if the template refuses them."""
 
 # Nothing that a template changes or contains.
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "Csystemc", "Cfirstc", "Canswerc", "Csecondc"
@@ -42,11 +43,12 @@ class Around:
         return self.opening + "".join(said) + self.answer
 
 
-def around(render: Render) -> Around | None:
+def around(render: Render, before_answer: Render) -> Around | None:
     """The fixed text that a template puts around messages; None if it does anything else.
 
     Args:
-        render: renders messages with the template; it can raise anything.
+        render: renders messages with the template.
+        before_answer: the same, up to where the assistant's answer begins.
     """
     user, answer, second = (
         {"role": role, "content": text}
@@ -54,13 +56,11 @@ def around(render: Render) -> Around | None:
     )
     system = {"role": "system", "content": _SYSTEM}
     try:
-        before_user, after_user = _split(render([user], False), _FIRST)
-        _, between, after_answer = _split(render([user, answer], False), _FIRST, _ANSWER)
-        *_, before_second, _ = _split(
-            render([user, answer, second], False), _FIRST, _ANSWER, _SECOND
-        )
-        asked = render([user], True)
-    except Exception:
+        before_user, after_user = _split(render([user]), _FIRST)
+        _, between, after_answer = _split(render([user, answer]), _FIRST, _ANSWER)
+        *_, before_second, _ = _split(render([user, answer, second]), _FIRST, _ANSWER, _SECOND)
+        asked = before_answer([user])
+    except (RowError, ValueError):
         return None
     each_user = before_second.removeprefix(after_answer)
     opening = before_user.removesuffix(each_user)
@@ -72,16 +72,17 @@ def around(render: Render) -> Around | None:
         asked.removeprefix(before_user + _FIRST + after_user),
     )
     conversation = [system, user, answer, second] if found.system else [user, answer, second]
-    is_all = all(found.render(said) == render(said, True) for said in ([user], conversation))
-    return found if is_all else None
+    is_all = all(found.render(said) == before_answer(said) for said in ([user], conversation))
+    # A Modelfile has no way to write three quotes.
+    return found if is_all and '"""' not in repr(found) else None
 
 
 def _around_system(
     render: Render, messages: Messages, opening: str, before_user: str
 ) -> tuple[str, str] | None:
     try:
-        before, after, _ = _split(render(messages, False), _SYSTEM, _FIRST)
-    except Exception:
+        before, after, _ = _split(render(messages), _SYSTEM, _FIRST)
+    except (RowError, ValueError):
         return None
     return before.removeprefix(opening), after.removesuffix(before_user)
 
@@ -96,7 +97,7 @@ def modelfile(weights: str, found: Around | None, bos: str | None, stops: Sequen
         stops: texts of the tokens that end an answer.
     """
     lines = [f"FROM ./{weights}"]
-    if found and '"""' not in repr(found):
+    if found:
         lines.append(f'TEMPLATE """{_in_go(found, bos)}"""')
     lines += [f'PARAMETER stop "{stop}"' for stop in stops]
     return "\n".join(lines) + "\n"
@@ -123,7 +124,11 @@ def _quoted(text: str) -> str:
 
 
 def _split(text: str, *marks: str) -> list[str]:
-    """The text before, between and after marks, each of which is there once."""
+    """The text before, between and after marks, each of which is there once.
+
+    Raises:
+        ValueError: if one isn't.
+    """
     parts = []
     for mark in marks:
         before, text = text.split(mark)

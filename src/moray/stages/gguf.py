@@ -1,7 +1,6 @@
 """Convert a run's model for llama.cpp and Ollama."""
 
 from pathlib import Path
-from typing import Any
 
 from moray.console import say
 from moray.errors import ConfigError
@@ -9,6 +8,7 @@ from moray.provenance.manifest import whole_or_nothing, write_manifest
 from moray.serving.llama_cpp import CONVERTED, convert, missing_tools, quantize
 from moray.serving.ollama import around, modelfile
 from moray.stages.boundary import Folder, Json, command_line
+from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
 
 _MODELFILE = "Modelfile"
@@ -57,15 +57,12 @@ def gguf(run: str, model: Folder, output: Folder, cfg: Json) -> None:
 def _write_modelfile(model: Path, file: Path, weights: str) -> bool:
     """Write it; returns whether it has a template."""
     tokenizer = load_tokenizer(model)
-
-    def render(messages: list[dict[str, Any]], generation: bool) -> str:
-        text = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=generation
-        )
-        return str(text)
-
-    found = around(render) if tokenizer.chat_template else None
     stops = tokenizer.convert_ids_to_tokens(stop_token_ids(tokenizer, model))
+    found = None
+    if tokenizer.chat_template:
+        # As in training, also the date.
+        template = ChatTemplate(tokenizer, None, stops)
+        found = around(template.up_to, template.before_answer)
     file.write_text(modelfile(weights, found, tokenizer.bos_token, stops))
     return found is not None
 

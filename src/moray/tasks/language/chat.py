@@ -132,6 +132,14 @@ class ChatTemplate:
         """
         return self._text(messages, tools, add_generation_prompt=True)
 
+    def up_to(self, messages: Messages) -> str:
+        """A conversation up to the end of its last message.
+
+        Raises:
+            RowError: if the template fails.
+        """
+        return self._text(messages, None)
+
     def _text(self, messages: Messages, tools: Any, **options: Any) -> str:
         return self._rendered(messages, tools, **options)[0]
 
