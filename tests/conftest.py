@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from moray.config.schema import Data, result_keys
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.corpus.document import Document
-from moray.corpus.sources.python_stdlib import functions, pairs
+from moray.corpus.sources.text.python_stdlib import functions, pairs
 from moray.model.load import load_model
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import write_manifest
@@ -182,7 +182,7 @@ def dataset(
 def store(tmp_path_factory: pytest.TempPathFactory, dataset: Path, model_folder: Path) -> Path:
     """The dataset's token store, of 32 tokens a row, so that most documents are cut."""
     folder = tmp_path_factory.mktemp("store")
-    cfg = {"format": "any", **result_keys(Data(block_size=_BLOCK_SIZE))}
+    cfg = {"format": "text", **result_keys(Data(block_size=_BLOCK_SIZE))}
     tokenize(dataset, model_folder, folder, cfg)
     return folder
 

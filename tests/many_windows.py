@@ -6,7 +6,7 @@ import pytest
 
 from moray.corpus.dataset import write_dataset
 from moray.corpus.document import Document
-from moray.corpus.sources.python_stdlib import functions
+from moray.corpus.sources.text.python_stdlib import functions
 
 
 def write_many_windows(folder: Path) -> None:

@@ -100,13 +100,13 @@ def test_a_stage_depends_on_the_modules_that_it_imports_directly_or_not(
 
 
 @pytest.mark.parametrize(
-    ("task", "folders"),
-    [("language", {"language"}), ("images", {"images"}), (None, set())],
+    ("names", "folders"),
+    [(["language"], {"language"}), (["images"], {"images"}), ([], set())],
 )
-def test_the_code_of_other_tasks_does_not_count(
-    task: str | None, folders: set[str], tmp_path: Path
+def test_of_modules_that_are_imported_by_name_others_do_not_count(
+    names: list[str], folders: set[str], tmp_path: Path
 ) -> None:
-    found = code_of(write(tmp_path, "import moray.tasks.of_store"), tmp_path, task)
+    found = code_of(write(tmp_path, "import moray.tasks.of_store"), tmp_path, *names)
     tasks = tmp_path / "moray/tasks"
     inside = [path.relative_to(tasks).parts for path in found if tasks in path.parents]
     assert {parts[0] for parts in inside if len(parts) > 1} == folders
@@ -251,11 +251,11 @@ print([code_digest(path, Path("src")) for path in sorted(Path("workflow/scripts"
 
 
 # For each script: some of what it depends on, and where nothing of that may lie.
-SCRIPTS = {
+SCRIPTS: dict[str, tuple[list[str], list[str]]] = {
     "base_model": (["model/scratch.py"], ["train", "evaluate"]),
     "benchmark": (["evaluate/harness.py", "evaluate/bootstrap.py", "model/load.py"], ["train"]),
     "download": (
-        ["corpus/split.py", "corpus/readers.py", "corpus/sources/url.py"],
+        ["corpus/split.py", "corpus/readers.py", "corpus/sources/text/url.py"],
         ["rows", "tasks", "model", "train", "evaluate"],
     ),
     "base_model_images": (
@@ -267,7 +267,7 @@ SCRIPTS = {
         ["train", "evaluate"],
     ),
     "download_images": (
-        ["corpus/sources/idx.py", "corpus/split.py"],
+        ["corpus/sources/images/idx.py", "corpus/split.py"],
         ["rows", "tasks", "model", "train", "evaluate"],
     ),
     "evaluate": (["evaluate/likelihood.py", "tasks/language/loss.py"], ["train", "rows/order.py"]),
@@ -291,7 +291,10 @@ SCRIPTS = {
         ["train/loop.py", "train/driver.py", "rows/order.py", "tasks/language/loss.py"],
         ["evaluate"],
     ),
-    "generate": (["evaluate/generation.py", "tasks/language/encode.py"], ["train"]),
+    "generate": (
+        ["evaluate/generation.py", "evaluate/metrics/chrf.py", "tasks/language/encode.py"],
+        ["train"],
+    ),
     "reference": (
         ["evaluate/likelihood.py", "tasks/preference/rows.py", "tasks/language/loss.py"],
         ["train"],
@@ -307,6 +310,9 @@ SCRIPTS = {
     ),
 }
 
+# The module that a script imports by a name from the config, if it isn't a task.
+BY_NAME = {"download": "text.url", "download_images": "images.idx", "generate": "chrf"}
+
 
 def test_each_script_of_the_workflow_is_held_against_what_it_depends_on() -> None:
     scripts = {path.stem for path in (ROOT / "workflow/scripts").glob("*.py")}
@@ -317,7 +323,8 @@ def test_each_script_of_the_workflow_is_held_against_what_it_depends_on() -> Non
 def test_a_script_depends_on_the_code_of_its_stage_and_on_no_other(
     script: str,
 ) -> None:
-    files = code_of(ROOT / f"workflow/scripts/{script}.py", ROOT / "src", "language")
+    name = BY_NAME.get(script, "language")
+    files = code_of(ROOT / f"workflow/scripts/{script}.py", ROOT / "src", name)
     found = [path.relative_to(ROOT).as_posix() for path in files]
     needed, foreign = SCRIPTS[script]
     stage = [f"workflow/scripts/{script}.py", f"src/moray/stages/{script}.py"]
@@ -342,14 +349,24 @@ def is_section(thing: Any) -> bool:
     return isinstance(thing, type) and issubclass(thing, Section)
 
 
+def modules_in(folder: str) -> list[str]:
+    paths = (SOURCE / "moray" / folder).rglob("*.py")
+    found = (path.relative_to(SOURCE / "moray" / folder).with_suffix("") for path in paths)
+    return [".".join(path.parts) for path in found]
+
+
+# All that a script could import by name.
+NAMES = [*modules_in("corpus/sources"), *modules_in("evaluate/metrics"), "images", "language"]
 STAGES = {
-    path for stage in SCRIPTS for path in code_of(ROOT / f"workflow/scripts/{stage}.py", SOURCE)
+    path
+    for stage in SCRIPTS
+    for path in code_of(ROOT / f"workflow/scripts/{stage}.py", SOURCE, *NAMES)
 }
 
 
 def test_stages_of_one_task_do_not_depend_on_the_code_of_another() -> None:
-    def files_of(script: str, task: str | None = None) -> str:
-        files = code_of(ROOT / f"workflow/scripts/{script}.py", ROOT / "src", task)
+    def files_of(script: str, *names: str) -> str:
+        files = code_of(ROOT / f"workflow/scripts/{script}.py", ROOT / "src", *names)
         return "\n".join(path.relative_to(ROOT).as_posix() for path in files)
 
     for script in ("base_model", "download", "evaluate", "export", "generate", "tokenize"):
@@ -361,14 +378,26 @@ def test_stages_of_one_task_do_not_depend_on_the_code_of_another() -> None:
     assert "tasks/language" not in files_of("finetune", "images")
 
 
+def test_a_new_source_or_metric_leaves_the_code_of_others_as_it_is() -> None:
+    for script, folder in (("download", "corpus/sources"), ("generate", "evaluate/metrics")):
+        files = code_of(ROOT / f"workflow/scripts/{script}.py", SOURCE, BY_NAME[script])
+        own = (SOURCE / "moray" / folder).joinpath(*BY_NAME[script].split(".")).with_suffix(".py")
+        among = {path.stem for path in files if path.parent == own.parent}
+        # A URL's files are read like those of this machine.
+        assert among - {"__init__", "interface", "files"} == {own.stem}
+
+
+# Types of several sections; and what says which keys the result depends on.
+TYPES = {"Dataset", "ImageDataset", "TextDataset", "result_keys"}
+
+
 @pytest.mark.parametrize("module", sorted(STAGES), ids=lambda path: path.stem)
 def test_of_the_schema_stages_take_sections_alone(module: Path) -> None:
     """What else is in it counts as without effect on a result."""
     for place, name in imports(module):
         if place.startswith("moray.config.schema"):
             thing = getattr(importlib.import_module(place), name)
-            # A type of several; and what says which keys the result depends on.
-            assert is_section(thing) or name in {"ImageDataset", "TextDataset", "result_keys"}, (
+            assert is_section(thing) or name in TYPES, (
                 place,
                 name,
             )

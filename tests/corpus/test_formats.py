@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from moray.config.formats import FormatName
 from moray.corpus.document import Document, RowError
 from moray.corpus.formats import Shape, document
 
@@ -53,14 +54,14 @@ ROWS.append(("messages", {"prompt": _ASKED, "completion": TALK[1:], "tools": TOO
 
 @pytest.mark.parametrize(("format", "row", "expected"), ROWS)
 def test_a_row_has_the_columns_of_its_format(
-    format: str, row: dict[str, Any], expected: Document
+    format: FormatName, row: dict[str, Any], expected: Document
 ) -> None:
     assert document({"other": 5, **row}, Shape(format)) == expected
 
 
 @pytest.mark.parametrize(("format", "row", "expected"), ROWS)
 def test_columns_may_have_names_of_their_own(
-    format: str, row: dict[str, Any], expected: Document
+    format: FormatName, row: dict[str, Any], expected: Document
 ) -> None:
     columns = {name: f"my {name}" for name in row}
     renamed = {columns[name]: value for name, value in row.items()}
@@ -96,7 +97,7 @@ def test_sharegpt_calls_its_column_conversations(columns: dict[str, str]) -> Non
     ],
 )
 def test_conversations_without_a_system_prompt_get_that_of_the_config(
-    format: str, row: dict[str, Any]
+    format: FormatName, row: dict[str, Any]
 ) -> None:
     expected = chat(("system", "S"), ("user", "é"), ("assistant", "b"))
     assert document(row, Shape(format, {}, "S")) == expected
@@ -116,7 +117,7 @@ def test_conversations_without_a_system_prompt_get_that_of_the_config(
     ],
 )
 def test_a_missing_column_is_reported_with_those_that_are_there(
-    format: str, columns: dict[str, str], row: dict[str, Any], missing: str
+    format: FormatName, columns: dict[str, str], row: dict[str, Any], missing: str
 ) -> None:
     with pytest.raises(RowError) as caught:
         document(row, Shape(format, columns))
@@ -150,7 +151,7 @@ def test_a_completion_that_is_no_list_of_messages_is_named(part: str) -> None:
     ],
 )
 def test_what_is_no_text_is_reported_with_its_column(
-    format: str, column: str, value: object, got: str
+    format: FormatName, column: str, value: object, got: str
 ) -> None:
     row = {"text": "a", "prompt": "a", "completion": "b", "instruction": "a", "output": "b"}
     with pytest.raises(RowError) as caught:
@@ -165,7 +166,7 @@ def test_what_is_no_text_is_reported_with_its_column(
     ("format", "column"),
     [("instruction", "input"), ("instruction", "system"), ("messages", "system")],
 )
-def test_what_may_be_nothing_may_not_be_anything(format: str, column: str) -> None:
+def test_what_may_be_nothing_may_not_be_anything(format: FormatName, column: str) -> None:
     row = {"instruction": "a", "output": "b", "messages": TALK, column: 3}
     with pytest.raises(RowError) as caught:
         document(row, Shape(format))
@@ -186,7 +187,7 @@ def test_what_may_be_nothing_may_not_be_anything(format: str, column: str) -> No
         ),
     ],
 )
-def test_an_unpaired_surrogate_is_refused(format: str, row: str) -> None:
+def test_an_unpaired_surrogate_is_refused(format: FormatName, row: str) -> None:
     with pytest.raises(RowError) as caught:
         document(json.loads(row), Shape(format))
     assert caught.value.problem == "got an unpaired surrogate (\\ud83d), expected Unicode text"

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from moray.config.formats import FormatName
 from moray.corpus.document import Document
 from moray.corpus.formats import Shape
 from moray.corpus.readers import documents
@@ -330,7 +331,7 @@ BAD: list[tuple[str, bytes, str, str]] = [
     ("name", "content", "format", "line"), BAD, ids=[f"{bad[0]}: {bad[3]}" for bad in BAD]
 )
 def test_a_file_that_cannot_be_used_costs_one_line_with_the_place(
-    tmp_path: Path, name: str, content: bytes, format: str, line: str
+    tmp_path: Path, name: str, content: bytes, format: FormatName, line: str
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)

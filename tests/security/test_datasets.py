@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from moray.corpus.dataset import SPLITS, read_documents
-from moray.corpus.sources import hub
+from moray.corpus.sources.text import hub
 from moray.errors import UserError
 from moray.stages.download import download
 

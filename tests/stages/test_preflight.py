@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +92,13 @@ def test_a_search_needs_its_library_and_values_that_its_model_takes(
 def test_packages_that_trackers_need_are_named_before_anything_starts(
     unmet: Unmet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moray.tracking.trackers.find_spec", lambda name: None)
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("moray.tracking.trackers.version", version)
     assert unmet() == []
     assert unmet(**{"runs.tuned.tracking": ["mlflow", "tensorboard"]}) == [
-        "runs.tuned.tracking: mlflow needs packages that are missing: mlflow-skinny, alembic, "
+        "runs.tuned.tracking: mlflow needs packages that are missing: alembic, mlflow-skinny, "
         "sqlalchemy; pip install 'moray[mlflow]'",
         "runs.tuned.tracking: tensorboard needs packages that are missing: tensorboard; "
         "pip install 'moray[tensorboard]'",

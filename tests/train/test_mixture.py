@@ -15,7 +15,7 @@ from fleet import losses, train_all
 from moray.config.schema import Data, Train, result_keys
 from moray.corpus.dataset import write_dataset
 from moray.corpus.document import Document
-from moray.corpus.sources.python_stdlib import modules
+from moray.corpus.sources.text.python_stdlib import modules
 from moray.rows.store import StoredRows
 from moray.stages.tokenize import tokenize
 from moray.storage.folder import FolderStorage

@@ -51,10 +51,15 @@ def load():
 
 
 @cache
-def code(stage, task=None):
-    """The digest of a stage's script and of the modules that it imports, for runs of a task."""
+def code(stage, *names):
+    """The digest of a stage's script and of the modules that it imports, some by these names."""
     script = ROOT / "workflow/scripts" / f"{stage}.py"
-    return f"code {code_digest(script, SOURCE, task)}"
+    return f"code {code_digest(script, SOURCE, *names)}"
+
+
+def code_of_download(stage, dataset):
+    """That of a stage that reads a dataset from its source."""
+    return code(stage, plan.source_of(EXPERIMENT, dataset))
 
 
 def any_of(names):

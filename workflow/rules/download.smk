@@ -16,7 +16,7 @@ rule download:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code("download"),
+        code=lambda wildcards: code_of_download("download", wildcards.dataset),
         cfg=lambda wildcards: plan.dataset_config(EXPERIMENT, wildcards.dataset),
     message:
         "download {wildcards.dataset}"

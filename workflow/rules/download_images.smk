@@ -16,7 +16,7 @@ rule download_images:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code("download_images"),
+        code=lambda wildcards: code_of_download("download_images", wildcards.dataset),
         cfg=lambda wildcards: plan.dataset_config(EXPERIMENT, wildcards.dataset),
     message:
         "download {wildcards.dataset}"

@@ -28,7 +28,9 @@ rule generate_run:
             EXPERIMENT, wildcards.run, "generate"
         ),
     params:
-        code=code("generate"),
+        code=lambda wildcards: code(
+            "generate", *EXPERIMENT.runs[wildcards.run].generate.metrics
+        ),
         cfg=lambda wildcards: plan.generate_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
         execution=lambda wildcards, input: plan.evaluation_execution(

@@ -16,11 +16,15 @@ _HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunction
 
 _TEMPLATES = "templates"
 
-# Imports the module of a task by its name.
-_BY_NAME = "moray/tasks/of_store.py"
+# What imports a module by a name from the config.
+_BY_NAME = {
+    "moray/corpus/sources/opened.py": "moray.corpus.sources.{}",
+    "moray/evaluate/judging.py": "moray.evaluate.metrics.{}",
+    "moray/tasks/of_store.py": "moray.tasks.{}.task",
+}
 
 
-def code_digest(script: Path, source: Path, task: str | None = None) -> str:
+def code_digest(script: Path, source: Path, *names: str) -> str:
     """Digest of the code that a stage's result depends on, hexadecimal, 16 digits.
 
     Comments, docstrings, formatting, and the files' locations and times don't change it.
@@ -28,17 +32,17 @@ def code_digest(script: Path, source: Path, task: str | None = None) -> str:
     Args:
         script: the file that a rule runs.
         source: the folder that holds the package `moray`.
-        task: the task of the run, for a stage that finds it by name.
+        names: of modules that the stage imports by a name from the config, such as its task.
     """
     digest = hashlib.sha256()
     # The script last, wherever it is.
-    for path in sorted(code_of(script, source, task), key=lambda path: (path == script, path)):
+    for path in sorted(code_of(script, source, *names), key=lambda path: (path == script, path)):
         content = path.read_bytes()
         digest.update(_meaning(content).encode() if path.suffix == ".py" else content)
     return digest.hexdigest()[:16]
 
 
-def code_of(script: Path, source: Path, task: str | None = None) -> list[Path]:
+def code_of(script: Path, source: Path, *names: str) -> list[Path]:
     """The script and all modules of the package that it imports, directly or not.
 
     Of packages with a folder of templates, these too.
@@ -46,7 +50,7 @@ def code_of(script: Path, source: Path, task: str | None = None) -> list[Path]:
     Args:
         script: the file that a rule runs.
         source: the folder that holds the package `moray`.
-        task: the task whose modules are imported by name.
+        names: of modules that are imported by a name from the config.
 
     Returns:
         The files, sorted.
@@ -57,11 +61,16 @@ def code_of(script: Path, source: Path, task: str | None = None) -> list[Path]:
         if path not in found:
             found.add(path)
             waiting += _imported(path.read_bytes(), source)
-            if path == source / _BY_NAME:
-                waiting += _files(f"moray.tasks.{task}.task", source)
+            if named := _BY_NAME.get(_within(path, source)):
+                waiting += [file for name in names for file in _files(named.format(name), source)]
     packages = [path.parent for path in found if path.name == "__init__.py"]
     templates = (file for package in packages for file in (package / _TEMPLATES).glob("*"))
     return sorted({*found, *templates})
+
+
+def _within(path: Path, source: Path) -> str:
+    """The path of a file of the package; empty for the script."""
+    return path.relative_to(source).as_posix() if path.is_relative_to(source) else ""
 
 
 @cache

@@ -1,29 +1,65 @@
-"""The row formats of datasets. Part of the code that results depend on; see `config.code`."""
+"""Formats and sources of datasets. Part of the code that results depend on; see `config.code`."""
 
-# The columns of each format, and whether a row must have them.
-FORMATS: dict[str, dict[str, bool]] = {
-    "text": {"text": True},
-    "prompt-completion": {"prompt": True, "completion": True},
-    "instruction": {"instruction": True, "input": False, "output": True, "system": False},
+from dataclasses import dataclass
+from typing import Literal
+
+FormatName = Literal["text", "prompt-completion", "instruction", "messages", "preference", "images"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """The rows of a format.
+
+    Attributes:
+        columns: the columns of a source's rows, and whether a row must have them.
+        kept: the columns that a dataset keeps, those of a `Document`.
+        nested: the columns whose values can be messages or tools.
+        chat: whether a row can be a conversation, which needs a chat template.
+        task: the task that it is for.
+    """
+
+    columns: dict[str, bool]
+    kept: tuple[str, ...]
+    nested: tuple[str, ...] = ()
+    chat: bool = False
+    task: str = "language"
+
+
+FORMATS: dict[FormatName, Format] = {
+    "text": Format({"text": True}, kept=("text",)),
+    "prompt-completion": Format(
+        {"prompt": True, "completion": True}, kept=("prompt", "completion")
+    ),
+    "instruction": Format(
+        {"instruction": True, "input": False, "output": True, "system": False},
+        kept=("messages", "tools"),
+        chat=True,
+    ),
     # `prompt` and `completion` together, as lists of messages, replace `messages`.
-    "messages": {
-        "messages": True,
-        "prompt": False,
-        "completion": False,
-        "tools": False,
-        "system": False,
-    },
-    "preference": {
-        "prompt": False,
-        "chosen": True,
-        "rejected": True,
-        "tools": False,
-        "system": False,
-    },
-    "images": {"image": True, "label": True},
+    "messages": Format(
+        {
+            "messages": True,
+            "prompt": False,
+            "completion": False,
+            "tools": False,
+            "system": False,
+        },
+        kept=("messages", "tools"),
+        nested=("messages", "prompt", "completion", "tools"),
+        chat=True,
+    ),
+    "preference": Format(
+        {"prompt": False, "chosen": True, "rejected": True, "tools": False, "system": False},
+        kept=("prompt", "chosen", "rejected", "tools"),
+        nested=("prompt", "chosen", "rejected", "tools"),
+        chat=True,
+        task="preference",
+    ),
+    "images": Format({"image": True, "label": True}, kept=("image", "label"), task="images"),
 }
-# Rows of `preference` can be conversations or text.
-CHAT_FORMATS = ("instruction", "messages", "preference")
 
-# The task of each format.
-TASKS = dict.fromkeys(FORMATS, "language") | {"preference": "preference", "images": "images"}
+
+def source_module(source: str, format: FormatName) -> str:
+    """The module of a source, in `moray.corpus.sources`, by the names in the config."""
+    kind = "images" if format == "images" else "text"
+    return f"{kind}.{source.replace('-', '_')}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from moray.config.formats import TASKS
+from moray.config.formats import FORMATS
 from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
 from moray.config.plan import exports_adapter, task, task_of_dataset, task_of_model
 from moray.config.schema import (
@@ -162,7 +162,7 @@ def _mixture(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]
     for dataset in run.datasets:
         yield from known(path, dataset, experiment.datasets, "datasets")
     there = [dataset for dataset in run.datasets if dataset in experiment.datasets]
-    tasks = {TASKS[experiment.datasets[dataset].format]: dataset for dataset in there}
+    tasks = {FORMATS[experiment.datasets[dataset].format].task: dataset for dataset in there}
     if len(tasks) > 1:
         yield UserError(
             path,

@@ -10,7 +10,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moray.corpus.document import COLUMNS, Document
+from moray.config.formats import FORMATS, FormatName
+from moray.corpus.document import Document
 from moray.errors import UserError
 from moray.provenance.digest import sha256_file
 from moray.provenance.manifest import DATASET, write_json
@@ -23,7 +24,7 @@ _TYPES = {"image": pa.binary(), "label": pa.int64()}
 def write_dataset(
     folder: Path,
     rows: Iterator[tuple[str, Document]],
-    format: str,
+    format: FormatName,
     origin: dict[str, Any],
     facts: Callable[[], dict[str, Any]] = dict,
 ) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def write_dataset(
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DATASET).unlink(missing_ok=True)
-    columns = COLUMNS[format]
+    columns = FORMATS[format].kept
     schema = pa.schema([(column, _TYPES.get(column, pa.string())) for column in columns])
     writers = {split: _SplitWriter(folder / f"{split}.parquet", schema) for split in SPLITS}
     kinds = set()

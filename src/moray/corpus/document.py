@@ -29,16 +29,6 @@ class Document(TypedDict, total=False):
     place: str
 
 
-COLUMNS = {
-    "text": ("text",),
-    "prompt-completion": ("prompt", "completion"),
-    "instruction": ("messages", "tools"),
-    "messages": ("messages", "tools"),
-    "preference": ("prompt", "chosen", "rejected", "tools"),
-    "images": ("image", "label"),
-}
-
-
 def content(document: Document) -> str:
     """The content by which duplicates are recognised."""
     if "image" in document:

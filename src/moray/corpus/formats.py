@@ -4,17 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from moray.config.formats import CHAT_FORMATS, FORMATS
+from moray.config.formats import FORMATS, FormatName
 from moray.corpus.conversation import completed, conversation
 from moray.corpus.document import Document, RowError
 from moray.corpus.pairs import pair
-
-# Columns whose values can be messages or tools.
-_CHECKED_LATER: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(FORMATS, ("messages", "tools")),
-    "messages": ("messages", "prompt", "completion", "tools"),
-    "preference": ("prompt", "chosen", "rejected", "tools"),
-}
 
 
 @dataclass(frozen=True)
@@ -22,12 +15,12 @@ class Shape:
     """The structure of a table's rows.
 
     Attributes:
-        format: one of `FORMATS`.
+        format: name of their format.
         columns: names of the table's columns, for those that differ from the format's.
         system: system prompt for conversations without one.
     """
 
-    format: str
+    format: FormatName
     columns: Mapping[str, str] = field(default_factory=dict)
     system: str | None = None
 
@@ -60,15 +53,15 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _document(row: Mapping[str, Any], shape: Shape) -> Document:
-    values = {}
+    values, format = {}, FORMATS[shape.format]
     completes = _has_completion(row, shape)
-    for name, required in FORMATS[shape.format].items():
+    for name, required in format.columns.items():
         column = _column(row, name, shape)
         required = required and not (completes and name == "messages")
         value = values[name] = _value(row, column, required)
-        if name not in _CHECKED_LATER[shape.format] and (required or value is not None):
+        if name not in format.nested and (required or value is not None):
             _check_text(value, column)
-    if shape.format not in CHAT_FORMATS:
+    if not format.chat:
         return cast(Document, values)
     if shape.format == "preference":
         return pair(**values, default_system=shape.system)

@@ -1,14 +1,16 @@
 """Judge continuations by the metrics that the config names."""
 
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from moray.errors import UserError
 from moray.evaluate import sandbox
 from moray.evaluate.bootstrap import compare
+from moray.evaluate.metrics.interface import Metric
 
 # Their text has to be a whole document, not a piece that was cut out of one.
 _OF_WHOLE_DOCUMENTS = ("python_syntax", "doctests")
@@ -68,37 +70,9 @@ def judged(
         continuations: what a model wrote after each of them.
         references: what follows them in their documents.
     """
-    both = {"predictions": continuations, "references": references}
-    found: dict[str, Any]
-    match name:
-        case "exact_match":
-            from moray.evaluate.metrics.exact_match import ExactMatch
-
-            found = ExactMatch(keep_in_memory=True).compute(**both)
-        case "python_syntax":
-            from moray.evaluate.metrics.python_syntax import PythonSyntax
-
-            whole = [prompt + text for prompt, text in zip(prompts, continuations, strict=True)]
-            found = PythonSyntax(keep_in_memory=True).compute(predictions=whole)
-        case "chrf":
-            from moray.evaluate.metrics.chrf import ChrF
-
-            found = ChrF(keep_in_memory=True).compute(**both)
-        case "doctests":
-            from moray.evaluate.documented import function_of
-            from moray.evaluate.metrics.doctests import Doctests
-
-            whole = [prompt + text for prompt, text in zip(prompts, continuations, strict=True)]
-            functions = [function for prompt in prompts if (function := function_of(prompt))]
-            found = Doctests(keep_in_memory=True).compute(
-                predictions=whole,
-                names=[function.name for function in functions],
-                modules=[function.module for function in functions],
-            )
-        case _:
-            raise ValueError(name)
-    scores: list[Any] = found["scores"]
-    return scores
+    # By name, so that a run depends on the code of no other metric; see `config.code`.
+    metric = cast(Metric, import_module(f"moray.evaluate.metrics.{name}"))
+    return metric.judged(prompts, continuations, references)
 
 
 def compare_judged(

@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 from moray.config.schema import TextDataset
 from moray.console import progress, say
 from moray.corpus.dataset import write_dataset
-from moray.corpus.sources.source import opened
+from moray.corpus.sources.opened import opened
 from moray.corpus.split import by_hash, by_tail
 from moray.hub import refusals_explained
 from moray.provenance.manifest import whole_or_nothing
@@ -29,8 +29,9 @@ def download(output: Folder, cfg: Json, files: Json | None = None) -> None:
     with (
         refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),
         whole_or_nothing(output),
-        opened(section, files or {}, output) as (given, origin),
+        opened(section, files or {}, output) as source,
     ):
+        given = source.given
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
         if getattr(section, "split_by", "hash") == "tail":
@@ -38,7 +39,8 @@ def download(output: Folder, cfg: Json, files: Json | None = None) -> None:
         else:
             rows = by_hash(given, validation, test, dropped)
         shown = progress(rows, f"download {output.name}", "row")
-        described = write_dataset(output, shown, section.format, origin | {"duplicates": dropped})
+        description = {"source": section.source, **source.origin, "duplicates": dropped}
+        described = write_dataset(output, shown, section.format, description)
     splits = described["splits"]
     counts = ", ".join(f"{split} {facts['rows']:,}" for split, facts in splits.items())
     size = sum(facts["bytes"] for facts in splits.values())

@@ -8,7 +8,7 @@ from moray.config.schema import ImageDataset
 from moray.console import progress, say
 from moray.corpus.dataset import write_dataset
 from moray.corpus.image import ImageFacts
-from moray.corpus.sources.images import open_images
+from moray.corpus.sources.opened import opened
 from moray.corpus.split import by_hash
 from moray.errors import UserError
 from moray.hub import refusals_explained
@@ -31,18 +31,19 @@ def download_images(output: Folder, cfg: Json, files: Json | None = None) -> Non
     with (
         refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),
         whole_or_nothing(output),
+        opened(section, files or {}, output) as source,
     ):
-        given, origin, label_names = open_images(section, files or {})
+        given, label_names = source.given, source.label_names
         if len(label_names) < 2:
             raise UserError(
                 f"datasets.{output.name}", "got only one class, expected at least two", "add one"
             )
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
-        facts = ImageFacts(label_names)
+        facts = ImageFacts([*label_names])
         rows = facts.follow(by_hash(given, validation, test, dropped))
         shown = progress(rows, f"download {output.name}", "image")
-        description = {"source": section.source, **origin, "duplicates": dropped}
+        description = {"source": section.source, **source.origin, "duplicates": dropped}
         described = write_dataset(output, shown, section.format, description, facts.facts)
     splits = described["splits"]
     counts = ", ".join(f"{split} {facts['rows']:,}" for split, facts in splits.items())

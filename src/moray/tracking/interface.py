@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -83,6 +84,13 @@ class Tracker(Protocol):
 
     def finish(self) -> None:
         """Mark the training as finished."""
+
+
+class TrackerModule(Protocol):
+    """A module of this package, imported by the tracker's name in the config."""
+
+    def opened(self, run: TrackedRun) -> AbstractContextManager[Tracker]:
+        """Open a run for the body of the `with` statement: find it by its id, or create it."""
 
 
 def points_of(lines: Iterable[str]) -> Iterator[Point]:

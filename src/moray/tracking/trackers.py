@@ -2,44 +2,42 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from importlib.util import find_spec
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import cast
+
+from packaging.requirements import Requirement
 
 from moray.errors import UserError
-from moray.tracking.interface import TrackedRun, Tracker
-
-# The packages that each needs. `mlflow-skinny` comes without those for a database.
-_PACKAGES = {
-    "tensorboard": {"tensorboard": "tensorboard"},
-    "mlflow": {"mlflow-skinny": "mlflow", "alembic": "alembic", "sqlalchemy": "sqlalchemy"},
-    "wandb": {"wandb": "wandb"},
-}
+from moray.tracking.interface import TrackedRun, Tracker, TrackerModule
 
 
 def open_tracker(name: str, run: TrackedRun) -> AbstractContextManager[Tracker]:
     """Open a run in a tracker."""
-    match name:
-        case "tensorboard":
-            from moray.tracking import tensorboard
-
-            return tensorboard.opened(run)
-        case "mlflow":
-            from moray.tracking import mlflow
-
-            return mlflow.opened(run)
-        case "wandb":
-            from moray.tracking import wandb
-
-            return wandb.opened(run)
-    raise ValueError(name)
+    module = cast(TrackerModule, import_module(f"moray.tracking.{name}"))
+    return module.opened(run)
 
 
 def missing_packages(run: str, trackers: Sequence[str]) -> Iterator[UserError]:
     """The packages of a run's trackers that are not installed."""
     for name in trackers:
-        packages = _PACKAGES[name].items()
-        if missing := [package for package, module in packages if not find_spec(module)]:
+        if missing := [package for package in _packages(name) if not _is_installed(package)]:
             yield UserError(
                 f"runs.{run}.tracking",
                 f"{name} needs packages that are missing: {', '.join(missing)}",
                 f"pip install 'moray[{name}]'",
             )
+
+
+def _packages(extra: str) -> list[str]:
+    """The packages of one of moray's optional extras."""
+    found = map(Requirement, requires("moray") or ())
+    return sorted(one.name for one in found if one.marker and one.marker.evaluate({"extra": extra}))
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True

@@ -4,11 +4,14 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from moray.config.schema import Generate
 from moray.evaluate import judging
 from moray.evaluate.judging import compare_judged, judged, missing_packages
 
@@ -42,6 +45,11 @@ def test_each_metric_judges_continuations_as_it_says() -> None:
     assert expected[0] == 100
     assert expected[1] == 0
     assert 20 < expected[2] < 60
+
+
+def test_each_metric_of_the_config_has_a_module() -> None:
+    (names,) = get_args(Generate.model_fields["metrics"].annotation)
+    assert all(find_spec(f"moray.evaluate.metrics.{name}") for name in get_args(names))
 
 
 LOADED = """

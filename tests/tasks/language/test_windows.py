@@ -10,6 +10,7 @@ from conversations import CHATML, TALKS
 from packed import pieces_of
 from transformers import PreTrainedTokenizerFast
 
+from moray.config.formats import FormatName
 from moray.config.schema import Data, result_keys
 from moray.corpus.dataset import num_groups, read_group, write_dataset
 from moray.corpus.document import Document
@@ -23,7 +24,7 @@ from moray.tasks.language.store import StoredSplit
 from moray.tasks.language.windows import encode_window, encode_windows, window_reader
 
 
-def write(folder: Path, documents: list[Document], format: str) -> Path:
+def write(folder: Path, documents: list[Document], format: FormatName) -> Path:
     """A dataset with these documents in each split, few of them in a row group."""
     pairs = ((split, row) for split in ("train", "validation", "test") for row in documents)
     with pytest.MonkeyPatch.context() as patch:
@@ -125,7 +126,7 @@ def test_a_window_is_read_or_made_again_with_the_same_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")  # which a reader sets for good
-    format = name.partition(",")[0]
+    format: FormatName = "messages" if name.startswith("messages") else "text"
     documents = TALKS * 3 if format == "messages" else [Document(text=text) for text in texts]
     dataset = write(tmp_path / "dataset", documents, format)
     for when, loader in (("ahead", "memory"), ("on-the-fly", "stream")):

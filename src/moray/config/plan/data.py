@@ -5,7 +5,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from moray.config.formats import TASKS
+from moray.config.formats import FORMATS, source_module
 from moray.config.image_files import digest_of_listing, idx_files
 from moray.config.schema import (
     Experiment,
@@ -122,9 +122,15 @@ def _description(dataset: str) -> str:
     return f"results/datasets/{dataset}/dataset.json"
 
 
+def source_of(experiment: Experiment, dataset: str) -> str:
+    """The module of a dataset's source, which is imported by this name."""
+    section = experiment.datasets[dataset]
+    return source_module(section.source, section.format)
+
+
 def task_of_dataset(experiment: Experiment, dataset: str) -> str:
     """The task of a dataset, which follows from its format."""
-    return TASKS[experiment.datasets[dataset].format]
+    return FORMATS[experiment.datasets[dataset].format].task
 
 
 def task_of_model(experiment: Experiment, model: str) -> str:

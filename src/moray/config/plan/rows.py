@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from moray.config.formats import CHAT_FORMATS
+from moray.config.formats import FORMATS
 from moray.config.plan.data import task
 from moray.config.schema import BestRef, Dataset, Experiment, RunRef, result_keys
 
@@ -43,7 +43,7 @@ def chat_template(experiment: Experiment, run: str) -> str | None:
 
 
 def _is_chat(dataset: Dataset) -> bool:
-    return dataset.format in CHAT_FORMATS
+    return FORMATS[dataset.format].chat
 
 
 def store_name(experiment: Experiment, run: str, dataset: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.formats import CHAT_FORMATS, FORMATS
+from moray.config.formats import FORMATS, FormatName
 from moray.config.schema.base import Fraction, Section
 from moray.config.splits import Split, expressions_by_split, paths_by_split
 
@@ -72,9 +72,7 @@ Locations = Paths | BySplit
 class _Table(Source):
     """Base class of the sources whose rows have named columns."""
 
-    format: Literal[
-        "text", "prompt-completion", "instruction", "messages", "preference", "images"
-    ] = Field(
+    format: FormatName = Field(
         "text",
         description="Format of a row. `text`: a document. `prompt-completion`: only the "
         "completion is trained on. `instruction`: an instruction, an optional input, and the "
@@ -112,12 +110,12 @@ class _Table(Source):
             raise ValueError(
                 f"split_by: tail needs format: text, got format: {self.format}; set split_by: hash"
             )
-        if unknown := [name for name in self.columns if name not in FORMATS[self.format]]:
+        if unknown := [name for name in self.columns if name not in FORMATS[self.format].columns]:
             raise ValueError(
                 f"columns.{unknown[0]}: format {self.format} doesn't have this column, only "
-                f"{', '.join(FORMATS[self.format])}; rename the key or change the format"
+                f"{', '.join(FORMATS[self.format].columns)}; rename the key or change the format"
             )
-        if self.system is not None and self.format not in CHAT_FORMATS:
+        if self.system is not None and not FORMATS[self.format].chat:
             raise ValueError(
                 "system: a system prompt needs format: instruction, messages or preference, got "
                 f"format: {self.format}; remove it or change the format"

@@ -7,9 +7,9 @@ from pydantic import Discriminator, Field, PrivateAttr, Tag
 
 from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Name, RunName, Section, execution_only
-from moray.config.schema.datasets import HubDataset, LocalFiles, PythonStdlib, Synthetic, Url
+from moray.config.schema.datasets import TextDataset
 from moray.config.schema.gguf import Gguf
-from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
+from moray.config.schema.image_datasets import OnlyImages
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.preference import Preference
 from moray.config.schema.push import Push
@@ -18,10 +18,7 @@ from moray.config.schema.sections import Benchmarks, Data, Evaluate, Export, Gen
 from moray.config.schema.sweep import Grid, Sweep
 from moray.config.schema.train import Train
 
-Dataset = Annotated[
-    PythonStdlib | LocalFiles | Url | HubDataset | Synthetic | Digits | Idx | ImageFolder,
-    Field(discriminator="source"),
-]
+Dataset = Annotated[TextDataset | OnlyImages, Field(discriminator="source")]
 
 
 class RunRef(Section):

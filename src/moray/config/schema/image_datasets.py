@@ -65,6 +65,5 @@ class ImageFolder(Source):
         return set(folders_by_split(self.path))
 
 
-ImageDataset = Annotated[
-    Digits | Idx | ImageFolder | LocalFiles | HubDataset, Field(discriminator="source")
-]
+OnlyImages = Annotated[Digits | Idx | ImageFolder, Field(discriminator="source")]
+ImageDataset = Annotated[OnlyImages | LocalFiles | HubDataset, Field(discriminator="source")]

@@ -1,5 +1,8 @@
 """chrF of generated text against its reference, as a metric of the `evaluate` library."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import datasets
 import evaluate
 import sacrebleu
@@ -29,3 +32,12 @@ class ChrF(evaluate.Metric):
             for prediction, reference in pairs
         ]
         return {"chrf": sum(scores) / len(scores), "scores": scores}
+
+
+def judged(
+    prompts: Sequence[str], continuations: Sequence[str], references: Sequence[str]
+) -> list[Any]:
+    """Judge continuations by their references; see `Metric`."""
+    found = ChrF(keep_in_memory=True).compute(predictions=continuations, references=references)
+    scores: list[Any] = found["scores"]
+    return scores

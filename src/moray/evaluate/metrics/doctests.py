@@ -3,47 +3,13 @@
 The functions run: in the sandbox of `moray.evaluate.sandbox`.
 """
 
-import json
-import secrets
+from collections.abc import Sequence
+from typing import Any
 
 import datasets
 import evaluate
 
-from moray.evaluate.sandbox import run_sandboxed
-
-# The names of the module are those that the function and its examples find. A function could end
-# the process or write to its output, but doesn't know the word that says that all examples passed.
-_PROGRAM = """
-import doctest, importlib, json, os, sys
-job = json.loads(sys.stdin.read())
-output = os.fdopen(os.dup(1), "w")
-os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-names = {}
-if job["module"]:
-    names = dict(vars(importlib.import_module(job["module"])))
-exec(compile(job["source"], "<function>", "exec"), names)
-found = doctest.DocTestFinder(recurse=False).find(
-    names[job["name"]], job["name"], module=False, globs=names
-)
-runner = doctest.DocTestRunner(verbose=False)
-for test in found:
-    runner.run(test)
-if runner.tries and not runner.failures:
-    print(job["word"], file=output)
-"""
-
-
-def passes(source: str, name: str, module: str) -> bool:
-    """Whether a function has doctests, and passes them.
-
-    Args:
-        source: the function.
-        name: its name.
-        module: of the standard library, whose names it can use; empty for none.
-    """
-    word = secrets.token_hex(8)
-    job = {"source": source, "name": name, "module": module, "word": word}
-    return run_sandboxed(_PROGRAM, json.dumps(job)).split() == [word]
+from moray.evaluate.documented import function_of, passes
 
 
 class Doctests(evaluate.Metric):
@@ -62,3 +28,17 @@ class Doctests(evaluate.Metric):
     ) -> dict[str, float | list[bool]]:
         scores = list(map(passes, predictions, names, modules))
         return {"doctests": sum(scores) / len(scores), "scores": scores}
+
+
+def judged(
+    prompts: Sequence[str], continuations: Sequence[str], references: Sequence[str]
+) -> list[Any]:
+    """Judge the functions of prompts and continuations together; see `Metric`."""
+    functions = [function for prompt in prompts if (function := function_of(prompt))]
+    found = Doctests(keep_in_memory=True).compute(
+        predictions=[prompt + text for prompt, text in zip(prompts, continuations, strict=True)],
+        names=[function.name for function in functions],
+        modules=[function.module for function in functions],
+    )
+    scores: list[Any] = found["scores"]
+    return scores

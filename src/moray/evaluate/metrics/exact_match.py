@@ -1,5 +1,8 @@
 """Whether generated text equals its reference, as a metric of the `evaluate` library."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import datasets
 import evaluate
 
@@ -22,3 +25,14 @@ class ExactMatch(evaluate.Metric):
         pairs = zip(predictions, references, strict=True)
         scores = [prediction.strip() == reference.strip() for prediction, reference in pairs]
         return {"exact_match": sum(scores) / len(scores), "scores": scores}
+
+
+def judged(
+    prompts: Sequence[str], continuations: Sequence[str], references: Sequence[str]
+) -> list[Any]:
+    """Judge continuations by their references; see `Metric`."""
+    found = ExactMatch(keep_in_memory=True).compute(
+        predictions=continuations, references=references
+    )
+    scores: list[Any] = found["scores"]
+    return scores

@@ -2,6 +2,8 @@
 
 import ast
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import datasets
 import evaluate
@@ -31,3 +33,13 @@ class PythonSyntax(evaluate.Metric):
     def _compute(self, predictions: list[str]) -> dict[str, float | list[bool]]:
         scores = [parses(prediction) for prediction in predictions]
         return {"python_syntax": sum(scores) / len(scores), "scores": scores}
+
+
+def judged(
+    prompts: Sequence[str], continuations: Sequence[str], references: Sequence[str]
+) -> list[Any]:
+    """Judge prompts and continuations together; see `Metric`."""
+    whole = [prompt + text for prompt, text in zip(prompts, continuations, strict=True)]
+    found = PythonSyntax(keep_in_memory=True).compute(predictions=whole)
+    scores: list[Any] = found["scores"]
+    return scores

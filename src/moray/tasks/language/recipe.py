@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moray.config.formats import CHAT_FORMATS
+from moray.config.formats import FORMATS
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
@@ -22,7 +22,7 @@ def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
     chat = None
     # Pairs can be text, which needs no template.
     optional = cfg["format"] == "preference" and not tokenizer.chat_template
-    if cfg["format"] in CHAT_FORMATS and (cfg["chat_template"] or not optional):
+    if FORMATS[cfg["format"]].chat and (cfg["chat_template"] or not optional):
         words = tokenizer.convert_ids_to_tokens(stops)
         chat = ChatTemplate(tokenizer, cfg["chat_template"], words, cfg["mask_history"])
     return Encoder(

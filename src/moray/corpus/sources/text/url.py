@@ -1,6 +1,7 @@
 """Download files from web servers and object stores with fsspec."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -8,13 +9,26 @@ import fsspec
 from fsspec.callbacks import TqdmCallback
 from tqdm import tqdm
 
+from moray.config.schema import Url
+from moray.config.splits import paths_by_split
 from moray.console import terminal
+from moray.corpus.sources.interface import Opened
+from moray.corpus.sources.text.files import opened_files
 from moray.errors import UserError, first_line
 from moray.provenance.digest import sha256_file
 from moray.provenance.space import check_space, of_full_disk
 
 # Characters that make a path in an object store a glob.
 _MAGIC = set("*?[")
+
+
+def opened(section: Url, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Download the files of each split and open them; see `Source`."""
+    found: dict[str, dict[str, Path]] = {
+        split: fetch(urls, temporary / split, section.sha256)
+        for split, urls in paths_by_split(section.url).items()
+    }
+    return opened_files(section, found)
 
 
 def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str, Path]:

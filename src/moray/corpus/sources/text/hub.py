@@ -1,16 +1,39 @@
 """Datasets from the Hugging Face Hub, at a fixed commit."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import datasets
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
+from moray.config.schema import HubDataset
+from moray.config.splits import expressions_by_split
 from moray.corpus.document import Document, RowError
 from moray.corpus.formats import Shape, document, without_nulls
+from moray.corpus.sources.interface import Opened
+from moray.corpus.split import Documents
 from moray.errors import UserError, first_line
+
+
+def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Load the rows of each split; see `Source`."""
+    shape = Shape(section.format, section.columns, section.system)
+    given: dict[str, Documents] = {}
+    for split, expression in expressions_by_split(section.split).items():
+        rows = load(section.repo_id, section.revision, section.name, section.data_dir, expression)
+        given[split] = partial(documents, section.repo_id, rows, shape)
+    return Opened(given, origin(section))
+
+
+def origin(section: HubDataset) -> dict[str, Any]:
+    """What says which rows of which commit were read."""
+    keys = ("repo_id", "revision", "name", "data_dir")
+    read = {key: getattr(section, key) for key in keys}
+    return read | {"splits_read": expressions_by_split(section.split)}
 
 
 def load(

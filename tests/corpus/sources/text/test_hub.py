@@ -10,7 +10,7 @@ import pytest
 from moray.corpus.dataset import read_documents
 from moray.corpus.document import Document
 from moray.corpus.formats import Shape
-from moray.corpus.sources import hub
+from moray.corpus.sources.text import hub
 from moray.errors import UserError
 from moray.stages.download import download
 

@@ -1,14 +1,25 @@
 """Synthetic text of any size, from made-up words with frequencies as in natural language."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import accumulate
+from pathlib import Path
 
+from moray.config.schema import Synthetic
 from moray.corpus.document import Document
+from moray.corpus.sources.interface import Opened
 
 _SYLLABLES = [a + b for a in ("", *"bdfgklmnprstv") for b in ("a", "e", "i", "o", "u", "an", "er")]
 _WORDS, _SENTENCES = 8_000, 20_000
 _SENTENCES_OF_A_DOCUMENT = (3, 40)
+
+
+def opened(section: Synthetic, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Open text of the size that the config names; see `Source`."""
+    size = round(section.size_gb * 1e9)
+    make = partial(documents, size, section.seed)
+    return Opened({"train": make}, {"bytes": size, "seed": section.seed})
 
 
 def documents(num_bytes: int, seed: int) -> Iterator[Document]:

@@ -5,21 +5,25 @@ import hashlib
 import platform
 import sysconfig
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import StringIO
 from itertools import groupby
 from pathlib import Path
 
+from moray.config.schema import PythonStdlib
 from moray.corpus.document import Document
+from moray.corpus.sources.interface import Opened
 
 # Not library code: tests, bundled wheels and generated tables.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _LEFT_OUT |= {"_sysconfigdata", "pydoc_data", "lib2to3"}
 
 
-def revision() -> str:
-    """The version of the standard library."""
-    return f"python {platform.python_version()}"
+def opened(section: PythonStdlib, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Open modules, functions or pairs, by the format; see `Source`."""
+    makers = {"text": modules, "prompt-completion": functions, "preference": pairs}
+    made = list(makers[section.format]())
+    return Opened({"train": made.__iter__}, {"revision": f"python {platform.python_version()}"})
 
 
 def modules() -> Iterator[Document]:

@@ -2,13 +2,32 @@
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 import datasets
 
+from moray.config.schema import HubDataset
+from moray.config.splits import expressions_by_split
 from moray.corpus.document import Document
-from moray.corpus.sources import hub, image_table
+from moray.corpus.sources.images import table
+from moray.corpus.sources.interface import Opened
+from moray.corpus.sources.text import hub
 from moray.corpus.split import Documents
 from moray.errors import UserError
+
+
+def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Load the rows of each split; see `Source`."""
+    expressions = {str(split): one for split, one in expressions_by_split(section.split).items()}
+    given, names = load(
+        section.repo_id,
+        section.revision,
+        section.name,
+        section.data_dir,
+        expressions,
+        section.columns,
+    )
+    return Opened(given, hub.origin(section), tuple(names))
 
 
 def load(
@@ -42,7 +61,7 @@ def load(
         names = names or getattr(rows.features[label], "names", None)
         labels.update(rows.unique(label))
         found[split] = rows
-    known = names or image_table.names_of_labels(labels)
+    known = names or table.names_of_labels(labels)
     given: dict[str, Documents] = {
         split: partial(_documents, repo_id, rows, columns, known) for split, rows in found.items()
     }
@@ -53,4 +72,4 @@ def _documents(
     repo_id: str, rows: datasets.Dataset, columns: Mapping[str, str], names: list[str]
 ) -> Iterator[Document]:
     for number, row in enumerate(rows, 1):
-        yield image_table.document(row, columns, names, f"{repo_id}, row {number}")
+        yield table.document(row, columns, names, f"{repo_id}, row {number}")

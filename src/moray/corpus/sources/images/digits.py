@@ -1,23 +1,27 @@
 """The handwritten digits of scikit-learn: 1,797 grey images of 8 x 8 pixels."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from moray.config.schema import Digits
 from moray.corpus.document import Document
 from moray.corpus.image import as_png
+from moray.corpus.sources.interface import Opened
 
-LABEL_NAMES = [str(digit) for digit in range(10)]
+_LABEL_NAMES = tuple(str(digit) for digit in range(10))
 
 # Pixels are 0 to 16.
 _SCALE = 255 / 16
 
 
-def revision() -> str:
-    """The version of the library that has the images."""
-    return f"scikit-learn {version('scikit-learn')}"
+def opened(section: Digits, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Open all of them as train; see `Source`."""
+    origin = {"revision": f"scikit-learn {version('scikit-learn')}"}
+    return Opened({"train": images}, origin, _LABEL_NAMES)
 
 
 def images() -> Iterator[Document]:

@@ -1,11 +1,23 @@
 """A folder with a folder of images for each class."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from moray.config.schema import ImageFolder
+from moray.config.splits import folders_by_split
 from moray.corpus.document import Document
+from moray.corpus.sources.interface import Opened
 from moray.errors import UserError
+
+
+def opened(section: ImageFolder, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Open the folder of each split; see `Source`."""
+    folders = folders_by_split(section.path)
+    names = label_names([*folders.values()])
+    given = {str(split): partial(images, folder, names) for split, folder in folders.items()}
+    return Opened(given, {"path": section.path}, tuple(names))
 
 
 def label_names(folders: Sequence[Path]) -> list[str]:

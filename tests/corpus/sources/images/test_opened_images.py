@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,15 +14,25 @@ import pyarrow.parquet as pq
 import pytest
 from pictures import colours, image_folder, write_idx
 
-from moray.config.schema import Digits, Idx, ImageFolder, LocalFiles
+from moray.config.schema import Digits, Idx, ImageDataset, ImageFolder, LocalFiles
 from moray.corpus.document import Document
 from moray.corpus.image import as_png, decoded
-from moray.corpus.sources import hub_images
-from moray.corpus.sources.images import open_images
+from moray.corpus.sources.images import hub
+from moray.corpus.sources.opened import opened
+from moray.corpus.split import Given
 from moray.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 3, 4), dtype=np.uint8)
 LABELS = np.array([3, 0, 1, 1, 0, 2], np.uint8)
+
+
+def open_images(
+    section: ImageDataset, files: dict[str, list[str]]
+) -> tuple[Given, dict[str, Any], list[str]]:
+    """The documents of a source, what describes it, and its labels."""
+    # Nothing is downloaded to the folder.
+    with opened(section, files, Path(tempfile.gettempdir())) as source:
+        return source.given, source.origin, list(source.label_names)
 
 
 def all_of(make: Callable[[], Iterator[Document]]) -> list[Document]:
@@ -213,7 +224,7 @@ def test_tables_with_a_column_of_images(
 def test_a_repository_with_a_column_of_images(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     tables(tmp_path / "data", [1, 0, 2])
-    given, names = hub_images.load(str(tmp_path), None, None, None, {"train": "train"}, {})
+    given, names = hub.load(str(tmp_path), None, None, None, {"train": "train"}, {})
     documents = all_of(given["train"])
     assert names == ["0", "1", "2"]
     assert [document["label"] for document in documents] == [1, 0, 2]

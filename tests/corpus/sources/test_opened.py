@@ -4,15 +4,19 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import TypeAdapter
 
+from moray.config import schema
+from moray.config.formats import source_module
 from moray.config.schema import TextDataset
-from moray.corpus.sources import hub
-from moray.corpus.sources.source import opened
+from moray.config.schema.datasets import Source
+from moray.corpus.sources.opened import opened
+from moray.corpus.sources.text import hub
 from moray.errors import UserError
 
 DATASET: TypeAdapter[TextDataset] = TypeAdapter(TextDataset)
@@ -30,7 +34,8 @@ def folder(tmp_path: Path) -> Path:
 def read(cfg: dict[str, Any], folder: Path, files: dict[str, list[str]] | None = None) -> Read:
     """A source's documents, each split read twice as those that divide it do, and its origin."""
     section = DATASET.validate_python(cfg)
-    with opened(section, files or {}, folder) as (given, origin):
+    with opened(section, files or {}, folder) as source:
+        given = source.given
         assert set(given) == section.given_splits
         first, second = (
             {split: [{**document} for document in make()] for split, make in given.items()}
@@ -38,7 +43,7 @@ def read(cfg: dict[str, Any], folder: Path, files: dict[str, list[str]] | None =
         )
     assert first == second
     assert list(folder.iterdir()) == []
-    return first, origin
+    return first, source.origin
 
 
 def lines(path: Path, *texts: str) -> str:
@@ -58,7 +63,7 @@ def test_local_files_by_split(tmp_path: Path, folder: Path) -> None:
         "train": [{"text": text} for text in ("a", "aa", "b", "bb")],
         "test": [{"text": "c"}, {"text": "cc"}],
     }
-    assert origin == {"source": "files", "files": {name: digest(Path(name)) for name in names}}
+    assert origin == {"files": {name: digest(Path(name)) for name in names}}
 
 
 def test_urls_by_split(tmp_path: Path, folder: Path) -> None:
@@ -74,7 +79,7 @@ def test_urls_by_split(tmp_path: Path, folder: Path) -> None:
         name: digest(tmp_path / f"{letter}.jsonl")
         for name, letter in zip(names, "abc", strict=True)
     }
-    assert origin == {"source": "url", "files": files}
+    assert origin == {"files": files}
 
 
 def test_a_fault_in_a_fetched_file_is_reported_with_its_url(tmp_path: Path, folder: Path) -> None:
@@ -103,7 +108,6 @@ def test_a_repository_of_the_hub_by_split(
     given, origin = read(cfg, folder)
     assert given == {"train": [{"text": "a"}, {"text": "b"}], "test": [{"text": "d"}]}
     assert origin == {
-        "source": "hub",
         "repo_id": "owner/name",
         "revision": "0" * 40,
         "name": None,
@@ -115,7 +119,7 @@ def test_a_repository_of_the_hub_by_split(
 def test_synthetic_text(folder: Path) -> None:
     given, origin = read({"source": "synthetic", "size_gb": 3e-6, "seed": 4}, folder)
     assert sum(len(document["text"]) for document in given["train"]) == 3000
-    assert origin == {"source": "synthetic", "bytes": 3000, "seed": 4}
+    assert origin == {"bytes": 3000, "seed": 4}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +139,6 @@ def test_the_standard_library(
     assert len(given["train"]) == (1 if format == "text" else 2)
     assert all(document.keys() == keys for document in given["train"])
     assert origin == {
-        "source": "python-stdlib",
         "revision": f"python {platform.python_version()}",
     }
 
@@ -160,3 +163,21 @@ def test_format_columns_and_system_prompt_are_those_of_the_section(
         "Why?",
         "So.",
     ]
+
+
+SECTIONS = [
+    section
+    for section in vars(schema).values()
+    if isinstance(section, type)
+    and issubclass(section, Source)
+    and "source" in section.model_fields
+]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+def test_each_source_of_the_config_has_a_module_for_each_format(section: type[Source]) -> None:
+    (name,) = get_args(section.model_fields["source"].annotation)
+    for format in get_args(section.model_fields["format"].annotation):
+        module = f"moray.corpus.sources.{source_module(name, format)}"
+        # Images can't be read from a URL.
+        assert bool(find_spec(module)) == ((name, format) != ("url", "images"))

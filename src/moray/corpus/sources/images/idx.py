@@ -3,20 +3,37 @@
 import gzip
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from moray.config.image_files import idx_files
+from moray.config.schema import Idx
 from moray.corpus.document import Document
 from moray.corpus.image import as_png
+from moray.corpus.sources.interface import Opened
 from moray.errors import UserError, first_line
+from moray.provenance.digest import sha256_file
 
 # The third byte of the header: numbers are unsigned bytes.
 _BYTES = 8
 _GZIP = b"\x1f\x8b"
+
+
+def opened(section: Idx, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Open the two files of each split; see `Source`."""
+    by_split: Mapping[str, dict[str, Path]] = {
+        split: {key: Path(path) for key, path in paths.items()}
+        for split, paths in idx_files(section).items()
+    }
+    names = label_names([paths["labels"] for paths in by_split.values()])
+    given = {split: partial(images, **paths) for split, paths in by_split.items()}
+    every = [path for paths in by_split.values() for path in paths.values()]
+    return Opened(given, {"files": {str(path): sha256_file(path) for path in every}}, tuple(names))
 
 
 def images(images: Path, labels: Path) -> Iterator[Document]:

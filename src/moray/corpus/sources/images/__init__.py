@@ -1,0 +1,1 @@
+"""Sources of images, each a module that `sources.opened` imports by the name in the config."""

@@ -1,0 +1,1 @@
+"""Sources of text, each a module that `sources.opened` imports by the name in the config."""
