@@ -70,16 +70,18 @@ def test_the_command_finds_what_is_broken(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    found = {name: state for state, name in _lines(done.stderr)}
+    *lines, last = done.stderr.splitlines()
+    found = {name: state for state, name in _parsed(lines)}
     assert [name for name, state in found.items() if state == "!!"] == [
         "libraries",
         "GPUs",
         "compiler",
         "Ray",
     ]
+    assert "no-such-compiler" in Path(last.removeprefix("log: ")).read_text()
 
 
-def _lines(printed: str) -> Iterator[tuple[str, str]]:
-    for line in printed.splitlines():
+def _parsed(lines: list[str]) -> Iterator[tuple[str, str]]:
+    for line in lines:
         state, _, rest = line.partition("  ")
         yield state, rest.partition(":")[0]

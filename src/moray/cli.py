@@ -91,8 +91,11 @@ def chat(
 def doctor() -> None:
     """Check what this machine needs to train: a line for each thing, `ok` or what to do.
 
-    The exit status is 1 if something has to be done. What libraries print is in logs/doctor.log.
+    The exit status is 1 if something has to be done; the last line then names the log with what
+    libraries printed.
     """
+    import tempfile
+
     from moray.console import say, streams_into
     from moray.doctor import checks
     from moray.project import LOCK
@@ -100,12 +103,16 @@ def doctor() -> None:
     # A project may have a lock file of its own.
     own = Path("envs/requirements.txt")
     sound = True
-    with streams_into(Path("logs/doctor.log")):
+    # Not in this folder, which may be one that can't be written to.
+    log = Path(tempfile.mkdtemp(prefix="moray-doctor-"), "doctor.log")
+    with streams_into(log):
         for check in checks(Path(), own if own.exists() else LOCK):
             state = "ok" if check.remedy is None else "!!"
             remedy = "" if check.remedy is None else f"; {check.remedy}"
             say(f"{state}  {check.name}: {check.found}{remedy}")
             sound = sound and check.remedy is None
+    if not sound:
+        typer.echo(f"log: {log}", err=True)
     raise typer.Exit(0 if sound else 1)
 
 

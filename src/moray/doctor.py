@@ -124,7 +124,7 @@ def disk(folder: Path) -> Check:
     short = free < _DISK_GB
     return Check(
         "disk",
-        f"{free:.1f} GB free in {folder}",
+        f"{free:.1f} GB free in {folder.absolute()}",
         f"free some: the default experiment takes about {_DISK_GB:g} GB" if short else None,
     )
 
@@ -136,11 +136,11 @@ def locks(folder: Path) -> Check:
             fault = _lock_fault(file)
     except OSError as error:
         remedy = "choose a folder that you may write to"
-        return Check("locks", f"no file can be written to {folder} ({error.strerror})", remedy)
+        return Check("locks", f"no file can be written to {folder.absolute()} ({error.strerror})", remedy)
     if fault:
         remedy = "choose a folder on another disk, or set ray.storage_path to one"
-        return Check("locks", f"{folder} has none ({fault})", remedy)
-    return Check("locks", f"work in {folder}")
+        return Check("locks", f"{folder.absolute()} has none ({fault})", remedy)
+    return Check("locks", f"work in {folder.absolute()}")
 
 
 def _lock_fault(file: IO[bytes]) -> str | None:
