@@ -136,7 +136,9 @@ def locks(folder: Path) -> Check:
             fault = _lock_fault(file)
     except OSError as error:
         remedy = "choose a folder that you may write to"
-        return Check("locks", f"no file can be written to {folder.absolute()} ({error.strerror})", remedy)
+        return Check(
+            "locks", f"no file can be written to {folder.absolute()} ({error.strerror})", remedy
+        )
     if fault:
         remedy = "choose a folder on another disk, or set ray.storage_path to one"
         return Check("locks", f"{folder.absolute()} has none ({fault})", remedy)

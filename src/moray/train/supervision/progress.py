@@ -16,6 +16,9 @@ from moray.train.history import HISTORY
 _POLL_SECONDS = 0.5
 # Plain lines end up in logs of batch systems: about twenty per run are enough.
 _PLAIN_LINES = 20
+# Short enough for 80 columns; the learning rate is in the history.
+_BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt}{postfix}"
+_ON_BAR = {"loss": "loss", "held-out loss": "held-out", "left": "left", "mfu": "mfu"}
 
 
 @contextmanager
@@ -53,14 +56,17 @@ class _Bar:
         if self._bar is None:
             self._bar = tqdm(
                 desc=self._run,
-                unit="step",
+                bar_format=_BAR,
                 initial=line["step"],
                 total=line["num_steps"],
                 file=terminal(),
                 dynamic_ncols=True,
             )
         self._facts |= _facts(line)
-        self._bar.set_postfix(self._facts, refresh=False)
+        first = {_ON_BAR[name]: self._facts[name] for name in _ON_BAR if name in self._facts}
+        rest = {name: value for name, value in self._facts.items() if name.endswith("/s")}
+        shown = (f"{name} {value}" for name, value in (first | rest).items())
+        self._bar.set_postfix_str(", ".join(shown), refresh=False)
         self._bar.update(line["step"] - self._bar.n)
         self._bar.refresh()
 
