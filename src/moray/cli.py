@@ -94,6 +94,7 @@ def doctor() -> None:
     The exit status is 1 if something has to be done; the last line then names the log with what
     libraries printed.
     """
+    import os
     import tempfile
 
     from moray.console import say, streams_into
@@ -104,16 +105,20 @@ def doctor() -> None:
     own = Path("envs/requirements.txt")
     sound = True
     # Not in this folder, which may be one that can't be written to.
-    log = Path(tempfile.mkdtemp(prefix="moray-doctor-"), "doctor.log")
+    descriptor, name = tempfile.mkstemp(prefix="moray-doctor-", suffix=".log")
+    os.close(descriptor)
+    log = Path(name)
     with streams_into(log):
         for check in checks(Path(), own if own.exists() else LOCK):
             state = "ok" if check.remedy is None else "!!"
             remedy = "" if check.remedy is None else f"; {check.remedy}"
             say(f"{state}  {check.name}: {check.found}{remedy}")
             sound = sound and check.remedy is None
-    if not sound:
-        typer.echo(f"log: {log}", err=True)
-    raise typer.Exit(0 if sound else 1)
+    if sound:
+        log.unlink()
+        return
+    typer.echo(f"log: {log}", err=True)
+    raise typer.Exit(1)
 
 
 @app.command()

@@ -56,21 +56,18 @@ def code_of(script: Path, source: Path, *names: str) -> list[Path]:
         The files, sorted.
     """
     found, waiting = set(), [script]
+    by_name = {source / file: module for file, module in _BY_NAME.items()}
     while waiting:
         path = waiting.pop()
         if path not in found:
             found.add(path)
             waiting += _imported(path.read_bytes(), source)
-            if named := _BY_NAME.get(_within(path, source)):
-                waiting += [file for name in names for file in _files(named.format(name), source)]
+            if path in by_name:
+                modules = map(by_name[path].format, names)
+                waiting += [file for module in modules for file in _files(module, source)]
     packages = [path.parent for path in found if path.name == "__init__.py"]
     templates = (file for package in packages for file in (package / _TEMPLATES).glob("*"))
     return sorted({*found, *templates})
-
-
-def _within(path: Path, source: Path) -> str:
-    """The path of a file of the package; empty for the script."""
-    return path.relative_to(source).as_posix() if path.is_relative_to(source) else ""
 
 
 @cache

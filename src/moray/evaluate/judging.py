@@ -70,7 +70,7 @@ def judged(
         continuations: what a model wrote after each of them.
         references: what follows them in their documents.
     """
-    # By name, so that a run depends on the code of no other metric; see `config.code`.
+    # By name, so that a new metric is no change to the code of other runs; see `config.code`.
     metric = cast(Metric, import_module(f"moray.evaluate.metrics.{name}"))
     return metric.judged(prompts, continuations, references)
 

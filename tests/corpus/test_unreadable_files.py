@@ -1,0 +1,245 @@
+"""What is said of files that can't be read."""
+
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tables import BOM, write
+
+from moray.config.formats import FormatName
+from moray.corpus.formats import Shape
+from moray.corpus.readers import documents
+from moray.errors import UserError
+
+TEXT = Shape("text")
+GZIPPED = gzip.compress(b'{"text": "a"}\n' * 9)
+LINE = b'{"text": "x"}\n'
+LINES = b"a line\n" * 700_000
+LONG = b'{"text": "' + b"\xc3\xa9" * 100_000 + b'"}\n'
+ROLES = "system, developer, user, human, assistant, gpt, function_call, tool, function, observation"
+MAPPING = "expected a mapping of column names to values; fix it"
+FILL = "fill in the value or remove the row"
+NAME = "map the column under columns, or choose another format"
+
+# A file, its format, and the line that it costs, where {} stands for the file.
+BAD: list[tuple[str, bytes, str, str]] = [
+    # Files that aren't what their ending says.
+    (
+        "a.parquet",
+        b"PAR1 and no more than that",
+        "text",
+        "{}: can't read the file (Parquet magic bytes not found in footer. Either the "
+        "file is corrupted or this is not a parquet file.); check the file",
+    ),
+    (
+        "a.jsonl.gz",
+        GZIPPED[:-12],
+        "text",
+        "{}: can't read the file (Truncated compressed stream); check the file",
+    ),
+    *(
+        (
+            f"a{ending}",
+            b"text",
+            "text",
+            f"{{}}: got the extension {last!r}, expected .txt, .jsonl, .json, .csv, .parquet "
+            "(all but the last may be followed by .gz or .zst); rename or convert the file",
+        )
+        for ending, last in [("", ""), (".md", ".md"), (".gz", ".gz"), (".md.gz", ".gz")]
+    ),
+    (
+        "a.parquet.gz",
+        b"",
+        "text",
+        "{}: got the extension '.gz', expected .txt, .jsonl, .json, .csv, .parquet "
+        "(all but the last may be followed by .gz or .zst); rename or convert the file",
+    ),
+    # Bytes that are no UTF-8, counted from the start of the file.
+    *(
+        (
+            name,
+            content,
+            "text",
+            f"{{}}: invalid UTF-8 at byte {content.index(bytes([255]))}; convert the file to UTF-8",
+        )
+        for name, content in [
+            ("a.txt", b"ok \xc3\xa9 then \xff"),
+            ("a.txt", BOM.encode() + b"ok \xff"),
+            ("a.txt", LINES + b"\xff"),
+            ("a.jsonl", LINE + b'\n{"text": "\xff"}\n'),
+            ("a.jsonl", LONG + LINE + b'{"text": "\xc3\xa9\xff"}\n'),
+            ("a.json", LINE + b'{"text": "\xff"}\n'),
+            ("a.json", b'[{"text": "x"}, {"text": "\xff"}]'),
+            ("a.csv", b"text\nx\n\xff\n"),
+            ("a.csv", BOM.encode() + b"te\xffxt\nx\n"),
+        ]
+    ),
+    # Text that is no JSON, or JSON that is no row.
+    (
+        "a.jsonl",
+        LINE + b'\n{"text"\n' + LINE,
+        "text",
+        "{}, line 3: invalid JSON (Expecting ':' delimiter); fix it",
+    ),
+    (
+        "a.jsonl",
+        LINE + LINE[:-3],
+        "text",
+        "{}, line 2: invalid JSON (Unterminated string starting at); fix it",
+    ),
+    (
+        "a.json",
+        b'[\n {"text": "x"},\n {"text": x}\n]\n',
+        "text",
+        "{}, line 3: invalid JSON (Expecting value); fix it",
+    ),
+    (
+        "a.json",
+        b'{\n "text": "x"\n}',
+        "text",
+        "{}, line 1: invalid JSON (Expecting property name enclosed in double quotes); fix it",
+    ),
+    ("a.jsonl", LINE + b"5\n", "text", f"{{}}, line 2: got int, {MAPPING}"),
+    ("a.jsonl", b'\n["x"]\n', "text", f"{{}}, line 2: got list, {MAPPING}"),
+    ("a.json", b'[{"text": "x"}, "x"]', "text", f"{{}}, entry 2: got str, {MAPPING}"),
+    ("a.json", b'["x",\n\n5]', "text", f"{{}}, entry 1: got str, {MAPPING}"),
+    # Bad CSV: quotes that don't end, or that end too early.
+    (
+        "a.csv",
+        b'text\nx\n"y\nz\n',
+        "text",
+        "{}, line 3: invalid CSV (unexpected end of data); fix the line",
+    ),
+    (
+        "a.csv",
+        b'text\nx\n"y"z\n',
+        "text",
+        "{}, line 3: invalid CSV (',' expected after '\"'); fix the line",
+    ),
+    # Rows that are no documents, with their place.
+    (
+        "a.csv",
+        b"body,title\nx,y\n",
+        "text",
+        f"{{}}, line 2: got columns body, title, expected text; {NAME}",
+    ),
+    (
+        "a.jsonl",
+        b'{"prompt": "x", "answer": "y"}\n',
+        "prompt-completion",
+        f"{{}}, line 1: got columns prompt, answer, expected completion; {NAME}",
+    ),
+    (
+        "a.txt",
+        b"x",
+        "prompt-completion",
+        f"{{}}, byte 0: got columns text, expected prompt; {NAME}",
+    ),
+    (
+        "a.jsonl",
+        LINE + b'\n{"text": 3}\n',
+        "text",
+        f"{{}}, line 3: got int in column text, expected text; {FILL}",
+    ),
+    (
+        "a.json",
+        b'[{"text": "x"}, {"text": null}]',
+        "text",
+        f"{{}}, entry 2: got nothing in column text, expected text; {FILL}",
+    ),
+    (
+        "a.csv",
+        b'text,n\n"x\ny",1\n"z\n',
+        "text",
+        "{}, line 4: invalid CSV (unexpected end of data); fix the line",
+    ),
+    (
+        "a.csv",
+        b'n,text\n"1\n1",x\n2\n',
+        "text",
+        f"{{}}, line 4: got nothing in column text, expected text; {FILL}",
+    ),
+    (
+        "a.jsonl",
+        b'{"messages": [{"role": "user", "content": "x"}, {"role": "bot", "content": "y"}]}\n',
+        "messages",
+        f"{{}}, line 1: got role 'bot' in message 2, expected one of {ROLES}; "
+        "rename the role or remove the row",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "format", "line"), BAD, ids=[f"{bad[0]}: {bad[3]}" for bad in BAD]
+)
+def test_a_file_that_cannot_be_used_costs_one_line_with_the_place(
+    tmp_path: Path, name: str, content: bytes, format: FormatName, line: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        list(documents([path], Shape(format)))
+    assert str(caught.value) == line.replace("{}", str(path))
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".csv", ".json"])
+@pytest.mark.parametrize("packed", [".gz", ".zst"])
+def test_in_a_compressed_file_the_place_is_that_of_the_text(
+    tmp_path: Path, kind: str, packed: str
+) -> None:
+    path = write(tmp_path / f"a{kind}{packed}", {"title": ["x", "y"]})
+    with pytest.raises(UserError, match=r", (line|entry) [12]: got columns title, expected text"):
+        list(documents([path], TEXT))
+
+
+@pytest.mark.parametrize("packed", [".gz", ".zst"])
+def test_a_compressed_file_that_ends_early_is_reported_and_not_taken_for_whole(
+    tmp_path: Path, packed: str
+) -> None:
+    lines = [f"text {number * number}" for number in range(20_000)]
+    path = write(tmp_path / f"a.jsonl{packed}", {"text": lines})
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(UserError) as caught:
+        list(documents([path], TEXT))
+    assert str(caught.value).startswith(f"{path}: can't read the file (")
+
+
+def test_a_row_of_a_parquet_file_is_counted_over_its_batches(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"text": [*["x"] * 2400, None, "x"]})
+    with pytest.raises(UserError) as caught:
+        list(documents([path], TEXT))
+    assert str(caught.value) == (
+        f"{path}, row 2401: got nothing in column text, expected text; {FILL}"
+    )
+
+
+def test_text_of_a_parquet_file_that_is_no_utf_8_is_reported(tmp_path: Path) -> None:
+    column = pa.array([b"x", b"\xff"]).view(pa.string())
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(UserError) as caught:
+        list(documents([tmp_path / "a.parquet"], TEXT))
+    assert str(caught.value) == (
+        f"{tmp_path}/a.parquet, rows 1 to 2: invalid UTF-8; convert the text to UTF-8"
+    )
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.csv", "a.parquet", "a.csv.gz"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError) as caught:
+        list(documents([tmp_path / name], TEXT))
+    assert str(caught.value).startswith(f"{tmp_path / name}: can't read the file (")
+
+
+@pytest.mark.parametrize(("name", "line"), [("a.jsonl", 3), ("a.json", 1)])
+def test_json_nested_too_deeply_costs_one_line(tmp_path: Path, name: str, line: int) -> None:
+    path = tmp_path / name
+    path.write_bytes((LINE * 2 if name == "a.jsonl" else b"") + b"[" * 100_000 + b"\n")
+    with pytest.raises(UserError) as caught:
+        list(documents([path], Shape("text")))
+    message = str(caught.value)
+    assert message.startswith(
+        f"{path}, line {line}: invalid JSON (maximum recursion depth exceeded"
+    )
+    assert "\n" not in message
