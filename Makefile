@@ -8,7 +8,7 @@ PIP_LOG := .venv/pip.log
 pip = python -m pip install --disable-pip-version-check --quiet $(1) 2>> $(PIP_LOG) || { cat $(PIP_LOG) >&2; exit 1; }
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: finetune eval generate smoke-test test test-long test-all test-faults lint format docs site lock
+.PHONY: finetune eval generate smoke-test test test-long test-all test-layouts test-faults lint format docs site lock
 
 finetune eval generate: $(READY)
 	snakemake --cores all $@
@@ -34,6 +34,10 @@ test-long: $(READY_DEV)
 	$(PYTEST) -m long
 
 test-all: test test-long
+
+# The engines in the layouts that are left: a quarter of an hour.
+test-layouts: $(READY_DEV)
+	$(PYTEST) -m layouts
 
 # Kills whole workflows many times: takes an hour or more on two cores.
 test-faults: $(READY_DEV)

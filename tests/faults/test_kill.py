@@ -56,6 +56,7 @@ MATRIX = [
     for victim in VICTIMS
     for step in moments(engine, victim)
 ]
+KILLED_WHOLE = ("ddp", "mixture", "preference")
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +85,14 @@ def copy_and_undisturbed(
     shutil.rmtree(copy.folder)
 
 
-@pytest.mark.long
+# A whole workflow of a language model is killed in tests/workflow too.
 @pytest.mark.parametrize(
-    "copy_and_undisturbed", ["ddp", "images", "mixture", "preference"], indirect=True
+    "copy_and_undisturbed",
+    [
+        pytest.param("images", marks=pytest.mark.long),
+        *(pytest.param(engine, marks=pytest.mark.faults) for engine in KILLED_WHOLE),
+    ],
+    indirect=True,
 )
 def test_a_workflow_of_which_everything_is_killed_goes_on_by_the_same_command(
     copy_and_undisturbed: tuple[Project, Project],

@@ -218,8 +218,14 @@ def test_prompts_without_room_leave_nothing_behind(
     assert not output.exists()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("launcher", ["torchrun", "ray"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param("torchrun", marks=pytest.mark.long),
+        # Evaluation starts workers the same way, and is tested with Ray.
+        pytest.param("ray", marks=pytest.mark.layouts),
+    ],
+)
 @pytest.mark.parametrize("dataset", ["prompt-completion"], indirect=True)
 def test_the_number_of_workers_changes_no_continuation(
     tmp_path: Path,

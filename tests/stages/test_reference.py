@@ -58,8 +58,14 @@ def test_without_packing_no_answer_sees_another(
     check_values(tmp_path, tmp_path / "reference")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("launcher", ["torchrun", "ray"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param("torchrun", marks=pytest.mark.long),
+        # Evaluation starts workers the same way, and is tested with Ray.
+        pytest.param("ray", marks=pytest.mark.layouts),
+    ],
+)
 def test_the_number_of_workers_changes_nothing(
     launcher: str, tmp_path: Path, preferences: Path
 ) -> None:

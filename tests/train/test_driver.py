@@ -49,17 +49,6 @@ def test_layers_that_the_model_does_not_have_are_reported_before_workers_start(
 
 
 @pytest.mark.long
-def test_a_fault_in_a_worker_reaches_the_user_and_spends_no_retry(
-    make_job: Any, small: Path, tmp_path: Path
-) -> None:
-    job = make_job(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0)
-    with pytest.raises(UserError, match="at step 2"):
-        train_run(job, small, tmp_path / "output", job.settings, num_workers=1)
-    lines = [line for path in job.work.glob("name/*/history.jsonl") for line in read_history(path)]
-    assert [line["step"] for line in lines] == [0, 1]
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(("asked", "steps"), [(0, 8), (None, 1)])
 def test_a_request_counts_if_it_came_since_the_process_did(
     make_job: Any, small: Path, tmp_path: Path, asked: float | None, steps: int

@@ -87,14 +87,13 @@ def alone_losses(make_job: Callable[..., Make], alone: Worker) -> dict[str, list
 @pytest.mark.parametrize(
     ("launcher", "layouts"),
     [
-        ("torchrun", ("1 x 16",)),
-        ("torchrun", ("2 x 8",)),
-        ("torchrun", ("2 x 4 x 2", LORA)),
-        ("torchrun", ("4 x 4",)),
-        ("ray", ("2 x 8", LORA)),
+        pytest.param("torchrun", ("2 x 4 x 2", LORA), marks=pytest.mark.long),
+        pytest.param("torchrun", ("1 x 16",), marks=pytest.mark.layouts),
+        pytest.param("torchrun", ("2 x 8",), marks=pytest.mark.layouts),
+        pytest.param("torchrun", ("4 x 4",), marks=pytest.mark.layouts),
+        pytest.param("ray", ("2 x 8", LORA), marks=pytest.mark.layouts),
     ],
 )
-@pytest.mark.long
 def test_losses_are_those_of_a_single_process_at_each_step(
     launcher: str,
     layouts: tuple[str, ...],

@@ -57,7 +57,10 @@ def started(
     """The stage as a process of its own, with two workers."""
     output.mkdir(exist_ok=True)
     ray = Ray(storage_path=str(output / "state"), num_workers=2)
-    command = stage_command(inputs / "model", inputs / tokens, output, TRAIN, ray, loader)
+    # What isn't streamed doesn't need Ray, which takes seconds to start.
+    launcher = "ray" if loader == "stream" else "torchrun"
+    settings = TRAIN.model_copy(update={"launcher": launcher})
+    command = stage_command(inputs / "model", inputs / tokens, output, settings, ray, loader)
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 

@@ -43,6 +43,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 }
 # Workers, and rows of a micro-batch.
 LAYOUTS = {"1 x 16": (1, 16), "2 x 8": (2, 8), "2 x 4 x 2": (2, 4), "4 x 4": (4, 4)}
+LONG = ("2 x 4 x 2", "4 x 4")
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +86,13 @@ def plain_losses(job: Job) -> list[float]:
     return found
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(layout, marks=pytest.mark.long if layout in LONG else pytest.mark.layouts)
+        for layout in LAYOUTS
+    ],
+)
 def test_a_vit_has_the_losses_of_a_single_process_at_each_step(
     layout: str, alone_job: Job, make_vit_job: Make, tmp_path: Path
 ) -> None:
