@@ -23,18 +23,20 @@ RUN = {
 
 @pytest.fixture(scope="module")
 def preferred(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The finished project with two preference runs that share a reference."""
+    """The finished project with a preference run, trained after it was planned with another."""
     project = finished.copy(tmp_path_factory.mktemp("preferred") / "project")
     project.configure(["runs", "preferred"], RUN)
-    # With the same start and tokens, and another loss.
+    # With the same start and tokens, and another loss: they share the reference.
     project.configure(["runs", "other"], RUN | {"preference": {"loss": "ipo"}})
-    planned = {job.partition("-tiny-")[0].partition("-base-")[0] for job in project.planned()}
-    assert planned == {
+    planned = project.planned()
+    assert len([job for job in planned if job.startswith("reference ")]) == 1
+    assert {job.partition("-tiny-")[0].partition("-base-")[0] for job in planned} == {
         "download pairs",
         "tokenize pairs",
         "reference pairs",
         *(f"{stage} {run}" for stage in STAGES for run in ("preferred", "other")),
     }
+    project.configure(["runs", "other"], None)
     done = project.snakemake("--cores", "8", "eval", "generate")
     assert done.returncode == 0, done.stderr
     return project
@@ -42,10 +44,9 @@ def preferred(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Pr
 
 STAGES = ("finetune", "export", "evaluate", "generate")
 OF_PREFERRED = {f"{stage} preferred" for stage in STAGES}
-OF_BOTH = OF_PREFERRED | {f"{stage} other" for stage in STAGES}
 OF_BASE = {f"{stage} base" for stage in STAGES}
 # `tuned` starts from `base` too.
-BELOW_BASE = OF_BASE | {f"{stage} tuned" for stage in STAGES} | OF_BOTH | {"reference pairs"}
+BELOW_BASE = OF_BASE | {f"{stage} tuned" for stage in STAGES} | OF_PREFERRED | {"reference pairs"}
 
 
 def test_results_are_there(preferred: Project) -> None:
@@ -92,10 +93,10 @@ CHANGES: dict[str, tuple[Callable[[Project], None], set[str]]] = {
         setting("runs.preferred.data.block_size", 32),
         OF_PREFERRED | {"reference pairs", "tokenize pairs"},
     ),
-    "code of the loss": (code("tasks/preference/loss.py"), OF_BOTH),
+    "code of the loss": (code("tasks/preference/loss.py"), OF_PREFERRED),
     "code of the pairs": (
         code("tasks/preference/encode.py"),
-        OF_BOTH | {"reference pairs", "tokenize pairs"},
+        OF_PREFERRED | {"reference pairs", "tokenize pairs"},
     ),
 }
 
