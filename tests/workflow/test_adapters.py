@@ -21,7 +21,6 @@ def test_a_chain_of_adapters_is_trained_scored_and_continued_from(fresh: Project
     fresh.configure(["runs", "again"], second | ALONE)
     fresh.configure(["runs", "base"], None)
     fresh.configure(["runs", "tuned"], None)
-    fresh.configure(["defaults", "train", "launcher"], "torchrun")
     done = fresh.snakemake("--cores", "8", "eval", "generate")
     assert done.returncode == 0, done.stderr
     results = fresh.folder / "results"
