@@ -14,15 +14,11 @@ from moray.train.job import Job
 from moray.train.loop import train
 from moray.workers.worker import Worker
 
-pytestmark = pytest.mark.long
-
 ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp"},
     "fsdp2": {"strategy": "fsdp2"},
     "zero-2": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 2}},
 }
-# Three don't divide the rows of a step evenly.
-WORKERS = (2, 3, 4)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +43,15 @@ def expected(make_job: Make, alone: Worker) -> list[float]:
     return losses(job)
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param(2, marks=pytest.mark.layouts),
+        # They don't divide the rows of a step evenly.
+        pytest.param(3, marks=pytest.mark.long),
+        pytest.param(4, marks=pytest.mark.layouts),
+    ],
+)
 def test_losses_on_two_nodes_are_those_of_a_single_process(
     workers: int, nodes: Nodes, make_job: Make, expected: list[float], tmp_path: Path
 ) -> None:

@@ -20,8 +20,6 @@ from torch import equal
 from moray.config.schema import Ray, Train, execution_keys
 from moray.train.history import read_history
 
-pytestmark = pytest.mark.long
-
 SOURCE = Path(__file__).parents[2] / "src"
 ENDPOINT = f"http://{ADDRESSES['a']}:5555"
 TRAIN = Train(
@@ -150,6 +148,7 @@ def check_equal(ours: Path, theirs: Path) -> None:
     assert all(equal(found[name], expected[name]) for name in expected)
 
 
+@pytest.mark.long
 def test_a_fault_on_the_other_node_is_one_line(nodes: Nodes, small: Path, tmp_path: Path) -> None:
     """A damaged copy of the base, which only the node that doesn't have it yet reads."""
     url = "s3://bucket/damaged"
@@ -176,6 +175,7 @@ def test_a_fault_on_the_other_node_is_one_line(nodes: Nodes, small: Path, tmp_pa
     assert "missing or damaged files: model.safetensors" in reported.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_a_run_is_trained_and_its_results_come_back(
     nodes: Nodes, small: Path, on_one_machine: Path, tmp_path: Path
 ) -> None:
@@ -187,6 +187,7 @@ def test_a_run_is_trained_and_its_results_come_back(
     check_equal(tmp_path, on_one_machine)
 
 
+@pytest.mark.long
 def test_models_are_evaluated_on_both_nodes_with_the_figures_of_this_machine(
     nodes: Nodes, model_folder: Path, tuned_folder: Path, store: Path, tmp_path: Path
 ) -> None:
@@ -222,6 +223,7 @@ def test_models_are_evaluated_on_both_nodes_with_the_figures_of_this_machine(
     assert figures["both"] == pytest.approx(figures["one"], rel=1e-6)
 
 
+@pytest.mark.faults
 def test_a_node_that_is_lost_and_comes_back_costs_no_bit(
     nodes: Nodes, small: Path, hidden: Path, on_one_machine: Path, tmp_path: Path
 ) -> None:
@@ -235,7 +237,13 @@ def test_a_node_that_is_lost_and_comes_back_costs_no_bit(
     check_equal(tmp_path, on_one_machine)
 
 
-@pytest.mark.parametrize("strategy", ["fsdp2", "deepspeed"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        pytest.param("fsdp2", marks=pytest.mark.long),
+        pytest.param("deepspeed", marks=pytest.mark.faults),
+    ],
+)
 def test_shards_of_a_checkpoint_that_two_nodes_have_written_are_resumed_from(
     strategy: Literal["fsdp2", "deepspeed"],
     nodes: Nodes,
@@ -258,6 +266,7 @@ def test_shards_of_a_checkpoint_that_two_nodes_have_written_are_resumed_from(
     assert losses(there) == losses(here)
 
 
+@pytest.mark.faults
 def test_a_driver_that_is_lost_is_replaced_once_its_lease_has_run_out(
     nodes: Nodes, small: Path, on_one_machine: Path, tmp_path: Path
 ) -> None:

@@ -112,13 +112,11 @@ def test_plans_what_a_change_affects(change: str, preferred: Project, tmp_path: 
 
 def test_the_overlay_runs_on_the_default_corpus(fresh: Project) -> None:
     shutil.copy(ROOT / "config/config.yaml", fresh.config)
-    # Few steps of a narrow model; what is left is the overlay's own.
+    # Few steps of a narrow model, and nothing before them; what is left is the overlay's own.
+    preferred = {"model": "tiny", "train": {"max_steps": 4, "launcher": "torchrun"}}
     small: dict[str, Any] = {
         "models": {"tiny": {"hidden_size": 32, "intermediate_size": 64}},
-        "runs": {
-            run: {"train": {"max_steps": 4, "launcher": "torchrun"}}
-            for run in ("base", "tuned", "preferred")
-        },
+        "runs": {"base": None, "tuned": None, "preferred": preferred},
     }
     (fresh.folder / "config/small.yaml").write_text(yaml.safe_dump(small))
     overlays = ("--configfile", "config/preference.yaml", "config/small.yaml")
