@@ -35,7 +35,7 @@ test-long: $(READY_DEV)
 
 test-all: test test-long
 
-# The engines in the layouts that are left: a quarter of an hour.
+# The engines in the layouts that are left.
 test-layouts: $(READY_DEV)
 	$(PYTEST) -m layouts
 
