@@ -1,5 +1,6 @@
 """Bytes that a step of training sends from one node to the other."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,15 @@ from clusters.driver import PATHS, Driven, drive, on_cluster
 from clusters.nodes import two_nodes
 from jobs import job_maker
 from safetensors import safe_open
+from small_model import MODEL
 
+from moray.stages.base_model import base_model
 from moray.train.job import Job
 from moray.workers.worker import Worker
 
 pytestmark = pytest.mark.long
 
-STEPS = {"few": 5, "many": 30}
+STEPS = {"few": 3, "many": 13}
 ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp"},
     "fsdp2": {"strategy": "fsdp2"},
@@ -69,10 +72,15 @@ def parameters(model: Path) -> int:
 
 def test_bytes_between_nodes_follow_from_the_strategy(small: Path, tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
+    # Large enough that what Ray sends during a step, more on a busy machine, is little beside it.
+    model = tmp_path / "model"
+    base_model(model, MODEL | {"hidden_size": 256, "intermediate_size": 512}, small / "dataset")
     make = job_maker(small, tmp_path / "jobs")
-    keys = {"global_batch_size": 16, "micro_batch_size": 4, "eval_steps": 1000, "save_steps": 1000}
+    keys = {"global_batch_size": 4, "micro_batch_size": 1, "eval_steps": 1000, "save_steps": 1000}
     jobs = {
-        (engine, name): make(f"{engine} {name}", max_steps=steps, **keys, **settings)
+        (engine, name): replace(
+            make(f"{engine} {name}", max_steps=steps, **keys, **settings), start=model
+        )
         for engine, settings in ENGINES.items()
         for name, steps in STEPS.items()
     }
@@ -90,8 +98,7 @@ def test_bytes_between_nodes_follow_from_the_strategy(small: Path, tmp_path: Pat
         )
         return (many - few) / (STEPS["many"] - STEPS["few"])
 
-    whole = parameters(small / "model")
+    whole = parameters(model)
     found = {engine: a_step(engine, rank=0) / whole for engine in ENGINES}
     # Headers of packets, and what Ray sends, are more.
-    assert all(found[engine] >= share for engine, share in EXPECTED.items()), found
-    assert found == pytest.approx(EXPECTED, rel=0.2)
+    assert found == pytest.approx(EXPECTED, rel=0.05)
