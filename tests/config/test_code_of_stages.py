@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,14 +166,20 @@ def test_of_the_schema_stages_take_sections_alone(module: Path) -> None:
             assert is_section(thing) or name in TYPES, (place, name)
 
 
-SECTIONS = [model for model in vars(schema).values() if is_section(model)]
-# Where Ray and the state of runs are; the lineage of runs and which splits a source gives, for
-# checks of the config; the datasets of a run, which stages get in `cfg`; which runs form a sweep.
-METHODS = {"endpoint", "in_object_store", "base_model", "given_splits", "datasets"}
-METHODS |= {"starts", "sweeps", "with_sweeps"}
+SECTIONS = {
+    model.__name__: model
+    for module in pkgutil.iter_modules(schema.__path__, "moray.config.schema.")
+    for model in vars(importlib.import_module(module.name)).values()
+    if is_section(model)
+}
+# Where Ray and the state of runs are; the lineage of runs, and a source's splits and libraries, for
+# checks of the config; the files and the state that a source's rows depend on, which are input and
+# params of its rule; the datasets of a run, which stages get in `cfg`; which runs form a sweep.
+METHODS = {"endpoint", "in_object_store", "base_model", "given_splits", "libraries", "datasets"}
+METHODS |= {"files", "state", "starts", "sweeps", "with_sweeps"}
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
 def test_sections_hold_values_and_compute_nothing_that_a_result_depends_on(
     section: type[Section],
 ) -> None:

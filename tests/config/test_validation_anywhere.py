@@ -8,21 +8,15 @@ from small_config import HUB, MADE_UP, ON_THE_FLY, TABLE, URL, config_with, faul
 
 from moray.config.load import load_experiment
 from moray.config.schema import (
-    Digits,
-    HubDataset,
     HubModel,
-    Idx,
-    ImageFolder,
-    LocalFiles,
     PathModel,
-    PythonStdlib,
     ScratchModel,
     ScratchVisionModel,
     Section,
     Sections,
-    Synthetic,
-    Url,
 )
+from moray.config.schema.datasets import HubDataset, LocalFiles, PythonStdlib, Synthetic, Url
+from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 
 # The keys of one entry of each source, all of them sound.
 ENTRIES: list[tuple[str, type[Section], dict[str, Any]]] = [

@@ -28,6 +28,12 @@ def folders_by_split(path: str) -> dict[Split, Path]:
     return {split: whole / split for split in splits if (whole / split).is_dir()}
 
 
+def files_by_split(train: BaseModel, test: BaseModel | None) -> dict[Split, dict[str, str]]:
+    """The files of each split that has its own, by the keys that name them."""
+    given: dict[Split, BaseModel | None] = {"train": train, "test": test}
+    return {split: files.model_dump() for split, files in given.items() if files}
+
+
 def _by_split(value: str | list[str] | BaseModel) -> dict[Split, str | list[str]]:
     """A single value is for train; a section has a key for each split."""
     if not isinstance(value, BaseModel):

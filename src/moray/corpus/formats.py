@@ -61,22 +61,29 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         value = values[name] = _value(row, column, required)
         if name not in format.nested and (required or value is not None):
             _check_text(value, column)
-    if not format.chat:
-        return cast(Document, values)
-    if shape.format == "preference":
-        return pair(**values, default_system=shape.system)
-    if shape.format == "messages":
-        messages = values["messages"]
-        if completes:
-            messages = completed(values["prompt"], values["completion"])
-        made = conversation(messages, values["tools"], values["system"], shape.system)
-        return cast(Document, made)
-    question = "\n\n".join(text for text in (values["instruction"], values["input"]) if text)
-    messages = [
+    match shape.format:
+        case "instruction":
+            messages = _instructed(values["instruction"], values["input"], values["output"])
+            made = conversation(messages, None, values["system"], shape.system)
+        case "messages":
+            messages = values["messages"]
+            if completes:
+                messages = completed(values["prompt"], values["completion"])
+            made = conversation(messages, values["tools"], values["system"], shape.system)
+        case "preference":
+            return pair(**values, default_system=shape.system)
+        case _:
+            made = values
+    return cast(Document, made)
+
+
+def _instructed(instruction: str, context: str | None, output: str) -> list[dict[str, str]]:
+    """An instruction, its optional input and the output as a conversation, as Alpaca has them."""
+    question = "\n\n".join(text for text in (instruction, context) if text)
+    return [
         {"role": "user", "content": question},
-        {"role": "assistant", "content": values["output"]},
+        {"role": "assistant", "content": output},
     ]
-    return cast(Document, conversation(messages, None, values["system"], shape.system))
 
 
 def _has_completion(row: Mapping[str, Any], shape: Shape) -> bool:

@@ -12,8 +12,7 @@ from moray.evaluate import sandbox
 from moray.evaluate.bootstrap import compare
 from moray.evaluate.metrics.interface import Metric
 
-# Their text has to be a whole document, not a piece that was cut out of one.
-_OF_WHOLE_DOCUMENTS = ("python_syntax", "doctests")
+# What metrics need beyond the package's own requirements, known without importing them.
 _PACKAGES = {"chrf": ("sacrebleu", "sacrebleu")}
 
 
@@ -46,17 +45,7 @@ def applies_to(
         references: what follows them in their documents.
         formats: the format of each prompt's dataset.
     """
-    numbers = [
-        number
-        for number, format in enumerate(formats)
-        if name not in _OF_WHOLE_DOCUMENTS or format != "text"
-    ]
-    if name != "doctests":
-        return numbers
-    from moray.evaluate.documented import judgeable
-
-    some = judgeable(*([texts[number] for number in numbers] for texts in (prompts, references)))
-    return [numbers[number] for number in some]
+    return _metric(name).applies_to(prompts, references, formats)
 
 
 def judged(
@@ -70,9 +59,12 @@ def judged(
         continuations: what a model wrote after each of them.
         references: what follows them in their documents.
     """
+    return _metric(name).judged(prompts, continuations, references)
+
+
+def _metric(name: str) -> Metric:
     # By name, so that a new metric is no change to the code of other runs; see `config.code`.
-    metric = cast(Metric, import_module(f"moray.evaluate.metrics.{name}"))
-    return metric.judged(prompts, continuations, references)
+    return cast(Metric, import_module(f"moray.evaluate.metrics.{name}"))
 
 
 def compare_judged(

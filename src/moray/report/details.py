@@ -9,11 +9,12 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup, escape
 
+from moray.config.tasks import UNITS
 from moray.provenance.lineage import LINEAGE
 from moray.report.confusion import Confusion, confusion_of
 from moray.report.limits import Limits
 from moray.report.lineage import Node, lineage_of
-from moray.report.overview import UNITS, Row, verdict
+from moray.report.overview import Row, verdict
 from moray.report.quantities import known
 from moray.report.remarks import remarks
 from moray.report.settings import changed

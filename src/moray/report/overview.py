@@ -5,18 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from moray.config.tasks import TASKS, UNITS
 from moray.report.quantities import known
 from moray.results import Results
 from moray.results.run import Run
-
-# The figure that runs of a task are judged by.
-HEADLINES = {
-    "language": "bits_per_byte",
-    "preference": "reward_accuracy",
-    "images": "accuracy",
-}
-# What was scored, as eval.json counts it.
-UNITS = ("documents", "pairs", "images")
 
 
 @dataclass
@@ -77,9 +69,9 @@ def more_is_better(metric: str) -> bool:
 
 
 def _row(facts: dict[str, Any], scores: dict[str, Any] | None) -> Row:
-    if scores is None or facts["task"] not in HEADLINES:
+    if scores is None or facts["task"] not in TASKS:
         return Row(facts)
-    metric = HEADLINES[facts["task"]]
+    metric = TASKS[facts["task"]].headline
     judged = verdict(metric, scores["difference"][metric])
     return Row(facts, metric, scores["base"][metric], scores["tuned"][metric], judged)
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from moray.config.smoke_test import RUN as SMOKE_TEST
+from moray.config.tasks import SECTIONS, TASKS, TaskName
 from moray.train.history import HISTORY, read_history
 
 Status = Literal["finished", "unfinished", "failed"]
 
 # Keys of train.json that hold settings.
-_SECTIONS = ("adapter", "augmentation", "preference", "train")
+_SETTINGS = ("adapter", *SECTIONS, "train")
 _ERROR, _STOPPED = "error: ", "as requested"
 
 
@@ -66,15 +67,14 @@ class Run:
         known = self.record
         if known is None and self.work is not None:
             known = (read_json(self.work / "identity.json") or {}).get("settings")
-        return {key: known[key] for key in _SECTIONS if known and known.get(key)}
+        return {key: known[key] for key in _SETTINGS if known and known.get(key)}
 
     @property
-    def task(self) -> str | None:
+    def task(self) -> TaskName | None:
         """The task, which the sections of the settings tell."""
         settings = self.settings
-        if "augmentation" in settings:
-            return "images"
-        return "preference" if "preference" in settings else "language" if settings else None
+        of_own = (name for name, task in TASKS.items() if task.section_name in settings)
+        return next(of_own, "language") if settings else None
 
     def history(self) -> Iterator[dict[str, Any]]:
         """The lines of the history; of an unfinished run, as far as it got."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard
 
+from moray.config.tasks import UNITS
 from moray.console import say
 from moray.stages.boundary import File, Files, Folder, Json, command_line
 
@@ -36,8 +37,6 @@ By lm-evaluation-harness {version}; in brackets, {confidence:.0%} confidence int
 |---|---|---|
 {rows}
 """
-# What was scored, by the task.
-_UNITS = ("documents", "pairs", "images")
 
 
 def card(model: Folder, scores: File, benchmarks: Files, output: File, cfg: Json) -> None:
@@ -69,7 +68,7 @@ def card(model: Folder, scores: File, benchmarks: Files, output: File, cfg: Json
                 row for task, figures in tasks.items() for row in _rows(figures, f"{task}: ")
             ),
         )
-    unit = next(unit for unit in _UNITS if unit in found)
+    unit = next(unit for unit in UNITS if unit in found)
     written.text = (
         written.text.rstrip()
         + "\n"

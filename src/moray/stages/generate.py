@@ -27,9 +27,6 @@ from moray.stages.boundary import File, Files, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
 from moray.tasks.language.recipe import make_encoder
 
-# What a metric is called in the samples, if not by its name.
-_LABELS = {"python_syntax": "parses"}
-
 
 def generate(
     run: str,
@@ -102,7 +99,7 @@ def generate(
                 sample[name] = texts[number]
                 for metric, of_models in found.items():
                     if number in of_models[name]:
-                        sample[f"{name}_{_LABELS.get(metric, metric)}"] = of_models[name][number]
+                        sample[f"{name}_{metric}"] = of_models[name][number]
             file.write(json.dumps(sample) + "\n")
     metrics = {
         metric: compare_judged(
@@ -120,20 +117,21 @@ def generate(
     if metrics:
         record |= {"confidence": cfg["confidence"], "metrics": metrics}
     write_json(settings, record)
-    said = [f"{run}: {len(prompts)} prompts continued", *map(_said, metrics.items())]
-    said += [f"none can be judged by {metric}" for metric in found if metric not in metrics]
+    said = [f"{run}: {len(prompts)} prompts continued"]
+    for metric, of_models in found.items():
+        if metric in metrics:
+            shares = isinstance(next(iter(of_models["base"].values())), bool)
+            before, after = (_said(metrics[metric][name], shares) for name in models)
+            said.append(f"{metric} {before} before, {after} after")
+        else:
+            said.append(f"none can be judged by {metric}")
     say(", ".join(said))
 
 
-def _said(metric: tuple[str, dict[str, Any]]) -> str:
-    name, means = metric
-    before, after = means["base"], means["tuned"]
-    if name == "python_syntax":
-        return f"{before['value']:.0%} parse before, {after['value']:.0%} after"
-    return (
-        f"{name} {before['value']:.3f} [{before['low']:.3f}, {before['high']:.3f}] before, "
-        f"{after['value']:.3f} [{after['low']:.3f}, {after['high']:.3f}] after"
-    )
+def _said(mean: dict[str, float], share: bool) -> str:
+    form = ".0%" if share else ".1f"
+    value, low, high = (format(mean[name], form) for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
 def _shared_out(samples: int, datasets: int) -> list[int]:

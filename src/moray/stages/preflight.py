@@ -8,7 +8,6 @@ from pathlib import Path
 from moray.config import plan
 from moray.config.schema import (
     BaseModelSource,
-    Digits,
     Experiment,
     HubModel,
     PathModel,
@@ -104,9 +103,7 @@ def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
     """Optional libraries that images need and that are missing."""
     if plan.task_of_dataset(experiment, dataset) != "images":
         return
-    needed = {"Pillow": "PIL", "Matplotlib": "matplotlib"}
-    if isinstance(experiment.datasets[dataset], Digits):
-        needed["scikit-learn"] = "sklearn"
+    needed = {"Pillow": "PIL", "Matplotlib": "matplotlib"} | experiment.datasets[dataset].libraries
     if missing := [name for name, module in needed.items() if not find_spec(module)]:
         yield UserError(
             f"datasets.{dataset}.format",

@@ -11,9 +11,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import TypeAdapter
 
-from moray.config import schema
 from moray.config.formats import source_module
-from moray.config.schema import TextDataset
+from moray.config.schema import TextDataset, datasets, image_datasets
 from moray.config.schema.datasets import Source
 from moray.corpus.sources.opened import opened
 from moray.corpus.sources.text import hub
@@ -167,7 +166,7 @@ def test_format_columns_and_system_prompt_are_those_of_the_section(
 
 SECTIONS = [
     section
-    for section in vars(schema).values()
+    for section in {**vars(datasets), **vars(image_datasets)}.values()
     if isinstance(section, type)
     and issubclass(section, Source)
     and "source" in section.model_fields

@@ -1,24 +1,18 @@
 """What datasets and base models depend on, and the task of each."""
 
-import platform
 from glob import glob
 from pathlib import Path
 from typing import Any
 
 from moray.config.formats import FORMATS, source_module
-from moray.config.image_files import digest_of_listing, idx_files
 from moray.config.schema import (
     Experiment,
     HubModel,
-    Idx,
-    ImageFolder,
-    LocalFiles,
     PathModel,
-    PythonStdlib,
     ScratchModel,
     result_keys,
 )
-from moray.config.splits import paths_by_split
+from moray.config.tasks import TaskName
 from moray.errors import UserError
 
 SPLITS = ("train", "validation", "test")
@@ -27,12 +21,7 @@ SPLITS = ("train", "validation", "test")
 def dataset_config(experiment: Experiment, dataset: str) -> dict[str, Any]:
     """What a dataset's rows depend on."""
     section = experiment.datasets[dataset]
-    config = result_keys(section)
-    if isinstance(section, PythonStdlib):
-        config["python"] = platform.python_version()
-    if isinstance(section, ImageFolder):
-        # Too many to be the input files of a rule.
-        config["listing"] = digest_of_listing(section, dataset)
+    config = result_keys(section) | section.state(f"datasets.{dataset}")
     return dict(sorted(config.items()))
 
 
@@ -42,29 +31,28 @@ def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
     Raises:
         UserError: if a path or glob matches no file.
     """
-    section = experiment.datasets[dataset]
-    if isinstance(section, Idx):
-        return {
-            split: [_files(path, dataset, f"{split}.{key}")[0] for key, path in files.items()]
-            for split, files in idx_files(section).items()
-        }
-    if not isinstance(section, LocalFiles):
-        return {}
     return {
-        str(split): list(dict.fromkeys(file for path in paths for file in _files(path, dataset)))
-        for split, paths in paths_by_split(section.path).items()
+        str(split): list(
+            dict.fromkeys(
+                file
+                for key, paths in keys.items()
+                for path in paths
+                for file in _files(path, f"datasets.{dataset}.{key}")
+            )
+        )
+        for split, keys in experiment.datasets[dataset].files.items()
     }
 
 
-def _files(path: str, dataset: str, key: str = "path") -> list[str]:
+def _files(path: str, key: str) -> list[str]:
     matches = sorted(match for match in glob(path, recursive=True) if Path(match).is_file())
     if not matches:
         raise UserError(
-            f"datasets.{dataset}.{key}",
+            key,
             f"no file matches {path}",
             "check the path; it is relative to the working directory",
         )
-    return [without_braces(match, f"datasets.{dataset}.{key}") for match in matches]
+    return [without_braces(match, key) for match in matches]
 
 
 def without_braces(path: str, key: str) -> str:
@@ -128,17 +116,17 @@ def source_of(experiment: Experiment, dataset: str) -> str:
     return source_module(section.source, section.format)
 
 
-def task_of_dataset(experiment: Experiment, dataset: str) -> str:
+def task_of_dataset(experiment: Experiment, dataset: str) -> TaskName:
     """The task of a dataset, which follows from its format."""
     return FORMATS[experiment.datasets[dataset].format].task
 
 
-def task_of_model(experiment: Experiment, model: str) -> str:
+def task_of_model(experiment: Experiment, model: str) -> TaskName:
     """The task of a base model."""
     section = experiment.models[model]
     return "language" if getattr(section, "classes_of", None) is None else "images"
 
 
-def task(experiment: Experiment, run: str) -> str:
+def task(experiment: Experiment, run: str) -> TaskName:
     """The task of a run, which follows from the format of its datasets."""
     return task_of_dataset(experiment, next(iter(experiment.runs[run].datasets)))

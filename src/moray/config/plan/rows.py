@@ -7,13 +7,7 @@ from typing import Any
 from moray.config.formats import FORMATS
 from moray.config.plan.data import task
 from moray.config.schema import BestRef, Dataset, Experiment, RunRef, result_keys
-
-# Where datasets are prepared to, by task.
-_FOLDERS = {
-    "language": "results/tokens",
-    "preference": "results/tokens",
-    "images": "results/pixels",
-}
+from moray.config.tasks import TASKS
 
 
 def store_config(experiment: Experiment, run: str, name: str) -> dict[str, Any]:
@@ -69,7 +63,7 @@ def reference_name(experiment: Experiment, run: str) -> str:
 
 def prepared_folders(experiment: Experiment, run: str) -> list[str]:
     """The stores that a run's datasets are prepared into, in their order."""
-    folder = _FOLDERS[task(experiment, run)]
+    folder = TASKS[task(experiment, run)].prepared
     names = (store_name(experiment, run, name) for name in experiment.runs[run].datasets)
     return [f"{folder}/{name}" for name in names]
 

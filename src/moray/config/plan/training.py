@@ -1,11 +1,13 @@
 """What the training of a run depends on, and what it uses of the machine."""
 
 import math
+from operator import attrgetter
 from typing import Any
 
 from moray.config.layout import Layout, lay_out_here, workers_are_here
 from moray.config.plan.data import task
 from moray.config.schema import Experiment, execution_keys, result_keys
+from moray.config.tasks import TASKS
 
 
 def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
@@ -17,10 +19,9 @@ def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
         "datasets": section.datasets,
         "train": result_keys(section.train),
     }
-    if task(experiment, run) == "preference":
-        config["preference"] = result_keys(section.preference)
-    if task(experiment, run) == "images":
-        config["augmentation"] = result_keys(section.data.augmentation)
+    facts = TASKS[task(experiment, run)]
+    if facts.section and facts.section_name:
+        config[facts.section_name] = result_keys(attrgetter(facts.section)(section))
     return dict(sorted(config.items()))
 
 

@@ -2,17 +2,10 @@
 
 from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Section, execution_keys, is_execution_only, result_keys
-from moray.config.schema.datasets import (
-    HubDataset,
-    LocalFiles,
-    PythonStdlib,
-    Synthetic,
-    TextDataset,
-    Url,
-)
+from moray.config.schema.datasets import TextDataset
 from moray.config.schema.experiment import BestRef, Dataset, Experiment, Run, RunRef, Sections
 from moray.config.schema.gguf import Gguf
-from moray.config.schema.image_datasets import Digits, Idx, ImageDataset, ImageFolder
+from moray.config.schema.image_datasets import ImageDataset
 from moray.config.schema.models import (
     BaseModelSource,
     HubModel,
@@ -46,22 +39,16 @@ __all__ = [
     "Data",
     "Dataset",
     "DeepSpeed",
-    "Digits",
     "Evaluate",
     "Experiment",
     "Export",
     "Generate",
     "Gguf",
-    "HubDataset",
     "HubModel",
-    "Idx",
     "ImageDataset",
-    "ImageFolder",
-    "LocalFiles",
     "PathModel",
     "Preference",
     "Push",
-    "PythonStdlib",
     "Range",
     "Ray",
     "Run",
@@ -71,11 +58,9 @@ __all__ = [
     "Search",
     "Section",
     "Sections",
-    "Synthetic",
     "TextDataset",
     "Train",
     "TrainedTokenizer",
-    "Url",
     "WorkerRange",
     "execution_keys",
     "is_execution_only",

@@ -1,7 +1,8 @@
 """Datasets: where rows come from, their format, and how they are split."""
 
+import platform
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,12 +22,34 @@ CREDENTIALS_REFUSED = (
 
 
 class Source(Section):
-    """Base class of all datasets."""
+    """Base class of all datasets.
+
+    Attributes:
+        libraries: optional libraries that the source needs, and the module of each.
+    """
+
+    libraries: ClassVar[dict[str, str]] = {}
 
     @property
     def given_splits(self) -> set[Split]:
         """The splits that the source provides; the others are taken from train."""
         return {"train"}
+
+    @property
+    def files(self) -> dict[Split, dict[str, list[str]]]:
+        """The user's files that each split is read from: paths or globs, by the key they are of."""
+        return {}
+
+    def state(self, path: str) -> dict[str, str]:
+        """What the rows depend on besides the keys and the files.
+
+        Args:
+            path: of this section in the config, for errors.
+
+        Raises:
+            UserError: if it can't be found out.
+        """
+        return {}
 
 
 class PythonStdlib(Source):
@@ -43,6 +66,10 @@ class PythonStdlib(Source):
         0.05, description="Share of the modules in the validation split."
     )
     test_share: Fraction = Field(0.05, description="Share of the modules in the test split.")
+
+    def state(self, path: str) -> dict[str, str]:
+        """The version of the running Python."""
+        return {"python": platform.python_version()}
 
 
 class Synthetic(Source):
@@ -74,21 +101,18 @@ class _Table(Source):
 
     format: FormatName = Field(
         "text",
-        description="Format of a row. `text`: a document. `prompt-completion`: only the "
-        "completion is trained on. `instruction`: an instruction, an optional input, and the "
-        "output (Alpaca). `messages`: a conversation in OpenAI's format (`role`, `content`, "
-        "`tool_calls`) or ShareGPT's (`from`, `value`). The last two are rendered with a chat "
-        "template, and only what the assistant says is trained on. `preference`: a prompt with a "
-        "chosen and a rejected answer, as text or as messages; see [preference](preference.md). "
-        "`images`: an image and its label, in Parquet files or on the hub; see "
-        "[images](images.md).",
+        description="Format of a row. "
+        + " ".join(f"`{name}`: {format.description}." for name, format in FORMATS.items()),
     )
     columns: dict[str, str] = Field(
         {},
-        description="Column names that differ from the format's own: `text`; `prompt`, "
-        "`completion`; `instruction`, `input`, `output`, `system`; `messages` (or "
-        "`conversations`), `tools`, `system`; `prompt`, `chosen`, `rejected`, `tools`, `system`; "
-        "`image`, `label`. For example `{prompt: question, completion: answer}`.",
+        description="Column names that differ from the format's own, such as `{prompt: question, "
+        "completion: answer}`. Their own are: "
+        + "; ".join(
+            f"for {name} " + ", ".join(f"`{column}`" for column in format.columns)
+            for name, format in FORMATS.items()
+        )
+        + ". `conversations` stands for `messages`, and for the `prompt` of preference.",
     )
     system: str | None = Field(None, description="System prompt for conversations that have none.")
     split_by: Literal["hash", "tail"] = Field(
@@ -138,6 +162,11 @@ class LocalFiles(_Table):
     def given_splits(self) -> set[Split]:
         """The splits that have files of their own; the others are taken from train."""
         return set(paths_by_split(self.path))
+
+    @property
+    def files(self) -> dict[Split, dict[str, list[str]]]:
+        """The files of each split."""
+        return {split: {"path": paths} for split, paths in paths_by_split(self.path).items()}
 
     @model_validator(mode="after")
     def _on_this_machine(self) -> Self:

@@ -1,12 +1,13 @@
 """Datasets of labelled images."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from moray.config.listing import digest_of_listing
 from moray.config.schema.base import Fraction, Section
 from moray.config.schema.datasets import HubDataset, LocalFiles, Source
-from moray.config.splits import Split, folders_by_split
+from moray.config.splits import Split, files_by_split, folders_by_split
 
 _VALIDATION_SHARE = Field(
     0.05, description="Share of train to use as the validation split, if none is given."
@@ -16,6 +17,8 @@ _TEST_SHARE = Field(0.05, description="Share of train to use as the test split, 
 
 class Digits(Source):
     """1,797 handwritten digits of 8 x 8 pixels, which are part of scikit-learn."""
+
+    libraries: ClassVar[dict[str, str]] = {"scikit-learn": "sklearn"}
 
     source: Literal["digits"] = Field(description="Selects this source.")
     format: Literal["images"] = Field("images", description="Images with a label each.")
@@ -43,7 +46,15 @@ class Idx(Source):
     @property
     def given_splits(self) -> set[Split]:
         """The splits that have files of their own; the others are taken from train."""
-        return {"train", "test"} if self.test else {"train"}
+        return set(files_by_split(self.train, self.test))
+
+    @property
+    def files(self) -> dict[Split, dict[str, list[str]]]:
+        """The two files of each split."""
+        return {
+            split: {f"{split}.{key}": [path] for key, path in files.items()}
+            for split, files in files_by_split(self.train, self.test).items()
+        }
 
 
 class ImageFolder(Source):
@@ -63,6 +74,10 @@ class ImageFolder(Source):
     def given_splits(self) -> set[Split]:
         """The splits that have folders of their own; the others are taken from train."""
         return set(folders_by_split(self.path))
+
+    def state(self, path: str) -> dict[str, str]:
+        """A digest of the files, which are too many to be the input files of a rule."""
+        return {"listing": digest_of_listing(self.path, f"{path}.path")}
 
 
 OnlyImages = Annotated[Digits | Idx | ImageFolder, Field(discriminator="source")]

@@ -34,6 +34,13 @@ class ChrF(evaluate.Metric):
         return {"chrf": sum(scores) / len(scores), "scores": scores}
 
 
+def applies_to(
+    prompts: Sequence[str], references: Sequence[str], formats: Sequence[str]
+) -> list[int]:
+    """Every prompt; see `Metric`."""
+    return list(range(len(prompts)))
+
+
 def judged(
     prompts: Sequence[str], continuations: Sequence[str], references: Sequence[str]
 ) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import datasets
 import evaluate
 
-from moray.evaluate.documented import function_of, passes
+from moray.evaluate.documented import function_of, judgeable, passes
 
 
 class Doctests(evaluate.Metric):
@@ -28,6 +28,15 @@ class Doctests(evaluate.Metric):
     ) -> dict[str, float | list[bool]]:
         scores = list(map(passes, predictions, names, modules))
         return {"doctests": sum(scores) / len(scores), "scores": scores}
+
+
+def applies_to(
+    prompts: Sequence[str], references: Sequence[str], formats: Sequence[str]
+) -> list[int]:
+    """Functions whose reference passes their doctests and whose stub fails; see `Metric`."""
+    numbers = [number for number, format in enumerate(formats) if format != "text"]
+    some = judgeable(*([texts[number] for number in numbers] for texts in (prompts, references)))
+    return [numbers[number] for number in some]
 
 
 def judged(

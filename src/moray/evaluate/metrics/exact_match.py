@@ -27,6 +27,13 @@ class ExactMatch(evaluate.Metric):
         return {"exact_match": sum(scores) / len(scores), "scores": scores}
 
 
+def applies_to(
+    prompts: Sequence[str], references: Sequence[str], formats: Sequence[str]
+) -> list[int]:
+    """Every prompt; see `Metric`."""
+    return list(range(len(prompts)))
+
+
 def judged(
     prompts: Sequence[str], continuations: Sequence[str], references: Sequence[str]
 ) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The interface of a metric: a module with a function that judges continuations."""
+"""The interface of a metric: a module with two functions, imported by its name in the config."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -7,10 +7,23 @@ from typing import Any, Protocol
 class Metric(Protocol):
     """A module of this package."""
 
+    def applies_to(
+        self, prompts: Sequence[str], references: Sequence[str], formats: Sequence[str]
+    ) -> list[int]:
+        """The numbers of the prompts whose continuations the metric can judge.
+
+        Args:
+            prompts: the prompts.
+            references: what follows them in their documents.
+            formats: the format of each prompt's dataset.
+        """
+
     def judged(
         self, prompts: Sequence[str], continuations: Sequence[str], references: Sequence[str]
     ) -> list[Any]:
         """What the metric says of each continuation: a number, or whether something is so.
+
+        For booleans, the figure is their share; for numbers, their mean.
 
         Args:
             prompts: the prompts.

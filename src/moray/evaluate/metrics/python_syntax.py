@@ -35,6 +35,13 @@ class PythonSyntax(evaluate.Metric):
         return {"python_syntax": sum(scores) / len(scores), "scores": scores}
 
 
+def applies_to(
+    prompts: Sequence[str], references: Sequence[str], formats: Sequence[str]
+) -> list[int]:
+    """Prompts that begin a document; one of `text` may be a piece of it. See `Metric`."""
+    return [number for number, format in enumerate(formats) if format != "text"]
+
+
 def judged(
     prompts: Sequence[str], continuations: Sequence[str], references: Sequence[str]
 ) -> list[Any]:

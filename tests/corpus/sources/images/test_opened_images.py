@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from pictures import colours, image_folder, write_idx
 
-from moray.config.schema import Digits, Idx, ImageDataset, ImageFolder, LocalFiles
+from moray.config.schema import ImageDataset
+from moray.config.schema.datasets import LocalFiles
+from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
 from moray.corpus.document import Document
 from moray.corpus.image import as_png, decoded
 from moray.corpus.sources.images import hub

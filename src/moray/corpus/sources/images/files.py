@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from moray.config.schema import LocalFiles
+from moray.config.schema.datasets import LocalFiles
 from moray.corpus.sources.images import table
 from moray.corpus.sources.interface import Opened
 from moray.provenance.digest import sha256_file

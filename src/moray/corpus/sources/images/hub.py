@@ -6,7 +6,7 @@ from pathlib import Path
 
 import datasets
 
-from moray.config.schema import HubDataset
+from moray.config.schema.datasets import HubDataset
 from moray.config.splits import expressions_by_split
 from moray.corpus.document import Document
 from moray.corpus.sources.images import table

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from moray.config.schema import LocalFiles, Url
+from moray.config.schema.datasets import LocalFiles, Url
 from moray.corpus.document import Document
 from moray.corpus.formats import Shape
 from moray.corpus.readers import documents

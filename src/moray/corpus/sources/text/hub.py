@@ -10,7 +10,7 @@ import datasets
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
-from moray.config.schema import HubDataset
+from moray.config.schema.datasets import HubDataset
 from moray.config.splits import expressions_by_split
 from moray.corpus.document import Document, RowError
 from moray.corpus.formats import Shape, document, without_nulls

@@ -10,7 +10,7 @@ from io import StringIO
 from itertools import groupby
 from pathlib import Path
 
-from moray.config.schema import PythonStdlib
+from moray.config.schema.datasets import PythonStdlib
 from moray.corpus.document import Document
 from moray.corpus.sources.interface import Opened
 

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
-from moray.config.schema import Synthetic
+from moray.config.schema.datasets import Synthetic
 from moray.corpus.document import Document
 from moray.corpus.sources.interface import Opened
 

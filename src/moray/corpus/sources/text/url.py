@@ -9,7 +9,7 @@ import fsspec
 from fsspec.callbacks import TqdmCallback
 from tqdm import tqdm
 
-from moray.config.schema import Url
+from moray.config.schema.datasets import Url
 from moray.config.splits import paths_by_split
 from moray.console import terminal
 from moray.corpus.sources.interface import Opened
