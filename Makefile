@@ -31,7 +31,7 @@ test: $(READY_DEV)
 
 # Slow tests, of seconds to minutes: layouts of workers, streams, overlays, clusters.
 test-long: $(READY_DEV)
-	$(PYTEST) -m long
+	$(PYTEST) -m long --durations=60
 
 test-all: test test-long
 

@@ -38,10 +38,26 @@ def test_the_gpu_benchmark_imports_neither_ray_nor_snakemake_nor_other_extras() 
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.long
-def test_a_dry_run_of_the_gpu_benchmark_measures_every_contestant() -> None:
+ONE_OF_EACH_KIND = (
+    "training: Trainer",
+    "training: moray, QLoRA",
+    "training: moray, by torchrun",
+    "evaluation: moray",
+    "generation: moray",
+)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(ONE_OF_EACH_KIND, marks=pytest.mark.long, id="one-of-each-kind"),
+        pytest.param((), marks=pytest.mark.layouts, id="all"),
+    ],
+)
+def test_a_dry_run_of_the_gpu_benchmark_measures_contestants(names: tuple[str, ...]) -> None:
+    only = [option for name in names for option in ("--only", name)]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "--dry-run"],
+        [sys.executable, "-m", "benchmarks.gpu", "--dry-run", *only],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -53,7 +69,7 @@ def test_a_dry_run_of_the_gpu_benchmark_measures_every_contestant() -> None:
     (peak,) = (at for at, line in enumerate(lines) if line.startswith("matrix products alone: "))
     rows = lines[peak + 4 :]
     measured = {name: speed for name, speed, *_ in (row.strip("| ").split(" | ") for row in rows)}
-    assert measured.keys() == CONTESTANTS.keys() - {PRODUCTS}
+    assert measured.keys() == set(names or CONTESTANTS) - {PRODUCTS}
     failed = {name for name, speed in measured.items() if not speed.replace(",", "").isdigit()}
     # What a CPU has no kernels for.
     assert all("attention" in name or name.endswith("QLoRA") for name in failed), measured

@@ -237,13 +237,8 @@ def test_a_node_that_is_lost_and_comes_back_costs_no_bit(
     check_equal(tmp_path, on_one_machine)
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        pytest.param("fsdp2", marks=pytest.mark.long),
-        pytest.param("deepspeed", marks=pytest.mark.faults),
-    ],
-)
+@pytest.mark.faults
+@pytest.mark.parametrize("strategy", ["fsdp2", "deepspeed"])
 def test_shards_of_a_checkpoint_that_two_nodes_have_written_are_resumed_from(
     strategy: Literal["fsdp2", "deepspeed"],
     nodes: Nodes,
