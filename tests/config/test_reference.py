@@ -1,5 +1,6 @@
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from moray.config.load import load_experiment
 from moray.config.schema import Experiment, Run, Sections, Train, execution_keys, is_execution_only
 
 ROOT = Path(__file__).parents[2]
-FILES = {"docs/configuration.md": reference.markdown, "config/schema.json": reference.json_schema}
+# Nearly every test reads one of them.
+markdown, json_schema = cache(reference.markdown), cache(reference.json_schema)
+FILES = {"docs/configuration.md": markdown, "config/schema.json": json_schema}
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -38,7 +41,7 @@ def test_each_key_says_what_it_means(model: type[BaseModel], key: str) -> None:
 
 @pytest.mark.parametrize(("model", "key"), KEYS)
 def test_each_key_stands_in_the_reference(model: type[BaseModel], key: str) -> None:
-    page = reference.markdown()
+    page = markdown()
     if key == "tracking":
         # A section of one value, in the table of runs.
         assert re.search(rf"^\| `{key}` †", page, re.M)
@@ -81,11 +84,11 @@ def test_each_key_stands_in_the_reference(model: type[BaseModel], key: str) -> N
     ],
 )
 def test_the_reference_tells_in_words_what_a_key_takes(row: str) -> None:
-    assert f"\n{row}" in reference.markdown()
+    assert f"\n{row}" in markdown()
 
 
 def test_a_table_begins_with_what_an_entry_must_have() -> None:
-    tables = reference.markdown().split("|---|---|---|---|\n")[1:]
+    tables = markdown().split("|---|---|---|---|\n")[1:]
     rows = [table.partition("\n\n")[0].splitlines() for table in tables]
     required = [["| required |" in row for row in table] for table in rows]
     assert all(table == sorted(table, reverse=True) for table in required)
@@ -94,7 +97,7 @@ def test_a_table_begins_with_what_an_entry_must_have() -> None:
 
 @pytest.mark.parametrize("source", ["files", "url", "hub"])
 def test_places_by_split_have_a_table_below_their_source(source: str) -> None:
-    section = reference.markdown().partition(f"### `source: {source}`\n")[2].partition("\n### ")[0]
+    section = markdown().partition(f"### `source: {source}`\n")[2].partition("\n### ")[0]
     key = {"files": "path", "url": "url", "hub": "split"}[source]
     table = section.partition(f"\n#### `{key}` as a mapping\n")[2]
     keys = re.findall(r"^\| `(\w+)`", table, re.M)
@@ -102,7 +105,7 @@ def test_places_by_split_have_a_table_below_their_source(source: str) -> None:
 
 
 def test_the_keys_that_re_run_nothing_are_listed() -> None:
-    sentence = reference.markdown().partition("They are:")[2].partition("\n\n")[0]
+    sentence = markdown().partition("They are:")[2].partition("\n\n")[0]
     listed = {key for key in Train.model_fields if f"`{key}`" in sentence}
     assert listed == set(execution_keys(Train()))
     assert "`loader`, `stream_from` of `data`; " in sentence
@@ -110,7 +113,7 @@ def test_the_keys_that_re_run_nothing_are_listed() -> None:
 
 
 def test_the_example_in_the_reference_is_sound() -> None:
-    (example,) = re.findall(r"```yaml\n(.*?)```", reference.markdown(), re.S)
+    (example,) = re.findall(r"```yaml\n(.*?)```", markdown(), re.S)
     assert load_experiment(yaml.safe_load(example)).runs["second"].train.num_epochs == 2
 
 
@@ -125,13 +128,13 @@ Yaml.add_implicit_resolver(
 
 def complaints(text: str) -> list[str]:
     """Where an editor would underline something."""
-    schema = json.loads(reference.json_schema())
+    schema = json.loads(json_schema())
     config = yaml.load(text, Loader=Yaml)
     return [error.json_path for error in Draft202012Validator(schema).iter_errors(config)]
 
 
 def test_the_json_schema_is_one() -> None:
-    schema = json.loads(reference.json_schema())
+    schema = json.loads(json_schema())
     Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == Draft202012Validator.META_SCHEMA["$id"]
 

@@ -1,10 +1,13 @@
 """A run's model for llama.cpp, by its own converter where it is, and by a stand-in elsewhere."""
 
 import shutil
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from conversations import CHATML
+from fleet import until
 
 from moray.errors import ConfigError, UserError
 from moray.provenance.manifest import damaged_files, read_manifest
@@ -52,6 +55,19 @@ def test_a_file_for_each_type_and_a_modelfile(tmp_path: Path, chat_folder: Path)
     written = (output / "Modelfile").read_text()
     assert written.startswith('FROM ./tuned-q4_k_m.gguf\nTEMPLATE """')
     assert 'PARAMETER stop "<|im_end|>"' in written
+
+
+def test_a_killed_stage_ends_the_converter(
+    tmp_path: Path, model_folder: Path, llama_cpp: Path
+) -> None:
+    (llama_cpp / "convert_hf_to_gguf.py").write_text("import time\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "moray.stages.gguf", "tuned", "--model", str(model_folder)]
+    command += ["--output", str(tmp_path / "gguf"), "--cfg", '{"types": ["f16"]}']
+    stage = psutil.Popen(command)
+    until(stage.children)
+    (converter,) = stage.children()
+    stage.kill()
+    assert not psutil.wait_procs([converter], timeout=60)[1]
 
 
 @pytest.mark.usefixtures("llama_cpp")

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from moray.errors import UserError
+from moray.processes import die_with_parent
 
 FOLDER_VARIABLE = "LLAMA_CPP_DIR"
 # What the converter itself writes; llama-quantize makes the others.
@@ -88,7 +89,14 @@ def _quantizer() -> Path | None:
 
 def _run(command: Sequence[str | Path], source: Path) -> None:
     """Run a tool; what it prints goes to the log."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # Safe, because this process has no other threads.
+        preexec_fn=die_with_parent,
+    )
     print(done.stdout, flush=True)
     if done.returncode:
         last = next(filter(None, map(str.strip, done.stdout.splitlines()[::-1])), "no message")
