@@ -141,7 +141,9 @@ def test_benchmarks_are_shown_with_their_task(tmp_path: Path) -> None:
 
 
 def test_metrics_of_the_samples_are_shown_beside_them(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "a")
+    sample = {"prompt": "def f():", "reference": " return 1", "base": " x", "tuned": " return 2"}
+    judged = {"base_exact_match": False, "tuned_exact_match": True, "tuned_chrf": 12.34}
+    folder = write_run(tmp_path, "a", samples=[sample | judged, sample])
     means = {"value": 0.5, "low": 0.4, "high": 0.6}
     of_models = dict.fromkeys(("base", "tuned", "difference"), means)
     record = {"temperature": 0.25, "metrics": {"exact_match": {"samples": 2, **of_models}}}
@@ -150,7 +152,11 @@ def test_metrics_of_the_samples_are_shown_beside_them(tmp_path: Path) -> None:
     samples = text.partition("Samples")[2]
     assert "temperature 0.25" in samples
     assert "metrics" not in samples
-    assert "better" in samples.partition("exact match")[2].partition("Prompt")[0]
+    means, *each = samples.split("Prompt")
+    assert "better" in means.partition("exact match")[2]
+    first, second = (" ".join(text.split()) for text in each)
+    assert "Base; exact match: no x Tuned; exact match: yes; chrf: 12.3 return 2" in first
+    assert "exact match" not in second
 
 
 PREDICTION = {
