@@ -35,7 +35,7 @@ test-long: $(READY_DEV)
 
 test-all: test test-long
 
-# The engines in the layouts that are left.
+# The engines in the layouts that are left, and the whole dry run of the GPU benchmark.
 test-layouts: $(READY_DEV)
 	$(PYTEST) -m layouts
 

@@ -40,9 +40,11 @@ def test_the_gpu_benchmark_imports_neither_ray_nor_snakemake_nor_other_extras() 
 
 ONE_OF_EACH_KIND = (
     "training: Trainer",
-    "training: moray, QLoRA",
+    "training: moray, LoRA",
     "training: moray, by torchrun",
+    "evaluation: Trainer",
     "evaluation: moray",
+    "generation: transformers, one by one",
     "generation: moray",
 )
 

@@ -100,5 +100,5 @@ def test_bytes_between_nodes_follow_from_the_strategy(small: Path, tmp_path: Pat
 
     whole = parameters(model)
     found = {engine: a_step(engine, rank=0) / whole for engine in ENGINES}
-    # Headers of packets, and what Ray sends, are more.
+    # Packet headers and Ray's own traffic come on top.
     assert found == pytest.approx(EXPECTED, rel=0.05)

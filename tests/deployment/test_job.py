@@ -139,7 +139,7 @@ def test_a_stopped_job_goes_on_where_it_was(head: Head, project: Project, tmp_pa
     again = head.run(_documented("ray job submit", "again", stopped.folder), project.folder)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "run only: 200 steps" in again.stdout
-    # That this costs no bit, tests of other ways to stop show.
+    # Other tests compare weights after a stop.
     record = json.loads((stopped.folder / "results/runs/only/train.json").read_text())
     assert record["resumed_from"] == saved
 

@@ -152,10 +152,10 @@ def test_metrics_of_the_samples_are_shown_beside_them(tmp_path: Path) -> None:
     samples = text.partition("Samples")[2]
     assert "temperature 0.25" in samples
     assert "metrics" not in samples
-    means, *each = samples.split("Prompt")
-    assert "better" in means.partition("exact match")[2]
+    of_all, *each = samples.split("Prompt")
+    assert "better" in of_all.partition("exact match")[2]
     first, second = (" ".join(text.split()) for text in each)
-    assert "Base; exact match: no x Tuned; exact match: yes; chrf: 12.3 return 2" in first
+    assert "Base (exact match: no) x Tuned (exact match: yes, chrf: 12.34) return 2" in first
     assert "exact match" not in second
 
 

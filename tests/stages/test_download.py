@@ -104,7 +104,7 @@ def test_the_standard_library_is_split_by_module(
         for number in range(40)
     }
     library(modules)
-    cfg = {"source": "python-stdlib", "format": format, "python": "3.99", **SHARES}
+    cfg = {"source": "python-stdlib", "format": format, "state": {"python": "3.99"}, **SHARES}
     download(tmp_path / "out", cfg)
     described = json.loads((tmp_path / "out/dataset.json").read_text())
     assert described["revision"] == f"python {platform.python_version()}"

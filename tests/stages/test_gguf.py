@@ -64,9 +64,16 @@ def test_a_killed_stage_ends_the_converter(
     command = [sys.executable, "-m", "moray.stages.gguf", "tuned", "--model", str(model_folder)]
     command += ["--output", str(tmp_path / "gguf"), "--cfg", '{"types": ["f16"]}']
     stage = psutil.Popen(command)
-    until(stage.children)
-    (converter,) = stage.children()
-    stage.kill()
+
+    def converters() -> list[psutil.Process]:
+        assert stage.poll() is None, "the stage has ended"
+        return [it for it in stage.children() if "convert_hf_to_gguf.py" in " ".join(it.cmdline())]
+
+    try:
+        until(converters)
+        (converter,) = converters()
+    finally:
+        stage.kill()
     assert not psutil.wait_procs([converter], timeout=60)[1]
 
 

@@ -41,7 +41,13 @@ FORMAT = {"format": "images"}
 
 
 def folder_section(folder: Path, **keys: Any) -> dict[str, Any]:
-    return {"source": "image-folder", "path": str(folder), "listing": "x", **FORMAT, **keys}
+    return {
+        "source": "image-folder",
+        "path": str(folder),
+        "state": {"listing": "x"},
+        **FORMAT,
+        **keys,
+    }
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_libraries_that_images_need_are_named_before_anything_starts(
     assert unmet(["seen"], **images) == []
     monkeypatch.setattr("moray.stages.preflight.find_spec", lambda name: None)
     assert unmet(["seen"], **images) == [
-        "datasets.digits.format: images need libraries that are missing: Pillow, Matplotlib, "
+        "datasets.digits: needs libraries that are missing: Pillow, Matplotlib, "
         "scikit-learn; pip install 'moray[vision]'"
     ]
     assert unmet(["base"], **images) == []

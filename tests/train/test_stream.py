@@ -23,7 +23,8 @@ from moray.train.history import read_history
 pytestmark = pytest.mark.long
 
 STEPS = 50
-# The launcher, and when tokens are made.
+# The launcher, and when tokens are made. What isn't streamed doesn't need Ray, which takes seconds
+# to start.
 LOADERS = {"memory": ("torchrun", "ahead"), "stream": ("ray", "on-the-fly")}
 TRAIN = Train(
     max_steps=STEPS,
@@ -57,7 +58,6 @@ def started(inputs: Path, output: Path, loader: str) -> subprocess.Popen[str]:
     """The stage as a process of its own, with two workers."""
     output.mkdir(exist_ok=True)
     ray = Ray(storage_path=str(output / "state"), num_workers=2)
-    # What isn't streamed doesn't need Ray, which takes seconds to start.
     launcher, tokens = LOADERS[loader]
     settings = TRAIN.model_copy(update={"launcher": launcher})
     command = stage_command(inputs / "model", inputs / tokens, output, settings, ray, loader)

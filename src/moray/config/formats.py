@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from moray.config.tasks import TaskName
-
+TaskName = Literal["language", "preference", "images"]
 FormatName = Literal["text", "prompt-completion", "instruction", "messages", "preference", "images"]
 
 
@@ -13,7 +12,6 @@ class Format:
     """The rows of a format.
 
     Attributes:
-        description: what a row is, for the reference of the config.
         columns: the columns of a source's rows, and whether a row must have them.
         kept: the columns that a dataset keeps, those of a `Document`.
         nested: the columns whose values can be messages or tools.
@@ -21,7 +19,6 @@ class Format:
         task: the task that it is for.
     """
 
-    description: str
     columns: dict[str, bool]
     kept: tuple[str, ...]
     nested: tuple[str, ...] = ()
@@ -30,24 +27,17 @@ class Format:
 
 
 FORMATS: dict[FormatName, Format] = {
-    "text": Format("a document", {"text": True}, kept=("text",)),
+    "text": Format({"text": True}, kept=("text",)),
     "prompt-completion": Format(
-        "only the completion is trained on",
-        {"prompt": True, "completion": True},
-        kept=("prompt", "completion"),
+        {"prompt": True, "completion": True}, kept=("prompt", "completion")
     ),
     "instruction": Format(
-        "an instruction, an optional input, and the output (Alpaca), rendered with a chat "
-        "template; only the output is trained on",
         {"instruction": True, "input": False, "output": True, "system": False},
         kept=("messages", "tools"),
         chat=True,
     ),
     # `prompt` and `completion` together, as lists of messages, replace `messages`.
     "messages": Format(
-        "a conversation in OpenAI's format (`role`, `content`, `tool_calls`) or ShareGPT's "
-        "(`from`, `value`), rendered with a chat template; only what the assistant says is trained "
-        "on",
         {
             "messages": True,
             "prompt": False,
@@ -60,20 +50,13 @@ FORMATS: dict[FormatName, Format] = {
         chat=True,
     ),
     "preference": Format(
-        "a prompt with a chosen and a rejected answer, as text or as messages; see "
-        "[preference](preference.md)",
         {"prompt": False, "chosen": True, "rejected": True, "tools": False, "system": False},
         kept=("prompt", "chosen", "rejected", "tools"),
         nested=("prompt", "chosen", "rejected", "tools"),
         chat=True,
         task="preference",
     ),
-    "images": Format(
-        "an image and its label, in Parquet files or on the hub; see [images](images.md)",
-        {"image": True, "label": True},
-        kept=("image", "label"),
-        task="images",
-    ),
+    "images": Format({"image": True, "label": True}, kept=("image", "label"), task="images"),
 }
 
 

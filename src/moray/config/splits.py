@@ -28,8 +28,8 @@ def folders_by_split(path: str) -> dict[Split, Path]:
     return {split: whole / split for split in splits if (whole / split).is_dir()}
 
 
-def files_by_split(train: BaseModel, test: BaseModel | None) -> dict[Split, dict[str, str]]:
-    """The files of each split that has its own, by the keys that name them."""
+def idx_files_by_split(train: BaseModel, test: BaseModel | None) -> dict[Split, dict[str, str]]:
+    """The IDX files of each split that has its own, by the keys that name them."""
     given: dict[Split, BaseModel | None] = {"train": train, "test": test}
     return {split: files.model_dump() for split, files in given.items() if files}
 

@@ -1,9 +1,8 @@
-"""What is known of each task without its code, which is in `moray.tasks`."""
+"""Facts about tasks that are needed without importing `moray.tasks`."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-TaskName = Literal["language", "preference", "images"]
+from moray.config.formats import TaskName
 
 
 @dataclass(frozen=True)
@@ -12,27 +11,38 @@ class TaskFacts:
 
     Attributes:
         prepared: folder of the stores that its datasets are prepared into.
-        unit: what is scored, as `eval.json` counts it.
+        scored: what is scored, as `eval.json` counts it.
         headline: the figure of `eval.json` that runs are judged by.
-        section: path of the section of a run that only this task's training reads, if there is one.
+        section_path: where in a run the section is that only this task's training reads; empty if
+            there is none.
     """
 
     prepared: str
-    unit: str
+    scored: str
     headline: str
-    section: str | None = None
+    section_path: str = ""
 
     @property
-    def section_name(self) -> str | None:
+    def section_name(self) -> str:
         """The name of that section where a training is recorded."""
-        return self.section and self.section.rpartition(".")[2]
+        return self.section_path.rpartition(".")[2]
 
 
 TASKS: dict[TaskName, TaskFacts] = {
-    "language": TaskFacts("results/tokens", "documents", "bits_per_byte"),
-    "preference": TaskFacts("results/tokens", "pairs", "reward_accuracy", "preference"),
-    "images": TaskFacts("results/pixels", "images", "accuracy", "data.augmentation"),
+    "language": TaskFacts(prepared="results/tokens", scored="documents", headline="bits_per_byte"),
+    "preference": TaskFacts(
+        prepared="results/tokens",
+        scored="pairs",
+        headline="reward_accuracy",
+        section_path="preference",
+    ),
+    "images": TaskFacts(
+        prepared="results/pixels",
+        scored="images",
+        headline="accuracy",
+        section_path="data.augmentation",
+    ),
 }
 
-UNITS = tuple(task.unit for task in TASKS.values())
-SECTIONS = tuple(task.section_name for task in TASKS.values() if task.section_name)
+SCORED = tuple(task.scored for task in TASKS.values())
+TASK_SECTIONS = tuple(task.section_name for task in TASKS.values() if task.section_name)

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup, escape
 
-from moray.config.tasks import UNITS
+from moray.config.tasks import SCORED, TASKS
 from moray.provenance.lineage import LINEAGE
 from moray.report.confusion import Confusion, confusion_of
 from moray.report.limits import Limits
@@ -145,7 +145,7 @@ def _figures(part: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _scored(scores: dict[str, Any]) -> str | None:
-    return next((f"{scores[unit]:,} {unit}" for unit in UNITS if unit in scores), None)
+    return next((f"{scores[unit]:,} {unit}" for unit in SCORED if unit in scores), None)
 
 
 def _samples(samples: list[dict[str, Any]], limits: Limits) -> list[dict[str, Any]]:
@@ -180,12 +180,9 @@ def _stores(run: Run) -> list[Path]:
     """The stores that a run's datasets were prepared into."""
     inputs = (run.read(f"model/{LINEAGE}") or {}).get("inputs", {})
     results = run.folder.parent.parent
-    folders = [Path(path).parent for path in inputs]
-    return [
-        results / Path(*folder.parts[1:])
-        for folder in folders
-        if folder.parts[1:2] in (("tokens",), ("pixels",))
-    ]
+    prepared = {Path(task.prepared) for task in TASKS.values()}
+    stores = (Path(path).parent for path in inputs)
+    return [results / store.relative_to("results") for store in stores if store.parent in prepared]
 
 
 def _figure(file: Path, most: int) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from moray.config.tasks import TASKS, UNITS
+from moray.config.tasks import SCORED, TASKS
 from moray.report.quantities import known
 from moray.results import Results
 from moray.results.run import Run
@@ -79,7 +79,7 @@ def _row(facts: dict[str, Any], scores: dict[str, Any] | None) -> Row:
 def held_out(run: Run, facts: dict[str, Any]) -> tuple[Any, ...]:
     """What runs have in common that were scored on the same documents, pairs or images."""
     scores = run.read("eval.json") or {}
-    counts = tuple(scores.get(unit) for unit in (*UNITS, "bytes"))
+    counts = tuple(scores.get(unit) for unit in (*SCORED, "bytes"))
     return facts["task"], facts["datasets"], counts
 
 

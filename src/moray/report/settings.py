@@ -1,18 +1,20 @@
 """Settings that differ: from the defaults, and between runs."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
 
-from moray.config.schema import Augmentation, Preference, Train, result_keys
+from moray.config.schema import Sections, Train, result_keys
+from moray.config.tasks import TASKS
 from moray.results.rows import flat
 
 # By default there is no adapter, so all of its keys differ.
-_DEFAULTS = {
-    "train": result_keys(Train()),
-    "preference": result_keys(Preference()),
-    "augmentation": result_keys(Augmentation()),
+_DEFAULTS = {"train": result_keys(Train())} | {
+    task.section_name: result_keys(attrgetter(task.section_path)(Sections()))
+    for task in TASKS.values()
+    if task.section_path
 }
 
 

@@ -7,14 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from moray.config.formats import TaskName
 from moray.config.smoke_test import RUN as SMOKE_TEST
-from moray.config.tasks import SECTIONS, TASKS, TaskName
+from moray.config.tasks import TASK_SECTIONS, TASKS
 from moray.train.history import HISTORY, read_history
 
 Status = Literal["finished", "unfinished", "failed"]
 
 # Keys of train.json that hold settings.
-_SETTINGS = ("adapter", *SECTIONS, "train")
+_SETTINGS = ("adapter", *TASK_SECTIONS, "train")
 _ERROR, _STOPPED = "error: ", "as requested"
 
 
@@ -73,8 +74,8 @@ class Run:
     def task(self) -> TaskName | None:
         """The task, which the sections of the settings tell."""
         settings = self.settings
-        of_own = (name for name, task in TASKS.items() if task.section_name in settings)
-        return next(of_own, "language") if settings else None
+        with_own_section = (name for name, task in TASKS.items() if task.section_name in settings)
+        return next(with_own_section, "language") if settings else None
 
     def history(self) -> Iterator[dict[str, Any]]:
         """The lines of the history; of an unfinished run, as far as it got."""

@@ -94,7 +94,7 @@ def _run(command: Sequence[str | Path], source: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # Safe, because this process has no other threads.
+        # Threads of libraries are idle here, so they hold no lock that the child would wait for.
         preexec_fn=die_with_parent,
     )
     print(done.stdout, flush=True)

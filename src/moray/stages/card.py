@@ -6,7 +6,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard
 
-from moray.config.tasks import UNITS
+from moray.config.tasks import SCORED
 from moray.console import say
 from moray.stages.boundary import File, Files, Folder, Json, command_line
 
@@ -68,7 +68,7 @@ def card(model: Folder, scores: File, benchmarks: Files, output: File, cfg: Json
                 row for task, figures in tasks.items() for row in _rows(figures, f"{task}: ")
             ),
         )
-    unit = next(unit for unit in UNITS if unit in found)
+    unit = next(unit for unit in SCORED if unit in found)
     written.text = (
         written.text.rstrip()
         + "\n"

@@ -21,10 +21,10 @@ def download(output: Folder, cfg: Json, files: Json | None = None) -> None:
 
     Args:
         output: the folder to write to.
-        cfg: the dataset's section of the config.
+        cfg: the dataset's section of the config; `state`, what its rows depend on besides.
         files: for `source: files`, the files of each split.
     """
-    section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "python"})
+    section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
     dropped: Counter[str] = Counter()
     with (
         refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),

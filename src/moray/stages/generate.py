@@ -129,7 +129,7 @@ def generate(
 
 
 def _said(mean: dict[str, float], share: bool) -> str:
-    form = ".0%" if share else ".1f"
+    form = ".0%" if share else ".4g"
     value, low, high = (format(mean[name], form) for name in ("value", "low", "high"))
     return f"{value} [{low}, {high}]"
 

@@ -100,15 +100,15 @@ def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserErr
 
 
 def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
-    """Optional libraries that images need and that are missing."""
-    if plan.task_of_dataset(experiment, dataset) != "images":
-        return
-    needed = {"Pillow": "PIL", "Matplotlib": "matplotlib"} | experiment.datasets[dataset].libraries
+    """Optional libraries that a dataset needs and that are missing."""
+    needed = experiment.datasets[dataset].libraries
+    if images := plan.task_of_dataset(experiment, dataset) == "images":
+        needed = {"Pillow": "PIL", "Matplotlib": "matplotlib"} | needed
     if missing := [name for name, module in needed.items() if not find_spec(module)]:
         yield UserError(
-            f"datasets.{dataset}.format",
-            f"images need libraries that are missing: {', '.join(missing)}",
-            "pip install 'moray[vision]'",
+            f"datasets.{dataset}",
+            f"needs libraries that are missing: {', '.join(missing)}",
+            "pip install 'moray[vision]'" if images else f"pip install {' '.join(missing)}",
         )
 
 

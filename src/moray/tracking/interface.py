@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from moray.config.tasks import SECTIONS
+from moray.config.tasks import TASK_SECTIONS
 
 # What a line of a history has besides its figures.
 _NO_FIGURES = ("step", "num_steps", "note", "time")
 # What `train.json` says of what a training depends on; the sections of other tasks are missing.
-_CONFIG = ("fingerprint", "train", "adapter", *SECTIONS, "inputs", "code")
+_CONFIG = ("fingerprint", "train", "adapter", *TASK_SECTIONS, "inputs", "code")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from moray.config.formats import FORMATS, source_module
+from moray.config.formats import FORMATS, TaskName, source_module
 from moray.config.schema import (
     Experiment,
     HubModel,
@@ -12,7 +12,6 @@ from moray.config.schema import (
     ScratchModel,
     result_keys,
 )
-from moray.config.tasks import TaskName
 from moray.errors import UserError
 
 SPLITS = ("train", "validation", "test")
@@ -21,7 +20,9 @@ SPLITS = ("train", "validation", "test")
 def dataset_config(experiment: Experiment, dataset: str) -> dict[str, Any]:
     """What a dataset's rows depend on."""
     section = experiment.datasets[dataset]
-    config = result_keys(section) | section.state(f"datasets.{dataset}")
+    config = result_keys(section)
+    if state := section.state(f"datasets.{dataset}"):
+        config["state"] = state
     return dict(sorted(config.items()))
 
 

@@ -20,8 +20,8 @@ def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
         "train": result_keys(section.train),
     }
     facts = TASKS[task(experiment, run)]
-    if facts.section and facts.section_name:
-        config[facts.section_name] = result_keys(attrgetter(facts.section)(section))
+    if facts.section_path:
+        config[facts.section_name] = result_keys(attrgetter(facts.section_path)(section))
     return dict(sorted(config.items()))
 
 

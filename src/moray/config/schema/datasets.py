@@ -20,6 +20,19 @@ CREDENTIALS_REFUSED = (
     'FSSPEC_HTTPS=\'{"client_kwargs": {"trust_env": true}}\''
 )
 
+# What a row is, and what of it is trained on.
+_FORMATS: dict[FormatName, str] = {
+    "text": "a document",
+    "prompt-completion": "only the completion is trained on",
+    "instruction": "an instruction, an optional input, and the output (Alpaca), rendered with a "
+    "chat template; only the output is trained on",
+    "messages": "a conversation in OpenAI's format (`role`, `content`, `tool_calls`) or ShareGPT's "
+    "(`from`, `value`), rendered with a chat template; only what the assistant says is trained on",
+    "preference": "a prompt with a chosen and a rejected answer, as text or as messages; see "
+    "[preference](preference.md)",
+    "images": "an image and its label, in Parquet files or on the hub; see [images](images.md)",
+}
+
 
 class Source(Section):
     """Base class of all datasets.
@@ -37,7 +50,7 @@ class Source(Section):
 
     @property
     def files(self) -> dict[Split, dict[str, list[str]]]:
-        """The user's files that each split is read from: paths or globs, by the key they are of."""
+        """The user's files that each split is read from: paths or globs, by their key."""
         return {}
 
     def state(self, path: str) -> dict[str, str]:
@@ -102,17 +115,18 @@ class _Table(Source):
     format: FormatName = Field(
         "text",
         description="Format of a row. "
-        + " ".join(f"`{name}`: {format.description}." for name, format in FORMATS.items()),
+        + " ".join(f"`{name}`: {meaning}." for name, meaning in _FORMATS.items()),
     )
     columns: dict[str, str] = Field(
         {},
-        description="Column names that differ from the format's own, such as `{prompt: question, "
-        "completion: answer}`. Their own are: "
+        description="Column names that differ from the default, such as `{prompt: question, "
+        "completion: answer}`. By default: "
         + "; ".join(
-            f"for {name} " + ", ".join(f"`{column}`" for column in format.columns)
+            f"for `{name}` " + ", ".join(f"`{column}`" for column in format.columns)
             for name, format in FORMATS.items()
         )
-        + ". `conversations` stands for `messages`, and for the `prompt` of preference.",
+        + ". In `messages`, `prompt` and `completion` together replace `messages`. "
+        "`conversations` is accepted for `messages`, and for the `prompt` of `preference`.",
     )
     system: str | None = Field(None, description="System prompt for conversations that have none.")
     split_by: Literal["hash", "tail"] = Field(

@@ -7,7 +7,7 @@ from pydantic import Field
 from moray.config.listing import digest_of_listing
 from moray.config.schema.base import Fraction, Section
 from moray.config.schema.datasets import HubDataset, LocalFiles, Source
-from moray.config.splits import Split, files_by_split, folders_by_split
+from moray.config.splits import Split, folders_by_split, idx_files_by_split
 
 _VALIDATION_SHARE = Field(
     0.05, description="Share of train to use as the validation split, if none is given."
@@ -46,14 +46,14 @@ class Idx(Source):
     @property
     def given_splits(self) -> set[Split]:
         """The splits that have files of their own; the others are taken from train."""
-        return set(files_by_split(self.train, self.test))
+        return set(idx_files_by_split(self.train, self.test))
 
     @property
     def files(self) -> dict[Split, dict[str, list[str]]]:
         """The two files of each split."""
         return {
             split: {f"{split}.{key}": [path] for key, path in files.items()}
-            for split, files in files_by_split(self.train, self.test).items()
+            for split, files in idx_files_by_split(self.train, self.test).items()
         }
 
 

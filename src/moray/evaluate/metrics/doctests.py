@@ -33,7 +33,7 @@ class Doctests(evaluate.Metric):
 def applies_to(
     prompts: Sequence[str], references: Sequence[str], formats: Sequence[str]
 ) -> list[int]:
-    """Functions whose reference passes their doctests and whose stub fails; see `Metric`."""
+    """Functions whose doctests the reference passes and an empty body fails; see `Metric`."""
     numbers = [number for number, format in enumerate(formats) if format != "text"]
     some = judgeable(*([texts[number] for number in numbers] for texts in (prompts, references)))
     return [numbers[number] for number in some]

@@ -23,7 +23,7 @@ class Metric(Protocol):
     ) -> list[Any]:
         """What the metric says of each continuation: a number, or whether something is so.
 
-        For booleans, the figure is their share; for numbers, their mean.
+        Booleans are reported as the share that is true, numbers as their mean.
 
         Args:
             prompts: the prompts.

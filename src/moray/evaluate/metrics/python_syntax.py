@@ -38,7 +38,7 @@ class PythonSyntax(evaluate.Metric):
 def applies_to(
     prompts: Sequence[str], references: Sequence[str], formats: Sequence[str]
 ) -> list[int]:
-    """Prompts that begin a document; one of `text` may be a piece of it. See `Metric`."""
+    """All prompts except those of `text`, which can start within a document; see `Metric`."""
     return [number for number, format in enumerate(formats) if format != "text"]
 
 

@@ -115,8 +115,7 @@ def _held(model: PreTrainedModel, job: Job, worker: Worker) -> str:
     held = frozen_bytes(job.adapter, linear=quantized, other=frozen - quantized)
     megabytes = footprint(job.settings, trained, held, worker.world_size).total / 1e6
     share = f" of {(trained + frozen) / 1e6:.1f} M" if frozen else ""
-    number = worker.world_size
-    workers = "the worker" if number == 1 else f"each of {number} workers"
+    workers = "the worker" if worker.world_size == 1 else f"each of {worker.world_size} workers"
     return (
         f"{trained / 1e6:.1f} M{share} parameters are trained; {workers} ({worker.device.type}) "
         f"needs {megabytes:,.0f} MB for weights, gradients and optimizer state"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from moray.config.schema.image_datasets import Idx
-from moray.config.splits import files_by_split
+from moray.config.splits import idx_files_by_split
 from moray.corpus.document import Document
 from moray.corpus.image import as_png
 from moray.corpus.sources.interface import Opened
@@ -28,7 +28,7 @@ def opened(section: Idx, files: Mapping[str, list[str]], temporary: Path) -> Ope
     """Open the two files of each split; see `Source`."""
     by_split: Mapping[str, dict[str, Path]] = {
         split: {key: Path(path) for key, path in paths.items()}
-        for split, paths in files_by_split(section.train, section.test).items()
+        for split, paths in idx_files_by_split(section.train, section.test).items()
     }
     names = label_names([paths["labels"] for paths in by_split.values()])
     given = {split: partial(images, **paths) for split, paths in by_split.items()}
