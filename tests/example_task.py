@@ -8,17 +8,15 @@ from typing import Any
 
 import fleet
 
-from moray.tasks import of_store
 from moray.train.job import Job
 from moray.workers.worker import Worker
 
 PAGE = Path(__file__).parents[1] / "docs/extending.md"
 
-example: Any = ModuleType("example_of_a_task")
-sys.modules["example_of_a_task"] = example
+example: Any = ModuleType("moray.tasks.classification.task")
+sys.modules[example.__name__] = example
 for _block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
     exec(_block, vars(example))
-of_store._TASKS["classification"] = "example_of_a_task:ClassificationTask"
 
 
 def train_each(jobs: list[Job], worker: Worker) -> None:

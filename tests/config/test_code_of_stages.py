@@ -46,7 +46,7 @@ SCRIPTS: dict[str, tuple[list[str], list[str]]] = {
         ["train", "corpus"],
     ),
     "export": (
-        ["train/checkpoints/trained_model.py", "train/engine/strategies/ddp.py"],
+        ["train/checkpoints/trained_model.py", "train/engine/strategies/state.py"],
         ["evaluate"],
     ),
     "export_images": (
@@ -123,6 +123,7 @@ def modules_in(folder: str) -> list[str]:
 
 # All that a script could import by name.
 NAMES = [*modules_in("corpus/sources"), *modules_in("evaluate/metrics"), "images", "language"]
+NAMES += modules_in("train/engine/strategies")
 STAGES = {
     path
     for stage in SCRIPTS

@@ -211,7 +211,8 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     (
         {f"{TRAIN}.strategy": "deepspeed", f"{TRAIN}.deterministic": True},
         f"{TRAIN}.deterministic",
-        "DeepSpeed doesn't document that it is deterministic on GPUs; set strategy to ddp or fsdp2",
+        "strategy: deepspeed is not documented to be deterministic on GPUs; set strategy to ddp or "
+        "fsdp2",
     ),
 ]
 

@@ -4,23 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from moray.config.tasks import TASKS
 from moray.provenance.manifest import read_manifest
-from moray.tasks.images.task import ImageTask
-from moray.tasks.interface import Task
 from moray.tasks.language.task import LanguageTask
-from moray.tasks.of_store import _TASKS, task_of
-from moray.tasks.preference.task import PreferenceTask
-
-TASKS: dict[str, type[Task]] = {
-    "images": ImageTask,
-    "language": LanguageTask,
-    "preference": PreferenceTask,
-}
-
-
-def test_each_task_has_a_class() -> None:
-    places = {name: f"{task.__module__}:{task.__name__}" for name, task in TASKS.items()}
-    assert places.items() <= _TASKS.items()
+from moray.tasks.of_store import task_of
 
 
 def test_the_manifest_names_the_task(small: Path) -> None:

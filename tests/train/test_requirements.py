@@ -86,7 +86,7 @@ def test_a_library_that_is_not_installed_is_reported(
         for fault in found(tmp_path, adapter=adapter, train=train, include_dashboard=True)
     ] == [
         "runs.tuned.train.strategy: deepspeed is not installed; "
-        "pip install 'moray[deepspeed]', or choose fsdp2",
+        "pip install 'moray[deepspeed]', or choose another strategy",
         "runs.tuned.ray.include_dashboard: true needs packages that are not installed; "
         "pip install 'moray[dashboard]', or set it to false",
         "runs.tuned.adapter.quantize_base: 4bit needs bitsandbytes, which is not installed; "

@@ -16,6 +16,7 @@ from moray.config.code import code_digest
 from moray.config.load import load_experiment
 from moray.config.search import search_config
 from moray.config.smoke_test import RUN, check_storage, with_short_keys_resolved
+from moray.config.strategies import STRATEGIES
 from moray.errors import ConfigError, UserError
 
 # The folder of the Snakefile, also if another workflow uses this one as a module.
@@ -60,6 +61,11 @@ def code(stage, *names):
 def code_of_download(stage, dataset):
     """That of a stage that reads a dataset from its source."""
     return code(stage, plan.source_of(EXPERIMENT, dataset))
+
+
+def code_of_training(stage, run):
+    """That of a stage that trains a run. The strategy can change between two starts of a run."""
+    return code(stage, plan.task(EXPERIMENT, run), *STRATEGIES)
 
 
 def any_of(names):

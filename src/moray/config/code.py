@@ -21,6 +21,7 @@ _BY_NAME = {
     "moray/corpus/sources/opened.py": "moray.corpus.sources.{}",
     "moray/evaluate/judging.py": "moray.evaluate.metrics.{}",
     "moray/tasks/of_store.py": "moray.tasks.{}.task",
+    "moray/train/engine/strategies/__init__.py": "moray.train.engine.strategies.{}",
 }
 
 

@@ -13,6 +13,7 @@ from moray.config.schema import (
     ScratchModel,
     WorkerRange,
 )
+from moray.config.strategies import STRATEGIES
 from moray.errors import UserError
 
 
@@ -258,11 +259,12 @@ def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
             "are deterministic",
             "set one of them to its default",
         )
-    if train.deterministic and train.strategy == "deepspeed":
+    if train.deterministic and not STRATEGIES[train.strategy].deterministic:
+        others = [name for name, strategy in STRATEGIES.items() if strategy.deterministic]
         yield UserError(
             f"{path}.train.deterministic",
-            "DeepSpeed doesn't document that it is deterministic on GPUs",
-            "set strategy to ddp or fsdp2",
+            f"strategy: {train.strategy} is not documented to be deterministic on GPUs",
+            f"set strategy to {' or '.join(others)}",
         )
 
 
@@ -283,12 +285,13 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
                 "can't be merged into 4-bit weights",
                 f"set export.merge_adapter: true in run {start}",
             )
-    if adapter.quantize_base and train.strategy != "ddp":
+    if adapter.quantize_base and not STRATEGIES[train.strategy].takes_4bit:
+        others = [name for name, strategy in STRATEGIES.items() if strategy.takes_4bit]
         yield UserError(
             f"{path}.quantize_base",
             f"4bit can't be combined with train.strategy: {train.strategy}, because 4-bit weights "
             "can't be sharded",
-            "set strategy to ddp",
+            f"set strategy to {' or '.join(others)}",
         )
 
 

@@ -1,19 +1,12 @@
 """The task of a store."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any
+from typing import Any, cast
 
 from moray.provenance.manifest import read_manifest
-from moray.tasks.interface import Task
-
-# By name, so that a run imports its own task and depends on no other's code; see `config.code`.
-_TASKS = {
-    "images": "moray.tasks.images.task:ImageTask",
-    "language": "moray.tasks.language.task:LanguageTask",
-    "preference": "moray.tasks.preference.task:PreferenceTask",
-}
+from moray.tasks.interface import Task, TaskModule
 
 
 def task_of(store: Path, settings: Mapping[str, Any]) -> Task:
@@ -24,5 +17,6 @@ def task_of(store: Path, settings: Mapping[str, Any]) -> Task:
         settings: the sections of the run's config that only its task reads, by name.
     """
     manifest = read_manifest(store)
-    kind: type[Task] = resolve_name(_TASKS[manifest["task"]])
-    return kind(manifest, settings)
+    # By name, so that a run imports its own task and depends on no other's code; see `config.code`.
+    module = import_module(f"moray.tasks.{manifest['task']}.task")
+    return cast(TaskModule, module).task(manifest, settings)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from moray.config.schema import Ray
+from moray.config.strategies import STRATEGIES
 from moray.storage.opened import needed_libraries
 from moray.train.engine.memory import uncollected
 from moray.train.job import Job, with_inputs_here
@@ -52,8 +53,8 @@ def run_job(job: Job, ray: Ray, run: str) -> dict[str, Any]:
 
 
 def _libraries(job: Job) -> Iterator[str]:
-    if job.settings.strategy == "deepspeed":
-        yield "deepspeed"
+    if library := STRATEGIES[job.settings.strategy].library:
+        yield library
     if job.adapter:
         yield "peft"
         if job.adapter.quantize_base:

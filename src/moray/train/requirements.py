@@ -12,6 +12,7 @@ import psutil
 from moray import machine
 from moray.config.layout import check_gpus, lay_out_here, workers_are_here
 from moray.config.schema import Adapter, Ray, Train
+from moray.config.strategies import STRATEGIES
 from moray.errors import UserError
 from moray.model.shapes import (
     Shapes,
@@ -144,11 +145,12 @@ def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> 
     """Optional libraries that are missing here; nodes of a cluster are asked once connected."""
     if not workers_are_here(ray, settings.launcher):
         return
-    if settings.strategy == "deepspeed" and not find_spec("deepspeed"):
+    library = STRATEGIES[settings.strategy].library
+    if library and not find_spec(library):
         yield UserError(
             f"runs.{run}.train.strategy",
-            "deepspeed is not installed",
-            "pip install 'moray[deepspeed]', or choose fsdp2",
+            f"{library} is not installed",
+            f"pip install 'moray[{library}]', or choose another strategy",
         )
     if ray.include_dashboard and settings.launcher == "ray" and not find_spec("aiohttp_cors"):
         yield UserError(

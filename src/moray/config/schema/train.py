@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from moray.config.schema.base import Fraction, PositiveInt, Section, execution_only
+from moray.config.strategies import StrategyName
 
 
 class FSDP2(Section):
@@ -61,7 +62,7 @@ class Profile(Section):
 class Train(Section):
     """How a run is trained."""
 
-    strategy: Literal["ddp", "fsdp2", "deepspeed"] = execution_only(
+    strategy: StrategyName = execution_only(
         "ddp",
         description="How parameters, gradients and optimizer state are distributed over the "
         "workers. `ddp`: each worker has all of them. `fsdp2`, `deepspeed`: each worker has a "

@@ -76,3 +76,6 @@ class ImageTask:
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         """See `Task.window_reader`."""
         return stored_windows(store, rows_url)
+
+
+task = ImageTask

@@ -65,3 +65,6 @@ class LanguageTask:
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         """See `Task.window_reader`; tokenises the window if the store doesn't have its rows."""
         return window_reader(store, rows_url)
+
+
+task = LanguageTask

@@ -43,3 +43,6 @@ class PreferenceTask(LanguageTask):
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         """See `Task.window_reader`."""
         return stored_windows(store, rows_url)
+
+
+task = PreferenceTask

@@ -3,12 +3,19 @@
 from dataclasses import dataclass
 
 from moray.config.schema import Adapter, Train
+from moray.config.strategies import STRATEGIES, Part
 
 _FLOAT = 4
 _BYTES = {"fp32": 4, "bf16": 2}
 # A weight's own 4 bits; a scale of 8 bits for every 64 weights, and one of 32 bits for every 256 of
 # these. Source: Dettmers et al., "QLoRA", 2023, section 3.
 _FOUR_BIT_BYTES = 1 / 2 + 1 / 64 + 4 / (64 * 256)
+# What earlier stages of ZeRO don't shard.
+_WHOLE_UNTIL_STAGE_3: dict[int, set[Part]] = {
+    1: {"parameters", "gradients"},
+    2: {"parameters"},
+    3: set(),
+}
 
 
 @dataclass(frozen=True)
@@ -57,24 +64,21 @@ def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footp
         frozen: bytes of the frozen parameters; see `frozen_bytes`.
         workers: number of workers.
     """
-    # Whether parameters, gradients and optimizer state are sharded; floats of optimizer state.
-    spread = {
-        "ddp": (False, False, False, 2),
-        "fsdp2": (True, True, True, 2),
-        "zero 1": (False, False, True, 3),
-        "zero 2": (False, True, True, 3),
-        "zero 3": (True, True, True, 3),
-    }
-    if settings.global_batch_size > workers * settings.micro_batch_size:
-        # Gradients that are accumulated before they are reduced are not sharded.
-        spread["fsdp2"] = (True, False, True, 2)
-    if settings.strategy == "fsdp2" and settings.fsdp2.shard_size:
-        workers = settings.fsdp2.shard_size
-    deepspeed = settings.strategy == "deepspeed"
-    name = f"zero {settings.deepspeed.zero_stage}" if deepspeed else settings.strategy
-    parameters, gradients, optimizer, floats = spread[name]
+    strategy = STRATEGIES[settings.strategy]
+    sharded = strategy.sharded
+    if settings.strategy == "fsdp2":
+        if settings.global_batch_size > workers * settings.micro_batch_size:
+            # Gradients that are accumulated before they are reduced are not sharded.
+            sharded -= {"gradients"}
+        workers = settings.fsdp2.shard_size or workers
+    if settings.strategy == "deepspeed":
+        sharded -= _WHOLE_UNTIL_STAGE_3[settings.deepspeed.zero_stage]
+
+    def share(part: Part) -> int:
+        return workers if part in sharded else 1
+
     return Footprint(
-        (_FLOAT * trained + frozen) // (workers if parameters else 1),
-        _FLOAT * trained // (workers if gradients else 1),
-        _FLOAT * floats * trained // (workers if optimizer else 1),
+        (_FLOAT * trained + frozen) // share("parameters"),
+        _FLOAT * trained // share("gradients"),
+        _FLOAT * strategy.optimizer_floats * trained // share("optimizer"),
     )

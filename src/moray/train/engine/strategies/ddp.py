@@ -64,3 +64,6 @@ class DistributedDataParallelStrategy:
     def restore(self, read: Read) -> None:
         """See `Strategy.restore`."""
         read(training_state(self._model, self._optimizer))
+
+
+strategy = DistributedDataParallelStrategy

@@ -169,3 +169,6 @@ def _library(device: torch.device) -> Any:
     # may be missing.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
+
+
+strategy = DeepSpeedStrategy

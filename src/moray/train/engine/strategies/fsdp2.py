@@ -153,3 +153,6 @@ def _check_blocks(model: PreTrainedModel) -> None:
             f"{model.config.model_type} model are its blocks",
             "choose ddp",
         )
+
+
+strategy = FullyShardedStrategy

@@ -56,3 +56,10 @@ class Strategy(Protocol):
 
     def restore(self, read: Read) -> None:
         """Load a checkpoint."""
+
+
+class StrategyModule(Protocol):
+    """A module of this package, imported by the strategy's name in the config."""
+
+    def strategy(self, settings: Train, worker: Worker) -> Strategy:
+        """Make the strategy for a worker."""

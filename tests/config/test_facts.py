@@ -1,0 +1,32 @@
+"""Facts about formats, tasks and strategies: there are some for every name of the config."""
+
+from importlib.util import find_spec
+from typing import get_args
+
+from moray.config.formats import FORMATS, FormatName, TaskName
+from moray.config.schema import Run
+from moray.config.schema.datasets import LocalFiles
+from moray.config.strategies import STRATEGIES, StrategyName
+from moray.config.tasks import TASKS
+
+
+def test_each_format_has_columns_a_task_and_a_description() -> None:
+    described = str(LocalFiles.model_fields["format"].description)
+    assert FORMATS.keys() == set(get_args(FormatName))
+    for name, format in FORMATS.items():
+        assert f"`{name}`: " in described
+        assert set(format.nested) <= format.columns.keys()
+        assert format.task in TASKS
+
+
+def test_each_task_has_facts_and_its_section_is_one_of_a_run() -> None:
+    assert TASKS.keys() == set(get_args(TaskName))
+    for name, task in TASKS.items():
+        assert find_spec(f"moray.tasks.{name}.task")
+        assert not task.section_path or task.section_path.partition(".")[0] in Run.model_fields
+
+
+def test_each_strategy_has_facts_and_a_module() -> None:
+    assert STRATEGIES.keys() == set(get_args(StrategyName))
+    for name in STRATEGIES:
+        assert find_spec(f"moray.train.engine.strategies.{name}")
