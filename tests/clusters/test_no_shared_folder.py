@@ -188,6 +188,7 @@ def test_a_run_is_trained_and_its_results_come_back(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("dataset", ["text"], indirect=True)
 def test_models_are_evaluated_on_both_nodes_with_the_figures_of_this_machine(
     nodes: Nodes, model_folder: Path, tuned_folder: Path, store: Path, tmp_path: Path
 ) -> None:

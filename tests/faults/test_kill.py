@@ -21,6 +21,8 @@ from faults.workflows import (
 )
 from project import Project
 
+pytestmark = pytest.mark.faults
+
 VICTIMS = ("worker", "driver", "raylet", "snakemake")
 ENGINES: dict[str, Changes] = {
     "ddp": {},
@@ -56,7 +58,7 @@ MATRIX = [
     for victim in VICTIMS
     for step in moments(engine, victim)
 ]
-KILLED_WHOLE = ("ddp", "mixture", "preference")
+KILLED_WHOLE = ("ddp", "images", "mixture", "preference")
 
 
 @pytest.fixture(scope="module")
@@ -85,15 +87,8 @@ def copy_and_undisturbed(
     shutil.rmtree(copy.folder)
 
 
-# A whole workflow of a language model is killed in tests/workflow too.
-@pytest.mark.parametrize(
-    "copy_and_undisturbed",
-    [
-        pytest.param("images", marks=pytest.mark.long),
-        *(pytest.param(engine, marks=pytest.mark.faults) for engine in KILLED_WHOLE),
-    ],
-    indirect=True,
-)
+# tests/workflow kills a whole workflow of a language model too.
+@pytest.mark.parametrize("copy_and_undisturbed", KILLED_WHOLE, indirect=True)
 def test_a_workflow_of_which_everything_is_killed_goes_on_by_the_same_command(
     copy_and_undisturbed: tuple[Project, Project],
 ) -> None:
@@ -105,7 +100,6 @@ def test_a_workflow_of_which_everything_is_killed_goes_on_by_the_same_command(
     check_equal(killed, undisturbed)
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize(
     ("copy_and_undisturbed", "victim", "step"), MATRIX, indirect=["copy_and_undisturbed"]
 )

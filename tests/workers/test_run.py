@@ -109,7 +109,7 @@ def rank_of(_: LostOnArrival, worker: Worker) -> int:
     return worker.rank
 
 
-@pytest.mark.long
+@pytest.mark.faults
 @pytest.mark.parametrize("launch", ["ray"], indirect=True)
 def test_a_worker_that_is_lost_while_the_function_is_sent_is_replaced(launch: Launch) -> None:
     """Ray Train takes this for a failure of its controller, which it doesn't retry."""
