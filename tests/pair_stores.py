@@ -5,7 +5,7 @@ from typing import Any
 
 from moray.config.schema import Data, result_keys
 from moray.stages.reference import reference
-from moray.stages.tokenize_pairs import tokenize_pairs
+from moray.stages.tokenize import tokenize
 
 EXECUTION: dict[str, Any] = {
     "evaluate": {"num_workers": 1, "batch_size": 4},
@@ -18,7 +18,7 @@ EXECUTION: dict[str, Any] = {
 def write_stores(folder: Path, model: Path, data: Data) -> None:
     """Make the stores `pairs` and `reference` of the `dataset` in a folder."""
     cfg = {"format": "preference", **result_keys(data)}
-    tokenize_pairs(folder / "dataset", model, folder / "pairs", cfg)
+    tokenize(folder / "dataset", model, folder / "pairs", cfg)
     make_reference(folder, model, folder / "reference")
 
 

@@ -204,7 +204,7 @@ def test_models_are_evaluated_on_both_nodes_with_the_figures_of_this_machine(
             "ray": execution_keys(ray),
             "stall_timeout": 600.0,
         }
-        options = {"base": model_folder, "tuned": tuned_folder, "tokens": store, "output": output}
+        options = {"base": model_folder, "tuned": tuned_folder, "stores": store, "output": output}
         command = [sys.executable, "-m", "moray.stages.evaluate", name]
         for option, path in options.items():
             command += [f"--{option}", str(path)]

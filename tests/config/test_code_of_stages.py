@@ -12,87 +12,89 @@ import pytest
 from moray.config import schema
 from moray.config.code import code_of
 from moray.config.schema import Section
+from moray.config.tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 
-# For each script: some of what it depends on, and where nothing of that may lie.
-SCRIPTS: dict[str, tuple[list[str], list[str]]] = {
-    "base_model": (["model/scratch.py"], ["train", "evaluate"]),
-    "benchmark": (["evaluate/harness.py", "evaluate/bootstrap.py", "model/load.py"], ["train"]),
-    "download": (
+# For each script, and the module that it imports by a name from the config: some of what it depends
+# on, and where nothing of that may lie.
+SCRIPTS: dict[tuple[str, str], tuple[list[str], list[str]]] = {
+    ("base_model", ""): (["model/scratch.py"], ["train", "evaluate"]),
+    ("benchmark", ""): (
+        ["evaluate/harness.py", "evaluate/bootstrap.py", "model/load.py"],
+        ["train"],
+    ),
+    ("download", "text.url"): (
         ["corpus/split.py", "corpus/readers.py", "corpus/sources/text/url.py"],
         ["rows", "tasks", "model", "train", "evaluate"],
     ),
-    "base_model_images": (
+    ("base_model_images", ""): (
         ["model/classifier.py", "model/image_processor.py"],
         ["rows", "tasks", "train", "evaluate"],
     ),
-    "decode": (
+    ("decode", ""): (
         ["tasks/images/rows.py", "corpus/image.py", "model/image_processor.py"],
         ["train", "evaluate"],
     ),
-    "download_images": (
+    ("download_images", "images.idx"): (
         ["corpus/sources/images/idx.py", "corpus/split.py"],
         ["rows", "tasks", "model", "train", "evaluate"],
     ),
-    "evaluate": (["evaluate/likelihood.py", "tasks/language/loss.py"], ["train", "rows/order.py"]),
-    "evaluate_pairs": (
+    ("evaluate", "language"): (
+        ["evaluate/likelihood.py", "tasks/language/loss.py"],
+        ["train", "rows/order.py"],
+    ),
+    ("evaluate", "preference"): (
         ["evaluate/preferences.py", "tasks/preference/loss.py", "tasks/language/loss.py"],
         ["train"],
     ),
-    "evaluate_images": (
+    ("evaluate", "images"): (
         ["evaluate/accuracy.py", "evaluate/bootstrap.py", "tasks/images/batch.py"],
         ["train", "corpus"],
     ),
-    "export": (
+    ("export", ""): (
         ["train/checkpoints/trained_model.py", "train/engine/strategies/state.py"],
         ["evaluate"],
     ),
-    "export_images": (
+    ("export_images", ""): (
         ["train/checkpoints/trained_model.py", "train/engine/statistics.py"],
         ["evaluate"],
     ),
-    "finetune": (
+    ("finetune", "language"): (
         ["train/loop.py", "train/driver.py", "rows/order.py", "tasks/language/loss.py"],
         ["evaluate"],
     ),
-    "generate": (
+    ("generate", "chrf"): (
         ["evaluate/generation.py", "evaluate/metrics/chrf.py", "tasks/language/encode.py"],
         ["train"],
     ),
-    "reference": (
+    ("reference", ""): (
         ["evaluate/likelihood.py", "tasks/preference/rows.py", "tasks/language/loss.py"],
         ["train"],
     ),
-    "tokenize_pairs": (
+    ("tokenize", "preference"): (
         ["corpus/dataset.py", "tasks/preference/encode.py", "tasks/language/encode.py"],
         ["model", "train", "evaluate"],
     ),
-    "predict": (["evaluate/picture.py", "evaluate/classification.py"], ["train", "corpus"]),
-    "tokenize": (
+    ("predict", ""): (["evaluate/picture.py", "evaluate/classification.py"], ["train", "corpus"]),
+    ("tokenize", "language"): (
         ["tasks/language/packing.py", "corpus/dataset.py"],
         ["model", "train", "evaluate"],
     ),
 }
 
-# The module that a script imports by a name from the config, if it isn't a task.
-BY_NAME = {"download": "text.url", "download_images": "images.idx", "generate": "chrf"}
-
 
 def test_each_script_of_the_workflow_is_held_against_what_it_depends_on() -> None:
     scripts = {path.stem for path in (ROOT / "workflow/scripts").glob("*.py")}
-    assert set(SCRIPTS) <= scripts
+    assert {script for script, _ in SCRIPTS} <= scripts
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_depends_on_the_code_of_its_stage_and_on_no_other(
-    script: str,
-) -> None:
-    name = BY_NAME.get(script, "language")
+@pytest.mark.parametrize(("script", "name"), SCRIPTS)
+def test_a_script_depends_on_the_code_of_its_stage_and_on_no_other(script: str, name: str) -> None:
     files = code_of(ROOT / f"workflow/scripts/{script}.py", SOURCE, name)
     found = [path.relative_to(ROOT).as_posix() for path in files]
-    needed, foreign = SCRIPTS[script]
+    needed, foreign = SCRIPTS[script, name]
     stage = [f"workflow/scripts/{script}.py", f"src/moray/stages/{script}.py"]
     assert {*stage, *(f"src/moray/{name}" for name in needed)} <= set(found)
     rooms = {Path(path).relative_to("src/moray").parts[0] for path in found if "src" in path}
@@ -122,11 +124,11 @@ def modules_in(folder: str) -> list[str]:
 
 
 # All that a script could import by name.
-NAMES = [*modules_in("corpus/sources"), *modules_in("evaluate/metrics"), "images", "language"]
+NAMES = [*modules_in("corpus/sources"), *modules_in("evaluate/metrics"), *TASKS]
 NAMES += modules_in("train/engine/strategies")
 STAGES = {
     path
-    for stage in SCRIPTS
+    for stage, _ in SCRIPTS
     for path in code_of(ROOT / f"workflow/scripts/{stage}.py", SOURCE, *NAMES)
 }
 
@@ -138,17 +140,22 @@ def test_stages_of_one_task_do_not_depend_on_the_code_of_another() -> None:
 
     for script in ("base_model", "download", "evaluate", "export", "generate", "tokenize"):
         for of_images in ("tasks/images", "image.py", "images.py", "classifier"):
-            assert of_images not in files_of(script), script
-    for script in ("base_model_images", "decode", "evaluate_images", "export_images", "predict"):
-        assert "tasks/language" not in files_of(script), script
+            assert of_images not in files_of(script, "language"), script
+    for script in ("base_model_images", "decode", "evaluate", "export_images", "predict"):
+        assert "tasks/language" not in files_of(script, "images"), script
+    for script in ("evaluate", "tokenize"):
+        assert "preference" not in files_of(script, "language"), script
     assert "tasks/images" not in files_of("finetune", "language")
     assert "tasks/language" not in files_of("finetune", "images")
 
 
 def test_a_new_source_or_metric_leaves_the_code_of_others_as_it_is() -> None:
-    for script, folder in (("download", "corpus/sources"), ("generate", "evaluate/metrics")):
-        files = code_of(ROOT / f"workflow/scripts/{script}.py", SOURCE, BY_NAME[script])
-        own = (SOURCE / "moray" / folder).joinpath(*BY_NAME[script].split(".")).with_suffix(".py")
+    for script, folder, name in (
+        ("download", "corpus/sources", "text.url"),
+        ("generate", "evaluate/metrics", "chrf"),
+    ):
+        files = code_of(ROOT / f"workflow/scripts/{script}.py", SOURCE, name)
+        own = (SOURCE / "moray" / folder).joinpath(*name.split(".")).with_suffix(".py")
         among = {path.stem for path in files if path.parent == own.parent}
         # A URL's files are read like those of this machine.
         assert among - {"__init__", "interface", "files"} == {own.stem}

@@ -53,10 +53,8 @@ def test_a_model_of_images_depends_on_the_dataset_of_its_classes(tmp_path: Path)
     files = plan.model_files(experiment, "own")
     assert files == ["results/datasets/digits/dataset.json", str(tmp_path / "config.json")]
     assert plan.model_config(experiment, "own")["seed"] == 3
-    assert (plan.task_of_model(experiment, "own"), plan.task_of_model(experiment, "text")) == (
-        "images",
-        "language",
-    )
+    assert plan.modality_of_model(experiment, "own") == "images"
+    assert plan.modality_of_model(experiment, "text") == "text"
     # A model of text depends on neither.
     assert plan.model_config(experiment, "text") == path
 

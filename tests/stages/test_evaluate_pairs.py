@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from moray.config.schema import Preference, result_keys
 from moray.provenance.manifest import write_manifest
-from moray.stages.evaluate_pairs import evaluate_pairs
+from moray.stages.evaluate import evaluate
 from moray.storage.paths import folder_of, path_of
 from moray.tasks.language.store import StoredSplit
 from moray.train.checkpoints.trained_model import trained_model
@@ -54,7 +54,7 @@ def tuned(preferences: Path, tmp_path_factory: pytest.TempPathFactory, alone: Wo
 def run(preferences: Path, tuned: Path, output: Path, loss: Preference, **cfg: Any) -> Any:
     keys = CFG | {"preference": result_keys(loss)} | cfg
     base, pairs = preferences / "model", preferences / "pairs"
-    evaluate_pairs("name", base, tuned, pairs, output, keys, EXECUTION)
+    evaluate("name", base, tuned, [pairs], output, keys, EXECUTION)
     return json.loads(output.read_text())
 
 

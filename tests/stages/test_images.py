@@ -32,7 +32,7 @@ from moray.rows.store import StoredRows
 from moray.stages.base_model_images import base_model_images
 from moray.stages.decode import decode
 from moray.stages.download_images import download_images
-from moray.stages.evaluate_images import evaluate_images
+from moray.stages.evaluate import evaluate
 from moray.stages.export_images import export_images
 from moray.stages.predict import predict
 from moray.train.driver import run_training
@@ -279,13 +279,13 @@ def execution(stage: str, **keys: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def judge(trained: Path, tmp_path: Path) -> Judge:
-    def evaluate(workers: int = 1, **keys: Any) -> dict[str, Any]:
+    def judged(workers: int = 1, **keys: Any) -> dict[str, Any]:
         cfg = result_keys(Evaluate(bootstrap_samples=50)) | keys
-        evaluate_images(
+        evaluate(
             "name",
             trained / "model",
             trained / "tuned",
-            trained / "pixels",
+            [trained / "pixels"],
             tmp_path / "eval.json",
             cfg,
             execution("evaluate", num_workers=workers),
@@ -293,7 +293,7 @@ def judge(trained: Path, tmp_path: Path) -> Judge:
         result: dict[str, Any] = json.loads((tmp_path / "eval.json").read_text())
         return result
 
-    return evaluate
+    return judged
 
 
 def test_both_models_are_scored_on_every_test_image(judge: Judge, trained: Path) -> None:

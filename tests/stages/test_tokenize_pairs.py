@@ -14,7 +14,7 @@ from moray.corpus.dataset import SPLITS, write_dataset
 from moray.corpus.document import Document
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
-from moray.stages.tokenize_pairs import tokenize_pairs
+from moray.stages.tokenize import tokenize
 from moray.tasks.language.rows import Segment
 from moray.tasks.language.store import StoredSplit
 from moray.tasks.preference.rows import num_pairs
@@ -39,7 +39,7 @@ def text(number: int, length: int = 1) -> Document:
 def test_each_split_holds_its_pairs(tmp_path: Path, model_folder: Path, packing: bool) -> None:
     dataset = dataset_of(tmp_path / "dataset", [text(number) for number in range(30)])
     output = tmp_path / "out"
-    tokenize_pairs(dataset, model_folder, output, recipe(packing=packing))
+    tokenize(dataset, model_folder, output, recipe(packing=packing))
     manifest = read_manifest(output)
     assert (manifest["task"], manifest["block_size"]) == ("preference", 64)
     assert damaged_files(output) == []
@@ -68,7 +68,7 @@ def test_long_pairs_are_truncated_or_dropped_and_counted(
     dataset = dataset_of(tmp_path / "dataset", [text(1), text(2, 50)])
     for key, words in (("split", "3 pairs truncated"), ("drop", "3 pairs dropped")):
         output = tmp_path / key
-        tokenize_pairs(dataset, model_folder, output, recipe(long_documents=key))
+        tokenize(dataset, model_folder, output, recipe(long_documents=key))
         assert words in capsys.readouterr().err
         counts = read_manifest(output)["splits"]["train"]
         kept = (counts["pairs"], counts["dropped_documents"], counts["truncated_pairs"])
@@ -81,7 +81,7 @@ def test_if_nothing_is_left_to_train_on_nothing_is_left_behind(
 ) -> None:
     dataset = dataset_of(tmp_path / "dataset", [text(2, 50)])
     with pytest.raises(UserError, match="no tokens to train on after tokenising"):
-        tokenize_pairs(dataset, model_folder, tmp_path / "out", recipe(long_documents="drop"))
+        tokenize(dataset, model_folder, tmp_path / "out", recipe(long_documents="drop"))
     assert not (tmp_path / "out").exists()
 
 
@@ -95,12 +95,12 @@ def test_conversations_are_rendered_with_the_chat_template(
     dataset = dataset_of(
         tmp_path / "dataset", [Document(chosen=chosen, rejected=rejected, tools=None)]
     )
-    tokenize_pairs(dataset, chat_folder, tmp_path / "out", recipe(chat_template=CHATML))
+    tokenize(dataset, chat_folder, tmp_path / "out", recipe(chat_template=CHATML))
     shown = (tmp_path / "out/preview.txt").read_text()
     for answer in ("if", "None"):
         assert f"<|im_start|>user\nfor?<|im_end|>\n<|im_start|>assistant\n⟦{answer}<|im_e" in shown
     with pytest.raises(UserError, match=r"^data\.chat_template: is not set"):
-        tokenize_pairs(dataset, chat_folder, tmp_path / "none", recipe())
+        tokenize(dataset, chat_folder, tmp_path / "none", recipe())
 
 
 def test_models_that_do_not_isolate_documents_get_a_row_for_each_pair(
@@ -109,11 +109,11 @@ def test_models_that_do_not_isolate_documents_get_a_row_for_each_pair(
     model = Path(shutil.copytree(model_folder, tmp_path / "model"))
     write_manifest(model, architecture="other", isolates_documents=False)
     dataset = dataset_of(tmp_path / "dataset", [text(number) for number in range(4)])
-    tokenize_pairs(dataset, model, tmp_path / "out", recipe())
+    tokenize(dataset, model, tmp_path / "out", recipe())
     rows = StoredSplit(tmp_path / "out", "train").rows
     np.testing.assert_array_equal(num_pairs(rows), [1] * 4)
     with pytest.raises(UserError, match=r"^data\.packing: documents that share a row see"):
-        tokenize_pairs(dataset, model, tmp_path / "packed", recipe(packing=True))
+        tokenize(dataset, model, tmp_path / "packed", recipe(packing=True))
 
 
 def test_pairs_of_two_kinds_in_one_dataset_cost_one_line(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ rule base_model:
     benchmark:
         "results/benchmarks/base_model/{model}.tsv"
     wildcard_constraints:
-        model=any_of(models_of("language", "preference")),
+        model=any_of(models_of("text")),
     conda:
         "../../envs/environment.yaml"
     params:

@@ -17,6 +17,7 @@ from moray.config.load import load_experiment
 from moray.config.search import search_config
 from moray.config.smoke_test import RUN, check_storage, with_short_keys_resolved
 from moray.config.strategies import STRATEGIES
+from moray.config.tasks import TASKS
 from moray.errors import ConfigError, UserError
 
 # The folder of the Snakefile, also if another workflow uses this one as a module.
@@ -68,38 +69,47 @@ def code_of_training(stage, run):
     return code(stage, plan.task(EXPERIMENT, run), *STRATEGIES)
 
 
+def code_of_task(stage, run):
+    """That of a stage that depends on the task of a run."""
+    return code(stage, plan.task(EXPERIMENT, run))
+
+
 def any_of(names):
     """A regular expression for one of some names."""
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
-def runs_of(*tasks):
-    """The names of the runs of some tasks."""
-    return [run for run in EXPERIMENT.runs if plan.task(EXPERIMENT, run) in tasks]
+def runs_of(modality):
+    """The names of the runs on text or on images."""
+    return [
+        run for run in EXPERIMENT.runs if plan.modality(EXPERIMENT, run) == modality
+    ]
 
 
-def models_of(*tasks):
-    """The names of the base models of some tasks."""
+def models_of(modality):
+    """The names of the base models for text or for images."""
     return [
         name
         for name in EXPERIMENT.models
-        if plan.task_of_model(EXPERIMENT, name) in tasks
+        if plan.modality_of_model(EXPERIMENT, name) == modality
     ]
 
 
-def datasets_of(*tasks):
-    """The names of the datasets of some tasks."""
+def datasets_of(modality):
+    """The names of the datasets of text or of images."""
     return [
         name
         for name in EXPERIMENT.datasets
-        if plan.task_of_dataset(EXPERIMENT, name) in tasks
+        if plan.modality_of_dataset(EXPERIMENT, name) == modality
     ]
 
 
-def stores_of(*tasks):
-    """The names of the stores that datasets are prepared into for runs of some tasks."""
+def stores_of(modality):
+    """The names of the stores of text or of images."""
     return [
-        name for name, (run, _) in STORES.items() if plan.task(EXPERIMENT, run) in tasks
+        name
+        for name, (run, _) in STORES.items()
+        if plan.modality(EXPERIMENT, run) == modality
     ]
 
 
@@ -260,7 +270,7 @@ STORES = {
 REFERENCES = {
     plan.reference_name(EXPERIMENT, run): run
     for run in EXPERIMENT.runs
-    if plan.task(EXPERIMENT, run) == "preference"
+    if TASKS[plan.task(EXPERIMENT, run)].has_reference
 }
 SEARCHED = [run for run, section in EXPERIMENT.runs.items() if section.search]
 BENCHMARKED = [

@@ -4,7 +4,7 @@ rule evaluate:
         base=start_manifest,
         base_dependencies=start_dependencies,
         tuned="results/runs/{run}/model/manifest.json",
-        tokens=prepared_manifests,
+        stores=prepared_manifests,
     output:
         report(
             "results/runs/{run}/eval.json",
@@ -16,8 +16,6 @@ rule evaluate:
         "logs/evaluate/{run}.log",
     benchmark:
         "results/benchmarks/evaluate/{run}.tsv"
-    wildcard_constraints:
-        run=any_of(runs_of("language")),
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "evaluate")
@@ -26,7 +24,7 @@ rule evaluate:
             EXPERIMENT, wildcards.run, "evaluate"
         ),
     params:
-        code=code("evaluate"),
+        code=lambda wildcards: code_of_task("evaluate", wildcards.run),
         cfg=lambda wildcards: plan.evaluate_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
         execution=lambda wildcards, input: plan.evaluation_execution(

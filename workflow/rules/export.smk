@@ -13,7 +13,7 @@ rule export:
     benchmark:
         "results/benchmarks/export/{run}.tsv"
     wildcard_constraints:
-        run=any_of(runs_of("language", "preference")),
+        run=any_of(runs_of("text")),
     conda:
         "../../envs/environment.yaml"
     params:

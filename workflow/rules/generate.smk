@@ -19,7 +19,7 @@ rule generate_run:
     benchmark:
         "results/benchmarks/generate/{run}.tsv"
     wildcard_constraints:
-        run=any_of(runs_of("language", "preference")),
+        run=any_of(runs_of("text")),
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "generate")

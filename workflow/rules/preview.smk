@@ -1,13 +1,13 @@
 rule preview:
     """A few documents of every run's tokens; trained tokens are between ⟦ and ⟧."""
     input:
-        expand("results/tokens/{store}/manifest.json", store=stores_of("language")),
+        expand("results/tokens/{store}/manifest.json", store=stores_of("text")),
     log:
         "logs/preview.log",
     conda:
         "../../envs/environment.yaml"
     params:
-        texts=expand("results/tokens/{store}/preview.txt", store=stores_of("language")),
+        texts=expand("results/tokens/{store}/preview.txt", store=stores_of("text")),
     message:
         "trained tokens are between ⟦ and ⟧"
     shell:

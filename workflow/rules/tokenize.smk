@@ -9,12 +9,12 @@ rule tokenize:
     benchmark:
         "results/benchmarks/tokenize/{store}.tsv"
     wildcard_constraints:
-        store=any_of(stores_of("language")),
+        store=any_of(stores_of("text")),
     conda:
         "../../envs/environment.yaml"
     threads: 8
     params:
-        code=code("tokenize"),
+        code=lambda wildcards: code_of_task("tokenize", STORES[wildcards.store][0]),
         cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
     message:
         "tokenize {wildcards.store}"

@@ -11,7 +11,7 @@ with stage(snakemake.log[0]):
         run=snakemake.wildcards.run,
         base=Path(snakemake.input.base).parent,
         tuned=Path(snakemake.input.tuned).parent,
-        tokens=[Path(manifest).parent for manifest in snakemake.input.tokens],
+        stores=[Path(manifest).parent for manifest in snakemake.input.stores],
         output=Path(snakemake.output[0]),
         cfg=snakemake.params.cfg,
         execution=snakemake.params.execution,

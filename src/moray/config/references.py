@@ -4,7 +4,13 @@ from collections.abc import Iterator
 
 from moray.config.formats import FORMATS
 from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
-from moray.config.plan import exports_adapter, task, task_of_dataset, task_of_model
+from moray.config.plan import (
+    exports_adapter,
+    modality,
+    modality_of_dataset,
+    modality_of_model,
+    task,
+)
 from moray.config.schema import (
     Adapter,
     Augmentation,
@@ -75,7 +81,7 @@ def _tokenizers(experiment: Experiment) -> Iterator[UserError]:
 
 
 def _text_only(experiment: Experiment, path: str, dataset: str) -> Iterator[UserError]:
-    if dataset in experiment.datasets and task_of_dataset(experiment, dataset) == "images":
+    if dataset in experiment.datasets and modality_of_dataset(experiment, dataset) == "images":
         yield UserError(path, f"got {dataset}, which has images, expected text", "choose another")
 
 
@@ -85,7 +91,7 @@ def _classes(experiment: Experiment) -> Iterator[UserError]:
         if dataset is None:
             continue
         yield from known(path, dataset, experiment.datasets, "datasets")
-        if dataset in experiment.datasets and task_of_dataset(experiment, dataset) != "images":
+        if dataset in experiment.datasets and modality_of_dataset(experiment, dataset) != "images":
             yield UserError(
                 path, f"got {dataset}, which has text, expected images", "choose another"
             )
@@ -297,9 +303,9 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
 
 def _tasks(experiment: Experiment) -> Iterator[UserError]:
     for name, run in experiment.runs.items():
-        base, images = experiment.base_model(name), task(experiment, name) == "images"
+        base, images = experiment.base_model(name), modality(experiment, name) == "images"
         dataset = next(iter(run.datasets))
-        if images != (task_of_model(experiment, base) == "images"):
+        if modality_of_model(experiment, base) != modality(experiment, name):
             yield UserError(
                 f"runs.{name}.model",
                 f"got a model of {'text' if images else 'images'}, but dataset {dataset} has "

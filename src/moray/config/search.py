@@ -8,7 +8,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from moray.config.plan import task, train_config
+from moray.config.plan import modality, train_config
 from moray.config.references import faults_of_run
 from moray.config.schema import Experiment, Range, Run, is_execution_only, result_keys
 from moray.config.validation import describe, models_in
@@ -76,7 +76,7 @@ def _unfit(experiment: Experiment, name: str, path: str, key: str) -> UserError 
     if not fields:
         # Unknown; any value of it says so.
         return None
-    head, images = key.split(".")[0], task(experiment, name) == "images"
+    head, images = key.split(".")[0], modality(experiment, name) == "images"
     if head == "data" and not (images and key.startswith("data.augmentation")):
         head = ""
     if head not in ("train", "adapter", "data"):

@@ -1,8 +1,11 @@
 """Facts about tasks that are needed without importing `moray.tasks`."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from moray.config.formats import TaskName
+
+Modality = Literal["text", "images"]
 
 
 @dataclass(frozen=True)
@@ -10,17 +13,25 @@ class TaskFacts:
     """A task, for planning and for reporting.
 
     Attributes:
-        prepared: folder of the stores that its datasets are prepared into.
+        modality: what its datasets and models are for. Tasks of one modality share base models and
+            the stages that only know the modality, such as export and generation.
         scored: what is scored, as `eval.json` counts it.
         headline: the figure of `eval.json` that runs are judged by.
-        section_path: where in a run the section is that only this task's training reads; empty if
-            there is none.
+        section_path: where in a run the section is that only this task reads; empty if there is
+            none. Results know the task of a run by it, so all but one should have one.
+        has_reference: whether it trains on what its start says of the rows.
     """
 
-    prepared: str
+    modality: Modality
     scored: str
     headline: str
     section_path: str = ""
+    has_reference: bool = False
+
+    @property
+    def prepared(self) -> str:
+        """The folder of the stores that its datasets are prepared into."""
+        return {"text": "results/tokens", "images": "results/pixels"}[self.modality]
 
     @property
     def section_name(self) -> str:
@@ -29,15 +40,16 @@ class TaskFacts:
 
 
 TASKS: dict[TaskName, TaskFacts] = {
-    "language": TaskFacts(prepared="results/tokens", scored="documents", headline="bits_per_byte"),
+    "language": TaskFacts("text", scored="documents", headline="bits_per_byte"),
     "preference": TaskFacts(
-        prepared="results/tokens",
+        "text",
         scored="pairs",
         headline="reward_accuracy",
         section_path="preference",
+        has_reference=True,
     ),
     "images": TaskFacts(
-        prepared="results/pixels",
+        "images",
         scored="images",
         headline="accuracy",
         section_path="data.augmentation",

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from moray.config.tasks import TASKS
 from moray.provenance.lineage import LINEAGE
 from moray.results.run import Run, read_json
 
@@ -63,5 +64,5 @@ def _of_store(name: str, manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for split, facts in manifest.get("splits", {}).items():
         for key, fate in _LOST.items():
             if count := facts.get(key):
-                what = "pairs" if manifest["task"] == "preference" else "documents"
+                what = TASKS[manifest["task"]].scored
                 yield "warning", f"tokens {name}: {count:,} {what} of {split} {fate}"

@@ -1,25 +1,21 @@
-"""Score a run's model and its base on the same held-out documents."""
+"""Score a run's model and its base on the same held-out rows."""
 
-from typing import Any
+from importlib import import_module
+from typing import cast
 
 from moray.console import say
-from moray.evaluate.comparison import compare_scores
-from moray.evaluate.execution import num_batches
-from moray.evaluate.likelihood import Scores, joined, total
-from moray.evaluate.scoring import ScoreJob, score_on_worker
-from moray.evaluate.selection import select_documents
+from moray.evaluate.tasks.interface import EvaluationModule
 from moray.provenance.lineage import write_sealed
-from moray.provenance.manifest import MANIFEST
+from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.stages.boundary import File, Folder, Folders, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
-from moray.tasks.language.store import StoredSplit
 
 
 def evaluate(
     run: str,
     base: Folder,
     tuned: Folder,
-    tokens: Folders,
+    stores: Folders,
     output: File,
     cfg: Json,
     execution: Json,
@@ -30,50 +26,32 @@ def evaluate(
         run: the run's name.
         base: model folder that the run started from.
         tuned: the run's model.
-        tokens: the run's token stores, in the order of its datasets.
+        stores: the run's stores, in the order of its datasets.
         output: file to write.
-        cfg: names of the run's datasets, and the keys of the `evaluate` section that the result
-            depends on.
-        execution: the other keys of that section, and the settings for starting workers.
+        cfg: names of the run's datasets, the keys of the `evaluate` section that the result
+            depends on, and for pairs the `preference` section.
+        execution: the other keys of `evaluate`, and the settings for starting workers.
     """
-    splits = [StoredSplit(store, "test") for store in tokens]
-    rows = [len(select_documents(split, cfg["max_documents"]).rows) for split in splits]
-    models = {"base": base.absolute(), "tuned": tuned.absolute()}
-    stores = tuple(store.absolute() for store in tokens)
+    # By name, so that a run depends on the code of no other task; see `config.code`.
+    task = import_module(f"moray.evaluate.tasks.{read_manifest(stores[0])['task']}")
+    evaluation = cast(EvaluationModule, task).evaluation(
+        {"base": base.absolute(), "tuned": tuned.absolute()},
+        [store.absolute() for store in stores],
+        cfg,
+    )
     with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
-        size = workers.execution.batch_size
-        batches = sum(num_batches(models, count, size) for count in rows)
-        job = ScoreJob(models, stores, workers.execution, cfg["max_documents"])
-        results = workers.run(score_on_worker, job, batches)
-    scores = {
-        name: [total(parts) for parts in zip(*(result[name] for result in results), strict=True)]
-        for name in models
-    }
-    result = _compared(joined(scores["base"]), joined(scores["tuned"]), sum(rows), cfg)
-    if len(stores) > 1:
-        each = zip(cfg["datasets"], scores["base"], scores["tuned"], rows, strict=True)
-        result["datasets"] = {
-            dataset: _compared(first, second, count, cfg) for dataset, first, second, count in each
-        }
-    write_sealed(output, result, [folder / MANIFEST for folder in [base, tuned, *tokens]])
-    for figure in ("bits_per_byte", "accuracy"):
-        first, second = result["base"][figure], result["tuned"][figure]
-        say(
-            f"{run}: {figure} {first['value']:.3f} "
-            f"[{first['low']:.3f}, {first['high']:.3f}] before, {second['value']:.3f} "
-            f"[{second['low']:.3f}, {second['high']:.3f}] after"
-        )
+        batches = evaluation.batches(workers.execution.batch_size)
+        job = evaluation.job(workers.execution)
+        results = workers.run(evaluation.entry_point, job, batches)
+    result = evaluation.compared(results)
+    write_sealed(output, result, [folder / MANIFEST for folder in [base, tuned, *stores]])
+    for name in evaluation.figures:
+        before, after = (_shown(result[model][name]) for model in ("base", "tuned"))
+        say(f"{run}: {name} {before} before, {after} after")
 
 
-def _compared(base: Scores, tuned: Scores, rows: int, cfg: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "rows": rows,
-        "documents": len(base.by_document().tokens),
-        "tokens": int(base.tokens.sum()),
-        "bytes": int(base.bytes.sum()),
-        "confidence": cfg["confidence"],
-        **compare_scores(base, tuned, cfg["bootstrap_samples"], cfg["confidence"]),
-    }
+def _shown(figure: dict[str, float]) -> str:
+    return f"{figure['value']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
 
 
 if __name__ == "__main__":

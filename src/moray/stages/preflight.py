@@ -102,7 +102,7 @@ def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserErr
 def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
     """Optional libraries that a dataset needs and that are missing."""
     needed = experiment.datasets[dataset].libraries
-    if images := plan.task_of_dataset(experiment, dataset) == "images":
+    if images := plan.modality_of_dataset(experiment, dataset) == "images":
         needed = {"Pillow": "PIL", "Matplotlib": "matplotlib"} | needed
     if missing := [name for name, module in needed.items() if not find_spec(module)]:
         yield UserError(
@@ -140,7 +140,7 @@ def _positions(experiment: Experiment, model: str) -> int | None:
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
         return section.max_position_embeddings
-    if plan.task_of_model(experiment, model) == "images":
+    if plan.modality_of_model(experiment, model) == "images":
         return None
     folder = _folder(section, model)
     config = folder / "config.json" if folder else None

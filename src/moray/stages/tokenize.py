@@ -2,21 +2,20 @@
 
 import os
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from moray.config.formats import FORMATS
 from moray.console import say
 from moray.corpus.dataset import SPLITS
-from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
+from moray.errors import UserError
+from moray.provenance.manifest import MANIFEST, read_manifest, whole_or_nothing, write_manifest
 from moray.rows.store import describe
 from moray.stages.boundary import Folder, Json, command_line
-from moray.stages.tokens import check_trained, choose_packing, write_split
-from moray.tasks.language.encode import Encoder
 from moray.tasks.language.recipe import make_encoder
 from moray.tasks.language.rows import row_type
-from moray.tasks.language.store import ROWS_FROM, TOKENIZER, SplitWriter
-from moray.tasks.language.windows import encode_window
+from moray.tasks.language.store import ROWS_FROM, TOKENIZER
+from moray.tasks.tokens import tokens_of
 
 
 def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
@@ -32,47 +31,61 @@ def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
     Raises:
         UserError: if packed documents would see each other, or if documents can't be encoded.
     """
-    cfg = {**cfg, "packing": choose_packing(model, cfg["packing"])}
+    cfg = {**cfg, "packing": _choose_packing(model, cfg["packing"])}
+    task = FORMATS[cfg["format"]].task
+    tokens = tokens_of(task)
     with whole_or_nothing(output):
         encoder = make_encoder(model, cfg)
-        facts = {split: _write(dataset, split, output, encoder, cfg) for split in SPLITS}
+        facts = {}
+        for split in SPLITS:
+            file = dataset / f"{split}.parquet"
+            facts[split] = tokens.write_split(file, output, encoder, cfg)
+            if split != "validation":
+                _check_trained(facts[split], file, cfg)
         if cfg["tokenize"] == "on-the-fly":
             _keep_source(dataset, model, output)
-        record = row_type(encoder.block_size, encoder.dtype)
         write_manifest(
             output,
-            task="language",
-            record=describe(record),
+            task=task,
+            record=describe(row_type(encoder.block_size, encoder.dtype)),
             block_size=encoder.block_size,
             recipe=cfg,
             splits=facts,
         )
-    train = facts["train"]
-    padding = 1 - train["tokens"] / (train["rows"] * encoder.block_size)
-    dropped = sum(counts["dropped_documents"] for counts in facts.values())
-    say(
-        f"tokens {output.name}: {train['tokens']:,} in {train['rows']:,} rows to train on, "
-        f"{train['weight'] / train['tokens']:.0%} of them trained, {padding:.1%} padding"
-        + (f", {dropped:,} documents longer than a row dropped" if dropped else "")
-    )
+    say(f"tokens {output.name}: {tokens.summary(facts, encoder.block_size)}")
 
 
-def _write(
-    dataset: Path, split: str, output: Path, encoder: Encoder, cfg: dict[str, Any]
-) -> dict[str, Any]:
-    file = dataset / f"{split}.parquet"
-    train = split == "train"
-    # The first worker reads validation and test from here, even if train is streamed.
-    keep = not train or cfg["tokenize"] == "ahead"
-    # Bytes are only needed for scoring.
-    encode = partial(encode_window, encoder=encoder, packing=cfg["packing"], count_bytes=not train)
-    shown = (output / "preview.txt", encoder.tokenizer, ("document",))
-    with SplitWriter(output, split, encoder.block_size, keep) as writer:
-        write_split(writer, file, encode, keep, shown if split == "test" else None)
-        facts = writer.facts()
-    if split != "validation":
-        check_trained(facts, file, cfg)
-    return facts
+def _choose_packing(model: Path, packing: str | bool) -> bool:
+    """Whether documents share rows; checks that the model allows it."""
+    facts = read_manifest(model)
+    isolated: bool = facts["isolates_documents"]
+    if packing is True and not isolated:
+        raise UserError(
+            "data.packing",
+            f"documents that share a row see each other in a model of type {facts['architecture']}",
+            "set it to auto or false",
+        )
+    if packing == "auto" and not isolated:
+        say(
+            f"each row holds one document, because documents that share a row see each other in a "
+            f"model of type {facts['architecture']}"
+        )
+    return isolated if packing == "auto" else bool(packing)
+
+
+def _check_trained(facts: dict[str, Any], file: Path, cfg: dict[str, Any]) -> None:
+    """Check that a split has tokens to train on.
+
+    Raises:
+        UserError: if it has none.
+    """
+    if facts["weight"] == 0:
+        raise UserError(
+            str(file),
+            "no tokens to train on after tokenising; documents dropped because they are too long: "
+            f"{facts['dropped_documents']}",
+            f"check the format ({cfg['format']}) and data.block_size ({cfg['block_size']})",
+        )
 
 
 def _keep_source(dataset: Path, model: Path, output: Path) -> None:

@@ -1,6 +1,7 @@
-"""What datasets and base models depend on, and the task of each."""
+"""What datasets and base models depend on; tasks and modalities."""
 
 from glob import glob
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from moray.config.schema import (
     ScratchModel,
     result_keys,
 )
+from moray.config.tasks import TASKS, Modality
 from moray.errors import UserError
 
 SPLITS = ("train", "validation", "test")
@@ -117,17 +119,30 @@ def source_of(experiment: Experiment, dataset: str) -> str:
     return source_module(section.source, section.format)
 
 
-def task_of_dataset(experiment: Experiment, dataset: str) -> TaskName:
-    """The task of a dataset, which follows from its format."""
-    return FORMATS[experiment.datasets[dataset].format].task
+def modality_of_dataset(experiment: Experiment, dataset: str) -> Modality:
+    """What a dataset has, by its format."""
+    return TASKS[FORMATS[experiment.datasets[dataset].format].task].modality
 
 
-def task_of_model(experiment: Experiment, model: str) -> TaskName:
-    """The task of a base model."""
+def modality_of_model(experiment: Experiment, model: str) -> Modality:
+    """What a base model is for."""
     section = experiment.models[model]
-    return "language" if getattr(section, "classes_of", None) is None else "images"
+    return "text" if getattr(section, "classes_of", None) is None else "images"
+
+
+def modality(experiment: Experiment, run: str) -> Modality:
+    """What a run's datasets have."""
+    return TASKS[task(experiment, run)].modality
 
 
 def task(experiment: Experiment, run: str) -> TaskName:
     """The task of a run, which follows from the format of its datasets."""
-    return task_of_dataset(experiment, next(iter(experiment.runs[run].datasets)))
+    return FORMATS[experiment.datasets[next(iter(experiment.runs[run].datasets))].format].task
+
+
+def section_of_task(experiment: Experiment, run: str) -> dict[str, dict[str, Any]]:
+    """The section of a run's config that only its task reads, by its name; empty without one."""
+    facts = TASKS[task(experiment, run)]
+    if not facts.section_path:
+        return {}
+    return {facts.section_name: result_keys(attrgetter(facts.section_path)(experiment.runs[run]))}

@@ -4,7 +4,7 @@ import math
 from typing import Any, Literal
 
 from moray.config.layout import Layout, for_stage, lay_out_here
-from moray.config.plan.data import task
+from moray.config.plan.data import section_of_task
 from moray.config.plan.rows import store_config
 from moray.config.plan.training import runs_here
 from moray.config.schema import Experiment, execution_keys, result_keys
@@ -19,8 +19,7 @@ def evaluate_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What a run's scores depend on, besides models and tokens."""
     section = experiment.runs[run]
     config = {"datasets": list(section.datasets), **result_keys(section.evaluate)}
-    if task(experiment, run) == "preference":
-        config["preference"] = result_keys(section.preference)
+    config |= section_of_task(experiment, run)
     return dict(sorted(config.items()))
 
 

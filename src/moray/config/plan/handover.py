@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from moray.config.plan.data import task
+from moray.config.plan.data import modality
 from moray.config.plan.rows import chat_template, start_folder
 from moray.config.schema import Experiment, result_keys
 
@@ -10,7 +10,7 @@ from moray.config.schema import Experiment, result_keys
 def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What the model card says about a run, besides what training recorded."""
     section = experiment.runs[run]
-    of_text = task(experiment, run) != "images"
+    of_text = modality(experiment, run) == "text"
     template = {"chat_template": chat_template(experiment, run)} if of_text else {}
     return {
         **template,

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from moray.config.formats import FORMATS
-from moray.config.plan.data import task
+from moray.config.plan.data import modality, task
 from moray.config.schema import BestRef, Dataset, Experiment, RunRef, result_keys
 from moray.config.tasks import TASKS
 
@@ -13,7 +13,7 @@ from moray.config.tasks import TASKS
 def store_config(experiment: Experiment, run: str, name: str) -> dict[str, Any]:
     """What a run's rows of a dataset depend on, besides it and the tokenizer or processor."""
     section, dataset = experiment.runs[run], experiment.datasets[name]
-    if task(experiment, run) == "images":
+    if modality(experiment, run) == "images":
         return {"format": dataset.format}
     config = {"format": dataset.format, **result_keys(section.data)}
     del config["augmentation"]
@@ -70,7 +70,7 @@ def prepared_folders(experiment: Experiment, run: str) -> list[str]:
 
 def store_folders(experiment: Experiment, run: str) -> list[str]:
     """The stores of the rows that a run trains on, in the order of its datasets."""
-    if task(experiment, run) == "preference":
+    if TASKS[task(experiment, run)].has_reference:
         return [f"results/reference/{reference_name(experiment, run)}"]
     return prepared_folders(experiment, run)
 

@@ -1,13 +1,11 @@
 """What the training of a run depends on, and what it uses of the machine."""
 
 import math
-from operator import attrgetter
 from typing import Any
 
 from moray.config.layout import Layout, lay_out_here, workers_are_here
-from moray.config.plan.data import task
+from moray.config.plan.data import section_of_task
 from moray.config.schema import Experiment, execution_keys, result_keys
-from moray.config.tasks import TASKS
 
 
 def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
@@ -19,10 +17,7 @@ def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
         "datasets": section.datasets,
         "train": result_keys(section.train),
     }
-    facts = TASKS[task(experiment, run)]
-    if facts.section_path:
-        config[facts.section_name] = result_keys(attrgetter(facts.section_path)(section))
-    return dict(sorted(config.items()))
+    return dict(sorted((config | section_of_task(experiment, run)).items()))
 
 
 def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:

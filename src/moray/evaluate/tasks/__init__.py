@@ -1,0 +1,1 @@
+"""How models are compared on held-out rows, for each task."""
