@@ -127,7 +127,7 @@ STAGES: dict[str, tuple[Callable[..., None], list[str]]] = {
     "download": (download.download, ["--output", "--cfg", "--files"]),
     "base_model": (base_model.base_model, ["--output", "--cfg", "--dataset"]),
     "tokenize": (tokenize.tokenize, ["--dataset", "--model", "--output", "--cfg"]),
-    "evaluate": (evaluate.evaluate, ["--base", "--tuned", "--tokens", "--execution"]),
+    "evaluate": (evaluate.evaluate, ["--base", "--tuned", "--stores", "--execution"]),
     "generate": (generate.generate, ["--base", "--tuned", "--rows", "--output", "--cfg"]),
 }
 

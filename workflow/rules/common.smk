@@ -17,7 +17,6 @@ from moray.config.load import load_experiment
 from moray.config.search import search_config
 from moray.config.smoke_test import RUN, check_storage, with_short_keys_resolved
 from moray.config.strategies import STRATEGIES
-from moray.config.tasks import TASKS
 from moray.errors import ConfigError, UserError
 
 # The folder of the Snakefile, also if another workflow uses this one as a module.
@@ -270,7 +269,7 @@ STORES = {
 REFERENCES = {
     plan.reference_name(EXPERIMENT, run): run
     for run in EXPERIMENT.runs
-    if TASKS[plan.task(EXPERIMENT, run)].has_reference
+    if plan.task(EXPERIMENT, run) == "preference"
 }
 SEARCHED = [run for run, section in EXPERIMENT.runs.items() if section.search]
 BENCHMARKED = [

@@ -16,6 +16,8 @@ rule evaluate:
         "logs/evaluate/{run}.log",
     benchmark:
         "results/benchmarks/evaluate/{run}.tsv"
+    wildcard_constraints:
+        run=any_of(EXPERIMENT.runs),
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "evaluate")

@@ -21,8 +21,8 @@ _BY_NAME = {
     "moray/corpus/sources/opened.py": "moray.corpus.sources.{}",
     "moray/evaluate/judging.py": "moray.evaluate.metrics.{}",
     "moray/stages/evaluate.py": "moray.evaluate.tasks.{}",
+    "moray/stages/tokenize.py": "moray.tasks.{}.tokens",
     "moray/tasks/of_store.py": "moray.tasks.{}.task",
-    "moray/tasks/tokens.py": "moray.tasks.{}.tokens",
     "moray/train/engine/strategies/__init__.py": "moray.train.engine.strategies.{}",
 }
 

@@ -13,20 +13,18 @@ class TaskFacts:
     """A task, for planning and for reporting.
 
     Attributes:
-        modality: what its datasets and models are for. Tasks of one modality share base models and
-            the stages that only know the modality, such as export and generation.
+        modality: what its datasets and models are of. Tasks of one modality share base models and
+            stages, such as export and generation.
         scored: what is scored, as `eval.json` counts it.
         headline: the figure of `eval.json` that runs are judged by.
         section_path: where in a run the section is that only this task reads; empty if there is
-            none. Results know the task of a run by it, so all but one should have one.
-        has_reference: whether it trains on what its start says of the rows.
+            none. A finished run's task is recognised by it, and is `language` without one.
     """
 
     modality: Modality
     scored: str
     headline: str
     section_path: str = ""
-    has_reference: bool = False
 
     @property
     def prepared(self) -> str:
@@ -46,7 +44,6 @@ TASKS: dict[TaskName, TaskFacts] = {
         scored="pairs",
         headline="reward_accuracy",
         section_path="preference",
-        has_reference=True,
     ),
     "images": TaskFacts(
         "images",

@@ -29,14 +29,14 @@ def evaluate(
         stores: the run's stores, in the order of its datasets.
         output: file to write.
         cfg: names of the run's datasets, the keys of the `evaluate` section that the result
-            depends on, and for pairs the `preference` section.
+            depends on, and the section that only the run's task reads.
         execution: the other keys of `evaluate`, and the settings for starting workers.
     """
     # By name, so that a run depends on the code of no other task; see `config.code`.
-    task = import_module(f"moray.evaluate.tasks.{read_manifest(stores[0])['task']}")
-    evaluation = cast(EvaluationModule, task).evaluation(
+    module = import_module(f"moray.evaluate.tasks.{read_manifest(stores[0])['task']}")
+    evaluation = cast(EvaluationModule, module).evaluation(
         {"base": base.absolute(), "tuned": tuned.absolute()},
-        [store.absolute() for store in stores],
+        tuple(store.absolute() for store in stores),
         cfg,
     )
     with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:

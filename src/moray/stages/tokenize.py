@@ -2,8 +2,9 @@
 
 import os
 import shutil
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from moray.config.formats import FORMATS
 from moray.console import say
@@ -15,7 +16,7 @@ from moray.stages.boundary import Folder, Json, command_line
 from moray.tasks.language.recipe import make_encoder
 from moray.tasks.language.rows import row_type
 from moray.tasks.language.store import ROWS_FROM, TOKENIZER
-from moray.tasks.tokens import tokens_of
+from moray.tasks.tokens import TokensModule
 
 
 def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
@@ -33,7 +34,8 @@ def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
     """
     cfg = {**cfg, "packing": _choose_packing(model, cfg["packing"])}
     task = FORMATS[cfg["format"]].task
-    tokens = tokens_of(task)
+    # By name, so that a store depends on the code of its own task alone; see `config.code`.
+    tokens = cast(TokensModule, import_module(f"moray.tasks.{task}.tokens"))
     with whole_or_nothing(output):
         encoder = make_encoder(model, cfg)
         facts = {}

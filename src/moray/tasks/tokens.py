@@ -1,44 +1,39 @@
-"""The tokenising of a task's datasets."""
+"""The interface of the module `tokens` in the package of a task whose rows are tokens."""
 
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from moray.tasks.language.encode import Encoder
+from moray.tasks.language.encode import Encoder
 
 
 class TokensModule(Protocol):
-    """The module `tokens` of a task's package, of tasks whose rows are tokens."""
+    """A module that is imported by the name of the task."""
 
     def write_split(
-        self, file: Path, store: Path, encoder: "Encoder", cfg: dict[str, Any]
+        self, file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]
     ) -> dict[str, Any]:
-        """Tokenise a split into a store.
+        """Tokenise a split into rows of `moray.tasks.language.rows`.
 
         Args:
-            file: the split as Parquet, with the split's name.
+            file: Parquet file of the split, named after it.
             store: folder to write to. The test split's first documents are shown in `preview.txt`.
             encoder: turns documents into tokens.
             cfg: format of the dataset, and the keys of the `data` section that tokens depend on.
+                With `tokenize: on-the-fly`, rows of the train split aren't kept; the window reader
+                of the task makes them.
 
         Returns:
-            The facts of the split in the store's manifest.
+            The facts of the split in the store's manifest, `weight` and `dropped_documents` among
+            them.
 
         Raises:
             UserError: if documents can't be encoded.
         """
 
     def summary(self, facts: dict[str, dict[str, Any]], block_size: int) -> str:
-        """What a store holds, in words.
+        """The line that is printed about a store.
 
         Args:
             facts: of each split.
             block_size: tokens of a row.
         """
-
-
-def tokens_of(task: str) -> TokensModule:
-    """The module of a task."""
-    # By name, so that a store depends on the code of its own task alone; see `config.code`.
-    return cast(TokensModule, import_module(f"moray.tasks.{task}.tokens"))

@@ -1,4 +1,4 @@
-"""What datasets and base models depend on; tasks and modalities."""
+"""What datasets and base models depend on, and their modality; the task of a run."""
 
 from glob import glob
 from operator import attrgetter
@@ -120,24 +120,25 @@ def source_of(experiment: Experiment, dataset: str) -> str:
 
 
 def modality_of_dataset(experiment: Experiment, dataset: str) -> Modality:
-    """What a dataset has, by its format."""
+    """The modality of a dataset, which follows from its format."""
     return TASKS[FORMATS[experiment.datasets[dataset].format].task].modality
 
 
 def modality_of_model(experiment: Experiment, model: str) -> Modality:
-    """What a base model is for."""
+    """The modality of a base model."""
     section = experiment.models[model]
     return "text" if getattr(section, "classes_of", None) is None else "images"
 
 
 def modality(experiment: Experiment, run: str) -> Modality:
-    """What a run's datasets have."""
+    """The modality of a run, which is that of its datasets."""
     return TASKS[task(experiment, run)].modality
 
 
 def task(experiment: Experiment, run: str) -> TaskName:
     """The task of a run, which follows from the format of its datasets."""
-    return FORMATS[experiment.datasets[next(iter(experiment.runs[run].datasets))].format].task
+    first = next(iter(experiment.runs[run].datasets))
+    return FORMATS[experiment.datasets[first].format].task
 
 
 def section_of_task(experiment: Experiment, run: str) -> dict[str, dict[str, Any]]:

@@ -70,7 +70,7 @@ def prepared_folders(experiment: Experiment, run: str) -> list[str]:
 
 def store_folders(experiment: Experiment, run: str) -> list[str]:
     """The stores of the rows that a run trains on, in the order of its datasets."""
-    if TASKS[task(experiment, run)].has_reference:
+    if task(experiment, run) == "preference":
         return [f"results/reference/{reference_name(experiment, run)}"]
     return prepared_folders(experiment, run)
 

@@ -1,6 +1,5 @@
 """Image classifiers: accuracy on held-out images."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,15 @@ from moray.rows.store import StoredRows
 
 
 class ImagesEvaluation:
-    """Of the images of one dataset, with a table of the classes. See `Evaluation`."""
+    """Scores of the images of one dataset, with a table of the classes."""
 
     figures = ("accuracy",)
+    entry_point = staticmethod(classify_on_worker)
 
     def __init__(
-        self, models: Mapping[str, Path], stores: Sequence[Path], cfg: dict[str, Any]
+        self, models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
     ) -> None:
-        self.entry_point = classify_on_worker
-        self._models, self._stores, self._cfg = dict(models), tuple(stores), cfg
+        self._models, self._stores, self._cfg = models, stores, cfg
         (store,) = stores
         split = StoredRows(store, "test")
         numbers = chosen(split, cfg["max_documents"])
@@ -36,15 +35,15 @@ class ImagesEvaluation:
         self._names = read_manifest(store)["label_names"]
 
     def batches(self, size: int) -> int:
-        """Batches of all workers together."""
+        """See `Evaluation.batches`."""
         return num_batches(self._models, len(self._labels), size)
 
     def job(self, execution: Execution) -> ClassifyJob:
-        """What each worker gets."""
+        """See `Evaluation.job`."""
         return ClassifyJob(self._models, self._stores, execution, self._cfg["max_documents"])
 
     def compared(self, results: list[dict[str, Answers]]) -> dict[str, Any]:
-        """The content of `eval.json`."""
+        """See `Evaluation.compared`."""
         base, tuned = (in_order([result[name] for result in results]) for name in ("base", "tuned"))
         samples, confidence = self._cfg["bootstrap_samples"], self._cfg["confidence"]
         return {

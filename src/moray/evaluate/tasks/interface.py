@@ -1,6 +1,6 @@
 """The interface of a task's evaluation: a module that is imported by the name of the task."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ class Evaluation(Protocol):
 
     Attributes:
         figures: those of the result that are printed.
-        entry_point: scores the rows that are this worker's share.
+        entry_point: runs on each worker and scores its share of the rows.
     """
 
     figures: Sequence[str]
@@ -45,12 +45,12 @@ class EvaluationModule(Protocol):
     """A module of this package."""
 
     def evaluation(
-        self, models: Mapping[str, Path], stores: Sequence[Path], cfg: dict[str, Any]
+        self, models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
     ) -> Evaluation:
         """Prepare a comparison.
 
         Args:
             models: folders of `base` and `tuned`, absolute.
             stores: the run's stores, absolute, in the order of its datasets.
-            cfg: names of the run's datasets, and the keys of its config that the result depends on.
+            cfg: see `stages.evaluate`.
         """

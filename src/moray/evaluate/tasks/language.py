@@ -1,6 +1,5 @@
 """Language models: likelihood of held-out documents."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +12,28 @@ from moray.tasks.language.store import StoredSplit
 
 
 class LanguageEvaluation:
-    """Of all datasets together; of several, also of each. See `Evaluation`."""
+    """Scores of all datasets together and, if there are several, of each."""
 
     figures = ("bits_per_byte", "accuracy")
+    entry_point = staticmethod(score_on_worker)
 
     def __init__(
-        self, models: Mapping[str, Path], stores: Sequence[Path], cfg: dict[str, Any]
+        self, models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
     ) -> None:
-        self.entry_point = score_on_worker
-        self._models, self._stores, self._cfg = dict(models), tuple(stores), cfg
+        self._models, self._stores, self._cfg = models, stores, cfg
         splits = [StoredSplit(store, "test") for store in stores]
         self._rows = [len(select_documents(split, cfg["max_documents"]).rows) for split in splits]
 
     def batches(self, size: int) -> int:
-        """Batches of all workers together."""
+        """See `Evaluation.batches`."""
         return sum(num_batches(self._models, count, size) for count in self._rows)
 
     def job(self, execution: Execution) -> ScoreJob:
-        """What each worker gets."""
+        """See `Evaluation.job`."""
         return ScoreJob(self._models, self._stores, execution, self._cfg["max_documents"])
 
     def compared(self, results: list[dict[str, list[Scores]]]) -> dict[str, Any]:
-        """The content of `eval.json`."""
+        """See `Evaluation.compared`."""
         base, tuned = (
             [total(parts) for parts in zip(*(result[name] for result in results), strict=True)]
             for name in ("base", "tuned")

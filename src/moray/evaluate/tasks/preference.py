@@ -1,6 +1,5 @@
 """Preference runs: margins of held-out pairs."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +13,30 @@ from moray.tasks.language.store import StoredSplit
 
 
 class PreferenceEvaluation:
-    """Of the pairs of one dataset. See `Evaluation`."""
+    """Scores of the pairs of one dataset."""
 
     figures = ("reward_margin", "reward_accuracy", "chosen_bits_per_byte")
+    entry_point = staticmethod(score_pairs_on_worker)
 
     def __init__(
-        self, models: Mapping[str, Path], stores: Sequence[Path], cfg: dict[str, Any]
+        self, models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
     ) -> None:
-        self.entry_point = score_pairs_on_worker
-        self._models, self._stores, self._cfg = dict(models), tuple(stores), cfg
+        self._models, self._stores, self._cfg = models, stores, cfg
         (store,) = stores
         selection = select_documents(StoredSplit(store, "test"), cfg["max_documents"])
         self._rows = len(selection.rows)
 
     def batches(self, size: int) -> int:
-        """Batches of all workers together."""
+        """See `Evaluation.batches`."""
         return num_batches(self._models, self._rows, size)
 
     def job(self, execution: Execution) -> ScorePairsJob:
-        """What each worker gets."""
-        longest = self._cfg["max_documents"]
-        return ScorePairsJob(self._models, self._stores, execution, ("test",), longest)
+        """See `Evaluation.job`."""
+        most = self._cfg["max_documents"]
+        return ScorePairsJob(self._models, self._stores, execution, ("test",), most)
 
     def compared(self, results: list[dict[str, dict[str, Scores]]]) -> dict[str, Any]:
-        """The content of `eval.json`."""
+        """See `Evaluation.compared`."""
         base, tuned = (
             total([result[name]["test"] for result in results]) for name in ("base", "tuned")
         )
