@@ -17,7 +17,8 @@ from moray.train.loop import train
 from moray.workers.worker import Worker
 
 
-@pytest.mark.long
+# tests/train/test_equality.py has this under every strategy.
+@pytest.mark.layouts
 def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(
     make_job: Any, alone: Worker, small: Path, tmp_path: Path
 ) -> None:

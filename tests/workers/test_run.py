@@ -82,8 +82,14 @@ def lose_one(attempts: Path, worker: Worker) -> int:
     return len(file.read_text())
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("launch", LAUNCHERS, indirect=True)
+@pytest.mark.parametrize(
+    "launch",
+    [
+        pytest.param("ray", marks=pytest.mark.faults),
+        pytest.param("torchrun", marks=pytest.mark.long),
+    ],
+    indirect=True,
+)
 def test_workers_that_are_lost_are_replaced_as_often_as_the_config_allows(
     launch: Launch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -200,7 +200,7 @@ def test_augmented_images_are_the_same_on_any_number_of_workers(
     assert losses(one) != pytest.approx(losses(plain), rel=1e-4)
 
 
-@pytest.mark.long
+@pytest.mark.layouts
 def test_augmented_images_are_the_same_when_they_are_streamed(
     make_vit_job: Make, vit: Path, alone: Worker, tmp_path: Path
 ) -> None:
