@@ -31,7 +31,7 @@ from moray.tasks.language.store import StoredSplit
 
 SMALL = {
     "vocab_size": 320,
-    "hidden_size": 32,
+    "hidden_size": 64,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -42,9 +42,9 @@ WINDOW: dict[str, Any] = SMALL | {"sliding_window": 5}
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SMALL)),
     "mistral with a window": lambda: MistralForCausalLM(MistralConfig(**WINDOW)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(head_dim=8, **SMALL)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(head_dim=16, **SMALL)),
     "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(vocab_size=320, n_embd=32, n_layer=2, n_head=4, attn_pdrop=0.0)
+        GPT2Config(vocab_size=320, n_embd=64, n_layer=2, n_head=4, attn_pdrop=0.0)
     ),
 }
 
@@ -158,7 +158,7 @@ def test_asking_what_a_kernel_can_compute_leaves_the_model_as_it_was(
 
 def refused(kind: str, **keys: Any) -> PreTrainedModel:
     if kind == "gemma2":
-        return Gemma2ForCausalLM(Gemma2Config(head_dim=8, **SMALL, **keys))
+        return Gemma2ForCausalLM(Gemma2Config(head_dim=16, **SMALL, **keys))
     return LlamaForCausalLM(LlamaConfig(**(SMALL | keys)))
 
 
@@ -168,6 +168,7 @@ def refused(kind: str, **keys: Any) -> PreTrainedModel:
         (lambda: refused("llama", attention_dropout=0.1), {VARLEN, FLEX}, "has dropout"),
         (lambda: refused("gemma2"), {VARLEN}, "attention scores are capped"),
         (lambda: refused("llama", head_dim=512), {VARLEN}, "wider than 256"),
+        (lambda: refused("llama", head_dim=8), {FLEX}, "narrower than 16"),
     ],
 )
 def test_a_model_that_a_kernel_does_not_compute_has_a_reason(

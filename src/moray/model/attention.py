@@ -1,7 +1,7 @@
 """Attention over packed rows on GPUs, without a mask over all pairs of tokens.
 
 Both variants are registered by transformers' public interfaces. Neither has a backward pass on CPUs
-in PyTorch 2.13. They have not been tried on a GPU yet.
+in PyTorch 2.13.
 """
 
 import inspect
@@ -20,6 +20,8 @@ _PROBE = "packed_probe"
 
 # The limit of FlashAttention.
 _LARGEST_HEAD = 256
+# The limit of PyTorch's flex attention on GPUs, up to 2.13 at least.
+_SMALLEST_FLEX_HEAD = 16
 # Features of some architectures' attention that the kernel lacks, by their argument.
 _EXTRAS = {
     "softcap": "its attention scores are capped",
@@ -129,6 +131,8 @@ def fault_of_kernel(model: PreTrainedModel, name: str) -> str | None:
     if any(call.get("dropout") for call in calls):
         return "its attention has dropout (set attention_dropout or attn_pdrop to 0 in its config)"
     if name == FLEX:
+        if any(min(call["widths"]) < _SMALLEST_FLEX_HEAD for call in calls):
+            return f"its heads are narrower than {_SMALLEST_FLEX_HEAD}"
         return None
     for call in calls:
         for argument, does in _EXTRAS.items():
