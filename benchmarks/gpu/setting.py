@@ -14,9 +14,11 @@ from moray.model.scratch import train_tokenizer
 from moray.provenance.manifest import read_manifest, write_manifest
 from moray.stages.tokenize import tokenize
 
-_SIZES = {"block_size": 1024, "batch_size": 16, "num_prompts": 64, "new_tokens": 128}
+_SIZES = {"block_size": 1024, "batch_size": 16, "num_prompts": 32, "new_tokens": 128}
 _DRY_SIZES = {"block_size": 64, "batch_size": 4, "num_prompts": 4, "new_tokens": 8}
 _DRY_MODEL = {"n_layer": 2, "n_embd": 64, "n_head": 2}
+# The kernels of `varlen` and `flex` have no dropout.
+_MODEL = {"attn_pdrop": 0.0}
 
 
 def prepare(folder: Path, dry_run: bool) -> None:
@@ -26,7 +28,7 @@ def prepare(folder: Path, dry_run: bool) -> None:
     tokenizer = train_tokenizer(texts, vocab_size=4096)
     torch.manual_seed(0)
     small = {**_DRY_MODEL, "vocab_size": len(tokenizer)} if dry_run else {}
-    GPT2LMHeadModel(GPT2Config(**small)).save_pretrained(folder / "model")
+    GPT2LMHeadModel(GPT2Config(**_MODEL, **small)).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     write_manifest(folder / "model", architecture="gpt2", isolates_documents=True, **sizes)
     pairs = (
