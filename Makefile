@@ -31,11 +31,11 @@ test: $(READY_DEV)
 
 # Slow tests, of seconds to minutes: layouts of workers, streams, overlays, clusters.
 test-long: $(READY_DEV)
-	$(PYTEST) -m long --durations=60
+	$(PYTEST) -m "long and not layouts and not faults" --durations=60
 
 test-all: test test-long
 
-# The engines in the layouts that are left, and the whole dry run of the GPU benchmark.
+# Tests of minutes that CI leaves out, because others show most of what they show.
 test-layouts: $(READY_DEV)
 	$(PYTEST) -m layouts
 

@@ -1,7 +1,9 @@
 """What trackers have of a run, as their own libraries or formats tell it."""
 
 import json
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,9 @@ def in_mlflow(folder: Path, name: str) -> Points:
     """The points of a metric of the only run in the folder's store."""
     from mlflow import MlflowClient
 
+    # A client that opens a store creates its tables, as the driver may be doing at this moment.
+    with closing(sqlite3.connect(f"file:{folder}/mlflow.db?mode=ro", uri=True)) as store:
+        assert store.execute("SELECT count(*) FROM runs").fetchone() == (1,)
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("moray")
     assert experiment

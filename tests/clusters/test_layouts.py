@@ -48,7 +48,7 @@ def expected(make_job: Make, alone: Worker) -> list[float]:
     [
         pytest.param(2, marks=pytest.mark.layouts),
         # They don't divide the rows of a step evenly.
-        pytest.param(3, marks=pytest.mark.long),
+        pytest.param(3, marks=pytest.mark.layouts),
         pytest.param(4, marks=pytest.mark.layouts),
     ],
 )

@@ -148,7 +148,7 @@ def check_equal(ours: Path, theirs: Path) -> None:
     assert all(equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.long
+@pytest.mark.faults
 def test_a_fault_on_the_other_node_is_one_line(nodes: Nodes, small: Path, tmp_path: Path) -> None:
     """A damaged copy of the base, which only the node that doesn't have it yet reads."""
     url = "s3://bucket/damaged"
@@ -187,7 +187,7 @@ def test_a_run_is_trained_and_its_results_come_back(
     check_equal(tmp_path, on_one_machine)
 
 
-@pytest.mark.long
+@pytest.mark.layouts
 @pytest.mark.parametrize("dataset", ["text"], indirect=True)
 def test_models_are_evaluated_on_both_nodes_with_the_figures_of_this_machine(
     nodes: Nodes, model_folder: Path, tuned_folder: Path, store: Path, tmp_path: Path

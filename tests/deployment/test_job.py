@@ -118,7 +118,7 @@ def _shared(project: Project, folder: Path) -> Project:
     return Project(folder)
 
 
-@pytest.mark.long
+@pytest.mark.layouts
 def test_a_stopped_job_goes_on_where_it_was(head: Head, project: Project, tmp_path: Path) -> None:
     stopped = _shared(project, tmp_path / "stopped")
     submit = _documented("ray job submit", "stopped", stopped.folder)

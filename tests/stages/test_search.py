@@ -124,7 +124,7 @@ def kill_at(folder: Path, small: Path, finished: int, step: int) -> dict[Path, s
     }
 
 
-@pytest.mark.long
+@pytest.mark.faults
 def test_a_search_that_is_killed_twice_comes_to_the_same(
     undisturbed: Path, tmp_path: Path, small: Path
 ) -> None:

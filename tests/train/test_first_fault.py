@@ -24,6 +24,12 @@ PHASES = {
     "evaluation": "held_out_loss",
     "saving": "Saver.save",
 }
+MARKS: dict[str, pytest.MarkDecorator] = {
+    "building": pytest.mark.faults,
+    "reading rows": pytest.mark.long,
+    "evaluation": pytest.mark.long,
+    "saving": pytest.mark.faults,
+}
 # Of steps that succeed before.
 CALLS_BEFORE = {"a step": 3, "saving": 1}
 
@@ -54,7 +60,7 @@ def train_with_a_fault(arguments: tuple[Job, str], worker: Worker) -> Any:
 
 @pytest.mark.parametrize(
     "phase",
-    [pytest.param(phase, marks=[] if phase == "a step" else pytest.mark.long) for phase in PHASES],
+    [pytest.param(phase, marks=MARKS.get(phase, ())) for phase in PHASES],
 )
 def test_the_first_fault_of_a_worker_ends_both_without_a_retry(
     phase: str, make_job: Make, monkeypatch: pytest.MonkeyPatch

@@ -111,6 +111,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_bits_of_one_in_a_folder(
     assert any(not equal(value, start[name]) for name, value in exported.named_parameters())
 
 
+@pytest.mark.faults
 def test_a_request_below_the_url_stops_the_run_and_the_same_command_goes_on(
     small: Path, bucket: str, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -130,18 +131,21 @@ def test_a_request_below_the_url_stops_the_run_and_the_same_command_goes_on(
 
 
 def test_a_second_driver_is_refused_in_one_line(small: Path, bucket: str, tmp_path: Path) -> None:
-    url = f"{bucket}/two"
-    with started(small, tmp_path / "first", url) as first:
+    # The first one must not be finished before the second one has started.
+    url, steps = f"{bucket}/two", {"max_steps": 2000}
+    with started(small, tmp_path / "first", url, **steps) as first:
         until(lambda: num_committed(url) >= 1 or first.poll() is not None)
-        with started(small, tmp_path / "second", url) as second:
+        with started(small, tmp_path / "second", url, **steps) as second:
             reported = second.communicate()[1]
         assert second.returncode == 1
         (line,) = (line for line in reported.splitlines() if "has been training this run" in line)
         assert f"process {first.pid} on" in line
-        first.communicate()
-    assert first.returncode == 0
+        open_objects(f"{url}/name").put("stop", b"")
+        reported = first.communicate()[1]
+    assert "as requested, and saved a checkpoint" in reported
 
 
+@pytest.mark.layouts
 def test_a_changed_run_says_where_its_checkpoints_are_and_continues_from_one(
     small: Path, bucket: str, tmp_path: Path
 ) -> None:

@@ -83,7 +83,7 @@ def run(project: Project, hub: Hub, token: str | None, *arguments: str) -> tuple
     return running.returncode, output.read_text()
 
 
-@pytest.mark.parametrize("overlay", ["here", "codegen"])
+@pytest.mark.parametrize("overlay", ["here", pytest.param("codegen", marks=pytest.mark.layouts)])
 def test_the_overlay_runs_end_to_end_and_its_token_stays_secret(
     overlay: str, project: Project, hub: Hub
 ) -> None:

@@ -117,6 +117,7 @@ def test_plans_what_a_change_affects(change: str, preferred: Project, tmp_path: 
     assert planned == expected
 
 
+@pytest.mark.layouts
 def test_the_overlay_runs_on_the_default_corpus(fresh: Project) -> None:
     shutil.copy(ROOT / "config/config.yaml", fresh.config)
     # Few steps of a narrow model, and nothing before them; what is left is the overlay's own.

@@ -85,7 +85,7 @@ def test_what_a_search_needs_is_checked_before_the_first_job(fresh: Project) -> 
     assert not (fresh.folder / "results").exists()
 
 
-@pytest.mark.long
+@pytest.mark.layouts
 def test_the_best_settings_of_a_search_are_an_overlay(tmp_path: Path) -> None:
     project = Project.create(tmp_path / "project")
     searching(project, trials=2)

@@ -167,7 +167,7 @@ def test_statistics_are_the_mean_of_those_of_the_workers(resnets: dict[str, Job]
             assert found[name] == 1
 
 
-@pytest.mark.long
+@pytest.mark.faults
 def test_a_resumed_run_has_the_same_bits_statistics_included(
     make_resnet_job: Make, tmp_path: Path
 ) -> None:

@@ -132,14 +132,13 @@ class Train(Section):
         description="How attention is computed; results differ by rounding. `sdpa`: PyTorch's "
         "`scaled_dot_product_attention`. `eager`: plain matrix products. `varlen`: PyTorch's "
         "`varlen_attn`. `flex`: PyTorch's compiled `flex_attention`. The last two need no mask "
-        "for every pair of tokens, and run only on GPUs (not tried yet). `auto`: `sdpa`, but "
+        "for every pair of tokens, and run only on GPUs. `auto`: `sdpa`, but "
         "`eager` on a CPU if blocks are compiled and rows have at most 512 tokens.",
     )
     deterministic: bool = Field(
         False,
         description="Whether to use only deterministic algorithms on a GPU, so that the same "
-        "run on the same machine produces the same bytes; slower (not tried yet). CPUs are "
-        "always deterministic.",
+        "run on the same machine produces the same bytes; slower. CPUs are always deterministic.",
     )
     gradient_checkpointing: bool = execution_only(
         False,
