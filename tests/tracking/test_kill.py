@@ -113,3 +113,44 @@ def test_the_config_is_there_and_the_run_is_finished(tmp_path: Path) -> None:
     assert run.info.run_name == "tuned"
     assert run.data.params == {"train.learning_rate": "0.001"}
     assert json.loads((tmp_path / "tracked.json").read_text())["id"] == run.data.tags["moray.id"]
+
+
+OPENER = """
+import sys
+from moray.tracking.interface import TrackedRun
+from moray.tracking.mlflow import opened
+
+run = TrackedRun(sys.argv[1], sys.argv[1], {})
+print("ready", flush=True)
+sys.stdin.readline()
+with opened(run):
+    pass
+"""
+
+
+def test_runs_that_start_together_find_or_make_the_same_store(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    openers = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPENER, name],
+            text=True,
+            env=os.environ | environment(tmp_path),
+            **pipes,
+        )
+        for name in ("first", "second", "third")
+    ]
+    for opener in openers:
+        assert opener.stdout
+        assert opener.stdout.readline() == "ready\n"
+    for opener in openers:
+        assert opener.stdin
+        opener.stdin.write("\n")
+        opener.stdin.flush()
+    for opener in openers:
+        reported = opener.communicate()[1]
+        assert opener.returncode == 0, reported
+    client = MlflowClient(environment(tmp_path)["MLFLOW_TRACKING_URI"])
+    runs = client.search_runs([client.get_experiment_by_name("moray").experiment_id])
+    assert {run.info.run_name for run in runs} == {"first", "second", "third"}

@@ -1,9 +1,12 @@
 """MLflow: a run in the store that `MLFLOW_TRACKING_URI` names."""
 
+import fcntl
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -20,13 +23,29 @@ _METRICS, _PARAMS, _TAGS, _CHARACTERS = 1000, 100, 100, 5000
 @contextmanager
 def opened(run: TrackedRun) -> Iterator["MLflow"]:
     """Find a run by its id, or create it; see `Tracker`."""
-    client = mlflow.MlflowClient()
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
-    experiment = mlflow.set_experiment(name).experiment_id
+    with _sole_opener():
+        client = mlflow.MlflowClient()
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
+        experiment = mlflow.set_experiment(name).experiment_id
     found = list(client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'"))
     tags = {_ID: run.id, "moray.run": run.name}
     there = found or [client.create_run(experiment, run_name=run.name, tags=tags)]
     yield MLflow(client, there[0], run.config)
+
+
+@contextmanager
+def _sole_opener() -> Iterator[None]:
+    """Let one process of this user at a time open an SQLite store on this machine.
+
+    MLflow 3.17 creates the tables of a new store without a lock of its own: of two runs that start
+    together, one fails, or the store can't be opened any more.
+    """
+    if not mlflow.get_tracking_uri().startswith("sqlite:"):
+        yield
+        return
+    with Path(tempfile.gettempdir(), f"moray-mlflow-{os.getuid()}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 class MLflow:
