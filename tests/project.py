@@ -70,13 +70,12 @@ class Project:
         self.config = folder / "config/config.yaml"
 
     @classmethod
-    def create(cls, folder: Path) -> "Project":
+    def create(cls, folder: Path, root: Path = ROOT) -> "Project":
         """Copy what a clone would bring, with the small experiment in place of the default."""
+        folder.mkdir(exist_ok=True)
         for name in ("Snakefile", "workflow", "src", "envs", "profiles", "config"):
-            source = ROOT / name
-            copy = shutil.copytree if source.is_dir() else shutil.copy
-            folder.mkdir(exist_ok=True)
-            copy(source, folder / name)
+            copy = shutil.copytree if (root / name).is_dir() else shutil.copy
+            copy(root / name, folder / name)
         project = cls(folder)
         project.config.write_text(EXPERIMENT)
         data = folder / "data"

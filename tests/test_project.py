@@ -1,6 +1,5 @@
 """Project folders of one's own."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ from project import ROOT
 from typer.testing import CliRunner
 
 from moray.cli import app
-from moray.config.code import code_digest
 from moray.project import LOCK, SNAKEFILE, WORKFLOW
 
 
@@ -52,13 +50,3 @@ def test_init_refuses_what_can_not_be_a_folder(name: str, tmp_path: Path) -> Non
     assert done.exit_code == 1
     assert done.stderr.startswith(f"error: {tmp_path / name}: ")
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_stage_has_the_same_digest_in_a_wheel(tmp_path: Path) -> None:
-    """There, the scripts lie in the package."""
-    shutil.copytree(ROOT / "src/moray", tmp_path / "moray")
-    shutil.copytree(ROOT / "workflow", tmp_path / "moray/workflow/workflow")
-    script = "workflow/scripts/tokenize.py"
-    assert code_digest(tmp_path / "moray/workflow" / script, tmp_path) == code_digest(
-        ROOT / script, ROOT / "src"
-    )

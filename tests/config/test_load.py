@@ -107,7 +107,7 @@ def test_each_config_of_the_project_is_sound(overlay: str) -> None:
 def test_checking_a_config_imports_nothing_heavy() -> None:
     script = (
         "import sys, moray.workers.cluster;"
-        "import moray.config.code, moray.config.load, moray.config.plan;"
+        "import moray.config.identity, moray.config.load, moray.config.plan;"
         "heavy = {'datasets', 'numpy', 'optuna', 'pyarrow', 'ray', 'torch', 'transformers'};"
         "print(heavy & {*sys.modules})"
     )

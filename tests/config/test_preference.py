@@ -8,7 +8,6 @@ import pytest
 from small_config import experiment_with, faults
 
 from moray.config import plan
-from moray.config.code import code_digest, code_of
 from moray.config.schema import Experiment
 
 ROOT = Path(__file__).parents[2]
@@ -145,18 +144,3 @@ def test_what_does_not_fit_costs_one_line(values: dict[str, Any], line: str) -> 
 
 def test_streaming_rows_that_are_made_ahead_is_fine() -> None:
     assert experiment({"runs.preferred.data.loader": "stream"}).runs["preferred"].data
-
-
-def test_the_code_of_a_preference_run_includes_that_of_language() -> None:
-    script, source = ROOT / "workflow/scripts/finetune.py", ROOT / "src"
-    tasks = source / "moray/tasks"
-    found = {
-        task: {path.parent.name for path in code_of(script, source, task) if tasks in path.parents}
-        for task in ("language", "preference")
-    }
-    assert found == {
-        "language": {"tasks", "language"},
-        "preference": {"tasks", "language", "preference"},
-    }
-    digests = {code_digest(script, source, task) for task in found}
-    assert len(digests) == 2

@@ -128,19 +128,82 @@ def test_a_run_continues_from_a_checkpoint_of_another_fingerprint_and_records_it
     assert len(list(given.parent.iterdir())) == 4
 
     # From then on, the run has checkpoints of its own, and still knows where they are from.
-    job = job_with(make_job, load_best_model_at_end=best)
     assert said(job, small, tmp_path / "again", capsys) == []
     assert continued_from(FolderStorage(work)) == record["continued_from"]
+    # Without the key, it is another run.
+    job = job_with(make_job, load_best_model_at_end=best)
+    (line,) = said(job, small, tmp_path / "without", capsys)
+    assert line.startswith("run name: starting at step 0")
+    assert "train.resume_from_checkpoint (" in line
 
 
-def test_an_own_checkpoint_that_is_later_is_preferred(
+def test_a_run_continues_where_only_the_name_of_the_folder_differs(
     make_job: Any, small: Path, storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = checkpoint_of(storage, 6)
-    job = job_with(make_job, given)
+    """As other versions of moray make other fingerprints."""
+    (made,) = storage.glob("name/*")
+    made.rename(storage / "name/0123456789abcdef")
+    last, job = checkpoint_of(storage, 8), job_with(make_job)
     assert said(job, small, tmp_path / "output", capsys, code="before") == [
-        f"run name: resuming from its own checkpoint at step 8, not from {given}"
+        f"run name: continuing from {last}, which was made with the same inputs"
     ]
+    assert (made / "checkpoints/step-00000008" / MANIFEST).is_file()
+    assert continued_from(FolderStorage(made)) is None
+
+
+def test_an_import_that_is_cut_off_is_repeated(
+    make_job: Any,
+    small: Path,
+    storage: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record of where a checkpoint is from isn't there before the checkpoint is."""
+    job = job_with(make_job, checkpoint_of(storage, 6))
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    places = ("moray.storage.folder.FolderStorage.adopt", "moray.train.continuation.as_json")
+    for place in places:
+        monkeypatch.setattr(place, killed)
+        with pytest.raises(KeyboardInterrupt):
+            train_run(job, small, tmp_path / place, job.settings, "after", num_workers=1)
+        monkeypatch.undo()
+        identity = identity_of(
+            job.settings, None, job.start, job.parts, code="after", task_settings={}
+        )
+        state = FolderStorage(storage / "name" / identity.fingerprint)
+        assert continued_from(state) is None
+    assert said(job, small, tmp_path / "output", capsys) == []
+    record = continued_from(state)
+    assert record is not None
+    assert (record["step"], record["differences"]) == (6, ["code"])
+
+
+@pytest.mark.long
+def test_a_run_continues_under_other_libraries_and_says_so(
+    make_job: Any, small: Path, storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = job_with(make_job)
+    (work,) = storage.glob("name/*")
+    shutil.rmtree(checkpoint_of(storage, 8))
+    file = work / "identity.json"
+    before = json.loads(file.read_text())
+    file.write_text(json.dumps(before | {"libraries": before["libraries"] | {"torch": "2.12.9"}}))
+    train_run(job, small, tmp_path / "output", job.settings, "before", num_workers=1)
+    record = json.loads((tmp_path / "output/train.json").read_text())
+    assert (record["resumed_from"], record["steps"]) == (6, 8)
+    (earlier,) = record["earlier_libraries"]
+    assert (earlier["until_step"], earlier["libraries"]["torch"]) == (6, "2.12.9")
+    note = (
+        "continues at step 6 under other versions of libraries: "
+        f"torch (2.12.9 → {before['libraries']['torch']})"
+    )
+    history = read_history(tmp_path / "output/history.jsonl")
+    assert note in [line.get("note") for line in history]
+    assert note in capsys.readouterr().err
 
 
 def refusal(job: Job, small: Path, output: Path, error: type[Exception] = UserError) -> str:

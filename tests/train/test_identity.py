@@ -12,6 +12,7 @@ from moray.train.identity import (
     Identity,
     differences,
     identity_of,
+    other_libraries,
     read_identity,
     write_identity,
 )
@@ -49,10 +50,6 @@ def settings(adapter: object = None, **train: object) -> Identity:
         (replace(IDENTITY, data="e"), ["data"]),
         (replace(IDENTITY, start="e"), ["start"]),
         (replace(IDENTITY, code="e"), ["code"]),
-        (
-            replace(IDENTITY, libraries={"torch": "2.14.0", "peft": "0.21.2"}),
-            ["torch (2.13.0 → 2.14.0)"],
-        ),
         (replace(IDENTITY, data="e", code="e"), ["data", "code"]),
     ],
 )
@@ -60,6 +57,27 @@ def test_each_part_changes_the_fingerprint_and_is_named(other: Identity, named: 
     assert other.fingerprint != IDENTITY.fingerprint
     assert differences(IDENTITY, other) == named
     assert differences(other, other) == []
+
+
+def test_libraries_are_recorded_and_not_compared(tmp_path: Path) -> None:
+    newer = replace(IDENTITY, libraries={"torch": "2.14.0", "peft": "0.21.2"})
+    assert newer.fingerprint == IDENTITY.fingerprint
+    assert differences(IDENTITY, newer) == []
+    assert newer.after(None, 0) == newer.after(IDENTITY, 0) == newer
+    assert IDENTITY.after(IDENTITY, 4) == IDENTITY
+    records = FolderRecords(tmp_path)
+    write_identity(newer.after(IDENTITY, 4), records)
+    found = read_identity(records)
+    assert found is not None
+    assert found.earlier_libraries == ({"until_step": 4, "libraries": IDENTITY.libraries},)
+    assert other_libraries(found, 4) == (
+        "continues at step 4 under other versions of libraries: torch (2.13.0 → 2.14.0)"
+    )
+    # A later start under the same libraries has nothing to say.
+    assert newer.after(found, 6) == found
+    assert other_libraries(found, 6) is None
+    again = IDENTITY.after(found, 8)
+    assert [entry["until_step"] for entry in again.earlier_libraries] == [4, 8]
 
 
 def test_an_identity_is_recorded_and_read_back(tmp_path: Path) -> None:
@@ -81,6 +99,10 @@ def of(start: Path, tokens: Path, train: Train, adapter: Adapter | None = None) 
         (lambda start, tokens: of(start, tokens, Train()), []),
         (lambda start, tokens: of(start, tokens, Train(micro_batch_size=1)), []),
         (lambda start, tokens: of(start, tokens, Train(seed=1)), ["train.seed (0 → 1)"]),
+        (
+            lambda start, tokens: of(start, tokens, Train(resume_from_checkpoint="x")),
+            ["train.resume_from_checkpoint (none → x)"],
+        ),
         (lambda start, tokens: of(tokens, start, Train()), ["data", "start"]),
     ],
 )

@@ -1,10 +1,9 @@
-"""Shared by all rules: the checked config, the digest of a stage's code, the lock."""
+"""Shared by all rules: the checked config, the code of a stage, the lock."""
 
 import fcntl
 import re
 import signal
 import sys
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,11 +11,10 @@ import moray
 from moray import machine, project
 from moray.config import plan
 from moray.config.benchmarks import benchmark_config, benchmark_files
-from moray.config.code import code_digest
+from moray.config.identity import code_of
 from moray.config.load import load_experiment
 from moray.config.search import search_config
 from moray.config.smoke_test import RUN, check_storage, with_short_keys_resolved
-from moray.config.strategies import STRATEGIES
 from moray.errors import ConfigError, UserError
 
 # The folder of the Snakefile, also if another workflow uses this one as a module.
@@ -51,21 +49,9 @@ def load():
     return experiment, files, models, tasks
 
 
-@cache
 def code(stage, *names):
-    """The digest of a stage's script and of the modules that it imports, some by these names."""
-    script = ROOT / "workflow/scripts" / f"{stage}.py"
-    return f"code {code_digest(script, SOURCE, *names)}"
-
-
-def code_of_download(stage, dataset):
-    """That of a stage that reads a dataset from its source."""
-    return code(stage, plan.source_of(EXPERIMENT, dataset))
-
-
-def code_of_training(stage, run):
-    """That of a stage that trains a run. The strategy can change between two starts of a run."""
-    return code(stage, plan.task(EXPERIMENT, run), *STRATEGIES)
+    """The param by which a stage runs again if the code that decides its result changes."""
+    return f"code {code_of(stage, *names)}"
 
 
 def code_of_task(stage, run):

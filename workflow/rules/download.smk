@@ -16,7 +16,9 @@ rule download:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=lambda wildcards: code_of_download("download", wildcards.dataset),
+        code=lambda wildcards: code(
+            "download", plan.source_of(EXPERIMENT, wildcards.dataset)
+        ),
         cfg=lambda wildcards: plan.dataset_config(EXPERIMENT, wildcards.dataset),
     message:
         "download {wildcards.dataset}"

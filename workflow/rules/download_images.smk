@@ -16,7 +16,9 @@ rule download_images:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=lambda wildcards: code_of_download("download_images", wildcards.dataset),
+        code=lambda wildcards: code(
+            "download_images", plan.source_of(EXPERIMENT, wildcards.dataset)
+        ),
         cfg=lambda wildcards: plan.dataset_config(EXPERIMENT, wildcards.dataset),
     message:
         "download {wildcards.dataset}"

@@ -19,9 +19,9 @@ rule search_run:
     resources:
         gpu=lambda wildcards: plan.train_gpus(EXPERIMENT, wildcards.run),
     params:
-        code=lambda wildcards: code_of_training("search", wildcards.run),
+        code=code("search"),
         # As in rule finetune_run, which then finds the best trial's checkpoint.
-        training=lambda wildcards: code_of_training("finetune", wildcards.run),
+        training=lambda wildcards: code_of_task("finetune", wildcards.run),
         cfg=lambda wildcards: search_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
         execution=lambda wildcards, input: plan.train_execution(

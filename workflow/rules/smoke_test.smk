@@ -14,7 +14,7 @@ rule smoke_test:
         gpu=plan.train_gpus(EXPERIMENT, SMOKE_TEST.run),
     params:
         run=SMOKE_TEST.run,
-        code=code_of_training("smoke_test", SMOKE_TEST.run),
+        code=code("smoke_test"),
         cfg=plan.train_config(EXPERIMENT, SMOKE_TEST.run),
         # Not compared with the last execution, because it takes `input`.
         execution=lambda wildcards, input: plan.train_execution(

@@ -33,6 +33,8 @@ def search_config(experiment: Experiment, run: str) -> dict[str, Any]:
     section = experiment.runs[run]
     assert section.search
     config = train_config(experiment, run)
+    # A trial only continues from its own checkpoints.
+    config["train"].pop("resume_from_checkpoint", None)
     for key in section.search.space:
         name, last = key.removeprefix("data.").split(".")
         # An adapter that only the search makes has no section yet.

@@ -25,7 +25,7 @@ tags: [moray]
 | last logged training loss | {loss:.4f} {unit} |
 | loss on the validation split | {eval_loss} |
 | precision of the forward pass | {precision} |
-| fingerprint of settings, data, start, code and libraries | `{fingerprint}` |
+| fingerprint of settings, data, start and code | `{fingerprint}` |
 {continued}
 ## Settings
 

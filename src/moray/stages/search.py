@@ -88,14 +88,12 @@ def _training(
         # Without an adapter, there is no section for its first key.
         changed[section] = {**(changed[section] or {}), name: value}
     own = {"adapter", "datasets", "search", "train"}
-    # A trial only continues from its own checkpoints.
-    settings = {**changed["train"], **execution["train"], "resume_from_checkpoint": None}
     return Training(
         run=run,
         start=start,
         stores=dict(zip(cfg["datasets"], stores, strict=True)),
         shares=cfg["datasets"],
-        settings=Train(**settings),
+        settings=Train(**changed["train"], **execution["train"]),
         adapter=None if changed["adapter"] is None else Adapter(**changed["adapter"]),
         task_settings={key: changed[key] for key in changed if key not in own},
         data_settings=Data(**execution["data"]),

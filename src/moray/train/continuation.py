@@ -21,6 +21,7 @@ from moray.train.identity import Identity, differences, read_identity, write_ide
 from moray.train.job import Part
 
 _RECORD = "continued_from.json"
+_KEY = "train.resume_from_checkpoint"
 
 
 def prepare_work(
@@ -32,11 +33,12 @@ def prepare_work(
     start: Path,
     parts: Sequence[Part],
     alone: bool = True,
-) -> None:
+) -> Identity:
     """Record a run's identity, and import the checkpoint that it continues from.
 
     Call it while no other process trains the run. If there is no checkpoint to import and the run
-    has none of its own, the user gets a note about those under another fingerprint.
+    has none of its own, the user gets a note about those under another fingerprint; if only the
+    fingerprint differs, as another version of moray makes it, the run continues there.
 
     Args:
         run: name of the run.
@@ -48,23 +50,35 @@ def prepare_work(
         parts: its datasets.
         alone: whether this isn't one of many trials, which have checkpoints of each other.
 
+    Returns:
+        The identity, with the libraries of earlier starts.
+
     Raises:
         UserError: if the run can't continue from `train.resume_from_checkpoint`.
     """
+    own, given = checkpoint.newest_step(storage), settings.resume_from_checkpoint
+    identity = identity.after(read_identity(storage.records), own)
     write_identity(identity, storage.records)
-    own = checkpoint.newest_step(storage)
-    if settings.resume_from_checkpoint is None:
+    if given is None:
         if own == 0 and alone:
-            _tell_of_others(run, storage, identity)
-        return
-    given, key = settings.resume_from_checkpoint, f"runs.{run}.train.resume_from_checkpoint"
-    if own >= step_of(Path(given)):
-        if continued_from(storage) is None:
-            say(f"run {run}: resuming from its own checkpoint at step {own}, not from {given}")
-        return
-    _check_position(key, given, settings, parts)
-    _check_tensors(key, given, start, parts[0].store, adapter, identity.settings)
-    _bring_in(key, given, storage, identity, settings)
+            _look_elsewhere(run, storage, identity, settings)
+        return identity
+    key = f"runs.{run}.train.resume_from_checkpoint"
+    # The record comes last: until it is there, all of this is repeated.
+    if continued_from(storage) is None or own < step_of(Path(given)):
+        _check_position(key, given, settings, parts)
+        _check_tensors(key, given, start, parts[0].store, adapter, identity.settings)
+        _bring_in(key, given, storage, settings)
+        before = read_identity(storage_with(given).records)
+        differing = differences(before, identity)
+        record = {
+            "checkpoint": given,
+            "step": step_of(Path(given)),
+            "fingerprint": before.fingerprint if before else Path(given).parent.parent.name,
+            "differences": [line for line in differing if not line.startswith(_KEY)],
+        }
+        storage.records.write(_RECORD, as_json(record))
+    return identity
 
 
 def continued_from(storage: Storage) -> dict[str, Any] | None:
@@ -74,15 +88,19 @@ def continued_from(storage: Storage) -> dict[str, Any] | None:
     return record
 
 
-def _tell_of_others(run: str, storage: Storage, identity: Identity) -> None:
-    """Point the user to the newest checkpoint under another fingerprint."""
+def _look_elsewhere(run: str, storage: Storage, identity: Identity, settings: Train) -> None:
+    """Continue from the newest checkpoint under another fingerprint, or point the user to it."""
     last = storage.newest_elsewhere()
     if last is None:
         return
-    differing = ", ".join(differences(read_identity(storage_with(last).records), identity))
+    differing = differences(read_identity(storage_with(last).records), identity)
+    if not differing:
+        say(f"run {run}: continuing from {last}, which was made with the same inputs")
+        _bring_in(f"runs.{run}", last, storage, settings)
+        return
     say(
         f"run {run}: starting at step 0, because its checkpoint at step "
-        f"{step_of(Path(last))} was made with different inputs: {differing}; to "
+        f"{step_of(Path(last))} was made with different inputs: {', '.join(differing)}; to "
         f"continue from that checkpoint anyway, set runs.{run}.train.resume_from_checkpoint: {last}"
     )
 
@@ -152,7 +170,7 @@ def _shape(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else str(list(shape))
 
 
-def _bring_in(key: str, given: str, storage: Storage, identity: Identity, settings: Train) -> None:
+def _bring_in(key: str, given: str, storage: Storage, settings: Train) -> None:
     """Import a checkpoint and its run's history into this run's storage."""
     step, other = step_of(Path(given)), storage_with(given)
     history = other.history_of(step)
@@ -174,18 +192,10 @@ def _bring_in(key: str, given: str, storage: Storage, identity: Identity, settin
                 f"missing or damaged files: {', '.join(damaged)}",
                 "set train.load_best_model_at_end to false, or use another checkpoint",
             )
-    before = read_identity(other.records)
-    record = {
-        "checkpoint": given,
-        "step": step,
-        "fingerprint": before.fingerprint if before else Path(given).parent.parent.name,
-        "differences": differences(before, identity),
-    }
     with storage.sole_writer():
         # Checkpoints of earlier steps belong to a different loss curve than the history.
         checkpoint.remove_from(storage, 0)
         shutil.copyfile(history / HISTORY, storage.work / HISTORY)
-        storage.records.write(_RECORD, as_json(record))
-        # The checkpoint to resume from comes last: until it exists, all of this is repeated.
+        # The checkpoint to resume from comes last.
         for number in sorted(wanted):
             storage.adopt(number, other.fetch(number))

@@ -24,10 +24,11 @@ from moray.storage.opened import deliver, is_remote, state_of
 from moray.tracking.following import tracked
 from moray.tracking.interface import TrackedRun, tracked_run
 from moray.tracking.trackers import missing_packages
+from moray.train.checkpoints.checkpoint import newest_step
 from moray.train.continuation import continued_from, prepare_work
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
-from moray.train.identity import id_of_training, identity_of
+from moray.train.identity import id_of_training, identity_of, other_libraries
 from moray.train.job import Job, Part
 from moray.train.requirements import misfits, unmet_requirements
 from moray.train.supervision.failures import forget, meaning_of
@@ -60,9 +61,9 @@ def run_training(
     """Train a run, from its newest checkpoint if there is one, and record the result.
 
     Writes `history.jsonl` and `train.json` to `output`, unless it is a trial of a search. The
-    folder of the checkpoints is named after a fingerprint of settings, data, start, code and
-    libraries, so that a changed run resumes from an old checkpoint only if
-    `train.resume_from_checkpoint` names it.
+    folder of the checkpoints is named after a fingerprint of settings, data, start and code, so
+    that a changed run resumes from an old checkpoint only if `train.resume_from_checkpoint` names
+    it.
 
     Args:
         run: name of the run.
@@ -98,7 +99,9 @@ def run_training(
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
     with storage.sole_driver():
-        prepare_work(run, storage, identity, settings, adapter, start, parts, judge is None)
+        identity = prepare_work(
+            run, storage, identity, settings, adapter, start, parts, judge is None
+        )
         job = Job(
             start=start.absolute(),
             parts=tuple(
@@ -112,6 +115,7 @@ def run_training(
             task_settings=task_settings,
             remote=storage.remote,
             deliveries=_deliveries([whole, *adapters], parts, settings, ray_settings),
+            note=other_libraries(identity, newest_step(storage)),
         )
         described = {
             "run": run,
@@ -146,6 +150,7 @@ def run_training(
         **facts,
         "seconds": round(seconds, 1),
         "software": software(),
+        "earlier_libraries": identity.earlier_libraries,
     }
     write_json(output / "train.json", record)
     lines = list(read_history(output / HISTORY))

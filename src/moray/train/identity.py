@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ class Identity:
         data: SHA-256 of the manifest of its rows' store; of several stores, a digest with shares.
         start: SHA-256 of the manifest of the model that the run starts from.
         code: digest of the code.
-        libraries: versions, by name.
+        libraries: versions, by name. Recorded, not compared.
+        earlier_libraries: those of earlier starts, each with the step that it ended at.
     """
 
     settings: dict[str, Any]
@@ -36,11 +37,26 @@ class Identity:
     start: str
     code: str
     libraries: dict[str, str]
+    earlier_libraries: tuple[dict[str, Any], ...] = ()
 
     @property
     def fingerprint(self) -> str:
-        """One digest of everything, hexadecimal, 16 digits."""
-        return fingerprint([self.settings, self.code, self.libraries], [self.start, self.data])
+        """One digest of everything but the libraries, hexadecimal, 16 digits."""
+        return fingerprint([self.settings, self.code], [self.start, self.data])
+
+    def after(self, before: "Identity | None", step: int) -> "Identity":
+        """The identity of the run with the libraries of its earlier starts.
+
+        Args:
+            before: the identity that the last start recorded.
+            step: the step that it ended at.
+        """
+        if before is None or step == 0:
+            return self
+        earlier = before.earlier_libraries
+        if before.libraries != self.libraries:
+            earlier = (*earlier, {"until_step": step, "libraries": before.libraries})
+        return replace(self, earlier_libraries=earlier)
 
 
 def identity_of(
@@ -78,7 +94,11 @@ def write_identity(identity: Identity, records: Records) -> None:
 def read_identity(records: Records) -> Identity | None:
     """The identity recorded beside checkpoints; None if an earlier version of moray made them."""
     content = records.read(_FILE)
-    return None if content is None else Identity(**json.loads(content))
+    if content is None:
+        return None
+    facts = json.loads(content)
+    # Tuples are lists there.
+    return Identity(**facts | {"earlier_libraries": tuple(facts.get("earlier_libraries", ()))})
 
 
 def id_of_training(records: Records) -> str:
@@ -91,7 +111,7 @@ def id_of_training(records: Records) -> str:
 
 
 def differences(before: Identity | None, after: Identity) -> list[str]:
-    """What differs between two identities, as text; keys and libraries by name."""
+    """What differs between two identities, as text; keys by name. Libraries may differ."""
     if before is None:
         return ["unknown, made by an earlier version of moray"]
     return [
@@ -101,8 +121,16 @@ def differences(before: Identity | None, after: Identity) -> list[str]:
             for part in ("data", "start", "code")
             if getattr(before, part) != getattr(after, part)
         ),
-        *_changes(before.libraries, after.libraries),
     ]
+
+
+def other_libraries(identity: Identity, step: int) -> str | None:
+    """What differs if a run continues at a step under other libraries than it had until then."""
+    earlier = identity.earlier_libraries
+    if not earlier or earlier[-1]["until_step"] != step:
+        return None
+    changed = ", ".join(_changes(earlier[-1]["libraries"], identity.libraries))
+    return f"continues at step {step} under other versions of libraries: {changed}"
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:

@@ -42,6 +42,7 @@ class Job:
         task_settings: the sections of the config that only the run's task reads, by name.
         remote: where the checkpoints are, if in an object store.
         deliveries: start and stores, in this order, for machines that don't have them.
+        note: about this start, for the history of a run that continues.
     """
 
     start: Path
@@ -54,6 +55,7 @@ class Job:
     task_settings: dict[str, Any] = field(default_factory=dict)
     remote: Remote | None = None
     deliveries: tuple[Delivery, ...] = ()
+    note: str | None = None
 
     @property
     def store(self) -> Path:

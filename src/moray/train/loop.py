@@ -87,10 +87,10 @@ def _train(
     first_step, history, judged = resume(
         job, worker, storage, strategy, built.statistics, num_steps
     )
-    if history and first_step == 0:
-        notes = (describe_mixture(job, mixture, num_steps), built.note)
-        for note in filter(None, notes):
-            history.append(step=0, num_steps=num_steps, note=note)
+    if history:
+        notes = [describe_mixture(job, mixture, num_steps), built.note]
+        for note in filter(None, [job.note] if first_step else notes):
+            history.append(step=first_step, num_steps=num_steps, note=note)
     places = Requests(storage.run_place), prunes_of(storage.records.place)
     saver = Saver(storage, settings.save_total_limit, collective_timeout(settings))
     stopwatch = Stopwatch(

@@ -1,4 +1,4 @@
-"""The base class of the config's sections, and the marker for execution-only keys."""
+"""The base class of the config's sections, and what results depend on of their keys."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 EXECUTION_ONLY = "moray:execution-only"
+_ADDED = "moray:added"
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 # Those of a sweep's runs have values in them. Files, Snakemake's wildcards and object stores allow
@@ -29,16 +30,32 @@ def execution_only(default: Any, **constraints: Any) -> Any:
     return Field(default, json_schema_extra={EXECUTION_ONLY: True}, **constraints)
 
 
+def added(default: Any, **constraints: Any) -> Any:
+    """A key that results depend on, added after 0.1.0: at its default, it is left out of them.
+
+    Results of versions without the key stay up to date. The default can't change.
+    """
+    return Field(default, json_schema_extra={_ADDED: True}, **constraints)
+
+
 def is_execution_only(field: FieldInfo) -> bool:
     """Whether changing the key leaves the result unchanged."""
+    return _is_marked(field, EXECUTION_ONLY)
+
+
+def _is_marked(field: FieldInfo, marker: str) -> bool:
     extra = field.json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get(EXECUTION_ONLY))
+    return isinstance(extra, dict) and bool(extra.get(marker))
 
 
 def result_keys(section: Section) -> dict[str, Any]:
     """The keys of a section that its result depends on, as sorted builtins."""
-    fields = type(section).model_fields
-    kept = {name for name in fields if not is_execution_only(fields[name])}
+    kept = {
+        name
+        for name, field in type(section).model_fields.items()
+        if not is_execution_only(field)
+        and not (_is_marked(field, _ADDED) and getattr(section, name) == field.default)
+    }
     return _sorted(section.model_dump(mode="json", include=kept))
 
 

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Fraction, PositiveInt, Section, execution_only
+from moray.config.schema.base import Fraction, PositiveInt, Section, added, execution_only
 from moray.config.strategies import StrategyName
 
 
@@ -181,13 +181,13 @@ class Train(Section):
         "then. Each worker writes `results/state/RUN/FINGERPRINT/profile/worker-RANK.json.gz`, "
         "which Perfetto and Chrome's tracer open.",
     )
-    resume_from_checkpoint: str | None = execution_only(
+    resume_from_checkpoint: str | None = added(
         None,
         description="Checkpoint with another fingerprint to continue from, "
         "`results/state/RUN/FINGERPRINT/checkpoints/step-NNNNNNNN`. The run continues at its "
         "step with its optimizer state, whatever else has changed; the names and shapes of the "
-        "trained tensors must be the same. Ignored once the run has a later checkpoint of its "
-        "own.",
+        "trained tensors must be the same. Without the key, it is another run, which starts at "
+        "step 0.",
     )
 
     @model_validator(mode="after")

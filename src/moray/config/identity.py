@@ -1,0 +1,344 @@
+"""Which code decides a stage's result, and the name by which the workflow knows that code.
+
+A stage runs again when the code that decides its result changes. What else it imports can't change
+the result: messages, checks, launching, storage, supervision, progress, tracking.
+"""
+
+import ast
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1]
+# Digests of this version's code that stand for those of an earlier one, because both make the same
+# bytes: by stage, this version's and the earlier one's. `make equivalents` writes it.
+EQUIVALENTS = Path(__file__).with_name("equivalents.json")
+# Lines of the SHA-256 of a file and the digest of what it means. Parsing all files takes a quarter
+# of a second, which each start of the workflow would cost. Named by the version of `_spell`.
+_CACHE = Path(".snakemake/moray-code-1")
+
+
+def _in(room: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{room}/{name}" for name in names.split())
+
+
+_DATASET = ("config/formats", *_in("corpus", "dataset document"))
+_COLUMNS = _in("corpus", "conversation formats pairs")
+# Prompts and conversations as tokens; documents as rows of tokens.
+_PROMPTS = ("corpus/document", *_in("tasks/language", "chat encode tokenizer turns"))
+_TOKENS = (*_PROMPTS, *_in("tasks/language", "packing rows store"))
+_CAUSAL_LM = _in("model", "adapter compiler cross_entropy folder load")
+# A model and its loss, as training and scoring compute them.
+_LANGUAGE = (
+    *_TOKENS,
+    *_CAUSAL_LM,
+    *_in("tasks", "interface language/batch language/loss"),
+    *_in("rows", "order sample store windows"),
+)
+_ANSWERS = (*_LANGUAGE, *_in("tasks/preference", "encode rows"))
+_PREFERENCE = (
+    *_ANSWERS,
+    "model/log_probabilities",
+    *_in("tasks/preference", "batch loss"),
+)
+_IMAGES = (
+    "model/classifier",
+    *_in("rows", "order sample store"),
+    *_in("tasks/images", "augmentation batch"),
+)
+_TRAINING = (
+    *_in("rows", "loader mixture order sample store windows"),
+    *_in("model", "adapter attention blocks compiler precision"),
+    *_in("tasks", "interface of_store"),
+    *_in("train", "data early_stopping feed loop schedule"),
+    *_in("train/engine", "attention build compilation determinism optimizer statistics step"),
+    "train/engine/strategies/*",
+    "workers/collectives",
+)
+_EXPORT = (
+    "stages/exported",
+    *_in("train/checkpoints", "checkpoint metadata saver trained_model"),
+    *_in("train/engine", "statistics strategies/state"),
+    *_in("model", "folder load"),
+)
+
+# By stage: modules of the package, by their paths. Rows of a stage and a name hold for that task,
+# source or metric, and `{}` stands for the name.
+DECIDING: dict[str, tuple[str, ...]] = {
+    "base_model": (
+        "stages/base_model",
+        *_DATASET,
+        *_in("model", "isolation obtain scratch"),
+        "tasks/language/tokenizer",
+    ),
+    "base_model_images": (
+        "stages/base_model_images",
+        *_in("model", "classifier image_processor obtain"),
+    ),
+    "benchmark": (
+        "stages/benchmark",
+        *_in("evaluate", "bootstrap harness harness_tasks"),
+        *_in("model", "adapter folder load"),
+        "tasks/language/tokenizer",
+    ),
+    "card": ("stages/card", *_in("config", "formats tasks")),
+    "choose": ("stages/choose", "sweeps/choice", "model/folder"),
+    "decode": (
+        "stages/decode",
+        *_DATASET,
+        "corpus/image",
+        "model/image_processor",
+        "rows/store",
+        "tasks/images/rows",
+    ),
+    "download": (
+        "stages/download",
+        *_DATASET,
+        "config/splits",
+        "corpus/split",
+        *_in("corpus/sources", "interface opened {}"),
+    ),
+    "download text.files": (*_COLUMNS, "corpus/readers"),
+    "download text.hub": _COLUMNS,
+    "download text.url": (*_COLUMNS, "corpus/readers", "corpus/sources/text/files"),
+    "download_images": (
+        "stages/download_images",
+        *_DATASET,
+        "config/splits",
+        *_in("corpus", "image split"),
+        *_in("corpus/sources", "interface opened {}"),
+    ),
+    "download_images images.files": ("corpus/sources/images/table",),
+    "download_images images.hub": _in("corpus/sources", "images/table text/hub"),
+    "evaluate": ("stages/evaluate", *_in("evaluate", "bootstrap execution tasks/interface")),
+    "evaluate language": (
+        *_LANGUAGE,
+        *_in("evaluate", "comparison likelihood scoring selection tasks/language"),
+    ),
+    "evaluate preference": (
+        *_PREFERENCE,
+        *_in("evaluate", "likelihood pairs preferences selection tasks/preference"),
+    ),
+    "evaluate images": (
+        *_IMAGES,
+        *_in("evaluate", "accuracy classification tasks/images"),
+        *_in("model", "folder load"),
+    ),
+    "export": (*_EXPORT, "stages/export", "model/adapter", "tasks/language/tokenizer"),
+    "export_images": (
+        *_EXPORT,
+        "stages/export_images",
+        *_in("model", "classifier image_processor"),
+    ),
+    "finetune": ("stages/finetune", "model/folder", *_TRAINING),
+    "finetune language": (
+        *_DATASET,
+        *_LANGUAGE,
+        *_in("tasks/language", "recipe task windows"),
+    ),
+    "finetune preference": (
+        *_DATASET,
+        *_PREFERENCE,
+        *_in("tasks/language", "recipe task windows"),
+        "tasks/preference/task",
+    ),
+    "finetune images": (*_IMAGES, *_in("tasks/images", "loss rows task")),
+    "generate": (
+        "stages/generate",
+        *_DATASET,
+        *_PROMPTS,
+        "tasks/language/recipe",
+        *_in("evaluate", "bootstrap continuation generation judging prompts sandbox"),
+        *_in("evaluate/metrics", "interface {}"),
+        *_in("model", "adapter folder load"),
+    ),
+    "generate doctests": ("corpus/sources/text/python_stdlib", "evaluate/documented"),
+    "gguf": (
+        "stages/gguf",
+        *_in("serving", "llama_cpp ollama"),
+        "corpus/document",
+        *_in("tasks/language", "chat tokenizer turns"),
+    ),
+    "predict": (
+        "stages/predict",
+        *_IMAGES,
+        *_in("evaluate", "classification picture"),
+        *_in("model", "folder load"),
+    ),
+    "push": ("stages/push",),
+    "reference": (
+        "stages/reference",
+        *_ANSWERS,
+        *_in("evaluate", "execution likelihood pairs selection"),
+    ),
+    "report": ("stages/report", "report/*", "report/templates/*", "results/*"),
+    "search": ("stages/search", *_in("sweeps", "study trajectory trials")),
+    "smoke_test": ("stages/smoke_test", "train/drill", *_TRAINING),
+    "tokenize": (
+        "stages/tokenize",
+        *_DATASET,
+        *_TOKENS,
+        "rows/store",
+        *_in("tasks", "tokens language/preview language/recipe language/tokens"),
+    ),
+    "tokenize preference": _in("tasks/preference", "encode rows store tokens"),
+    "track": ("stages/track", *_in("tracking", "interface trackers")),
+}
+# What stages import to check something: a base model is loaded once, so that it fails early.
+IMPORTED_TO_CHECK: dict[str, tuple[str, ...]] = {
+    "base_model": _in("model", "adapter folder load"),
+    "base_model_images": ("model/folder",),
+    "decode": _in("model", "classifier folder"),
+    "download_images": _COLUMNS,
+    "evaluate": ("model/adapter",),
+    "export_images": ("model/adapter",),
+    "finetune": ("model/isolation",),
+    "generate": _in("corpus", "sources/interface split"),
+    "predict": ("model/adapter",),
+    "tokenize": ("rows/windows", "tasks/*/windows"),
+}
+# What stages import to say, start, keep or watch something; for the rest, rows of other stages.
+NEVER_DECIDING = (
+    *_in(".", "background console errors hub lines machine processes project"),
+    *_in("config", "formats layout listing schema/* smoke_test splits strategies tasks"),
+    *_in("evaluate", "delivery execution"),
+    *_in("model", "flops shapes size"),
+    "provenance/*",
+    "rows/remote",
+    *_in("stages", "boundary evaluation"),
+    "storage/*",
+    "tracking/*",
+    *_in("train", "continuation driver entry history identity job requirements throughput"),
+    "train/checkpoints/*",
+    *_in("train/engine", "footprint gpu_only memory profiling"),
+    "train/supervision/*",
+    "workers/*",
+)
+
+
+@cache
+def code_of(stage: str, *names: str) -> str:
+    """The name of the code that decides a stage's result, which equal results share.
+
+    Args:
+        stage: the stage, as its script is named.
+        names: of its task, its source or its metrics.
+
+    Returns:
+        A digest, 16 hexadecimal digits: of this code, or of an earlier version's that is known to
+        make the same bytes.
+    """
+    digest = code_digest(stage, *names)
+    return _equivalents().get(digest, digest)
+
+
+def code_digest(stage: str, *names: str) -> str:
+    """Digest of the code that decides a stage's result, hexadecimal, 16 digits.
+
+    Comments, docstrings, formatting and messages don't change it.
+    """
+    digest = hashlib.sha256()
+    for path in deciding_files(stage, *names):
+        digest.update(f"{path.relative_to(PACKAGE)} {_file_digest(path)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def deciding_files(stage: str, *names: str, package: Path = PACKAGE) -> list[Path]:
+    """The files of the package that decide a stage's result, sorted."""
+    patterns = [*DECIDING[stage]]
+    for name in names:
+        patterns += DECIDING.get(f"{stage} {name}", ())
+    found: set[Path] = set()
+    for pattern in patterns:
+        for filled in [pattern.format(name.replace(".", "/")) for name in names] or [pattern]:
+            found.update(_matching(package, filled))
+    return sorted(found)
+
+
+@cache
+def _matching(package: Path, pattern: str) -> list[Path]:
+    if "*" in pattern:
+        return [path for path in package.glob(pattern) if path.is_file()]
+    return [path for path in [package / f"{pattern}.py"] if path.is_file()]
+
+
+def meaning(source: bytes) -> str:
+    """Digest of a module's syntax tree, without docstrings and the messages that a user reads."""
+    words: list[str] = []
+    _spell(ast.parse(source), words.append)
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()
+
+
+@cache
+def _equivalents() -> dict[str, str]:
+    stages: dict[str, dict[str, str]] = json.loads(EQUIVALENTS.read_text())
+    return {digest: earlier for stage in stages.values() for digest, earlier in stage.items()}
+
+
+@cache
+def _file_digest(path: Path) -> str:
+    content = path.read_bytes()
+    whole = hashlib.sha256(content).hexdigest()
+    if path.suffix != ".py":
+        return whole
+    known = _known_digests()
+    if whole not in known:
+        known[whole] = meaning(content)
+        if _CACHE.parent.is_dir():
+            with _CACHE.open("a") as file:
+                file.write(f"{whole} {known[whole]}\n")
+    return known[whole]
+
+
+@cache
+def _known_digests() -> dict[str, str]:
+    lines = _CACHE.read_text().splitlines() if _CACHE.is_file() else []
+    # Another process may be writing the last line.
+    return {line[:64]: line[65:] for line in lines if len(line) == 129}
+
+
+_HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+# Calls whose arguments a user only reads.
+_MESSAGES = ("say", "UserError")
+
+
+def _spell(value: Any, put: Callable[[str], None]) -> None:
+    """Spell out a syntax tree.
+
+    `ast.dump` isn't the same for every Python: versions add fields, which are empty in code that
+    doesn't use them.
+    """
+    if isinstance(value, ast.AST):
+        put(type(value).__name__)
+        for name, field in _fields(value):
+            put(name)
+            _spell(field, put)
+        put(")")
+    elif isinstance(value, list):
+        for entry in value:
+            _spell(entry, put)
+        put("]")
+    else:
+        put(repr(value))
+
+
+def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    is_message = isinstance(node, ast.Call) and getattr(node.func, "id", None) in _MESSAGES
+    for name in node._fields:
+        field = getattr(node, name)
+        # Whether a name is read or written follows from its position.
+        if name == "ctx" or field is None or field == [] or (is_message and name != "func"):
+            continue
+        has_docstring = name == "body" and isinstance(node, _HAVE_DOCSTRINGS) and _is_text(field[0])
+        yield name, field[1:] if has_docstring else field
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
