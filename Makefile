@@ -8,7 +8,7 @@ PIP_LOG := .venv/pip.log
 pip = python -m pip install --disable-pip-version-check --quiet $(1) 2>> $(PIP_LOG) || { cat $(PIP_LOG) >&2; exit 1; }
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: finetune eval generate smoke-test test test-long test-all test-layouts test-faults lint format docs site lock
+.PHONY: finetune eval generate smoke-test test test-long test-all equivalents lint format docs site lock
 
 finetune eval generate: $(READY)
 	snakemake --cores all $@
@@ -29,19 +29,17 @@ PYTEST := python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reord
 test: $(READY_DEV)
 	$(PYTEST)
 
-# Slow tests, of seconds to minutes: layouts of workers, streams, overlays, clusters.
+# Slow tests, of seconds to minutes, as many as a change waits for.
 test-long: $(READY_DEV)
-	$(PYTEST) -m "long and not layouts and not faults" --durations=60
+	$(PYTEST) -m "long and not release" --durations=60
 
+# Before a release; hours. The last ones kill whole workflows many times, one after another.
 test-all: test test-long
+	python -m pytest -m release --durations=60
 
-# Tests of minutes that CI leaves out, because others show most of what they show.
-test-layouts: $(READY_DEV)
-	$(PYTEST) -m layouts
-
-# Kills whole workflows many times: takes an hour or more on two cores.
-test-faults: $(READY_DEV)
-	python -m pytest -m faults
+# Which code of the previous release this one makes the same results as; see CHANGELOG.md.
+equivalents: $(READY_DEV)
+	python tests/equivalents.py $(PREVIOUS)
 
 lint: $(READY_DEV)
 	ruff check .

@@ -36,8 +36,8 @@ _BLOCK_SIZE = 32
 _TESTS = Path(__file__).parent
 # The first runs a whole workflow, which others in its folder would wait for if they came earlier.
 _SLOWEST_FIRST = (
+    "workflow/test_whole.py",
     "workflow/test_kill.py",
-    "workflow/test_benchmarks.py",
     "train",
     "workers",
     "faults",

@@ -46,7 +46,7 @@ OURS = ("training: moray, LoRA", "evaluation: moray", "generation: moray")
     "names",
     [
         pytest.param(OURS, marks=pytest.mark.long, id="ours"),
-        pytest.param((), marks=pytest.mark.layouts, id="all"),
+        pytest.param((), marks=pytest.mark.release, id="all"),
     ],
 )
 def test_a_dry_run_of_the_gpu_benchmark_measures_contestants(names: tuple[str, ...]) -> None:

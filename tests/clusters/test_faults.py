@@ -23,7 +23,7 @@ from faults.workflows import (
 from fleet import until
 from project import Project
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.release
 
 ON_NODES = {"ray.address": ADDRESS, "ray.num_workers": 2}
 AT = 100

@@ -46,10 +46,10 @@ def expected(make_job: Make, alone: Worker) -> list[float]:
 @pytest.mark.parametrize(
     "workers",
     [
-        pytest.param(2, marks=pytest.mark.layouts),
+        pytest.param(2, marks=pytest.mark.release),
         # They don't divide the rows of a step evenly.
-        pytest.param(3, marks=pytest.mark.layouts),
-        pytest.param(4, marks=pytest.mark.layouts),
+        pytest.param(3, marks=pytest.mark.release),
+        pytest.param(4, marks=pytest.mark.release),
     ],
 )
 def test_losses_on_two_nodes_are_those_of_a_single_process(

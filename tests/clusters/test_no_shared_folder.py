@@ -148,7 +148,7 @@ def check_equal(ours: Path, theirs: Path) -> None:
     assert all(equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.faults
+@pytest.mark.release
 def test_a_fault_on_the_other_node_is_one_line(nodes: Nodes, small: Path, tmp_path: Path) -> None:
     """A damaged copy of the base, which only the node that doesn't have it yet reads."""
     url = "s3://bucket/damaged"
@@ -187,7 +187,7 @@ def test_a_run_is_trained_and_its_results_come_back(
     check_equal(tmp_path, on_one_machine)
 
 
-@pytest.mark.layouts
+@pytest.mark.release
 @pytest.mark.parametrize("dataset", ["text"], indirect=True)
 def test_models_are_evaluated_on_both_nodes_with_the_figures_of_this_machine(
     nodes: Nodes, model_folder: Path, tuned_folder: Path, store: Path, tmp_path: Path
@@ -224,7 +224,7 @@ def test_models_are_evaluated_on_both_nodes_with_the_figures_of_this_machine(
     assert figures["both"] == pytest.approx(figures["one"], rel=1e-6)
 
 
-@pytest.mark.faults
+@pytest.mark.release
 def test_a_node_that_is_lost_and_comes_back_costs_no_bit(
     nodes: Nodes, small: Path, hidden: Path, on_one_machine: Path, tmp_path: Path
 ) -> None:
@@ -238,7 +238,7 @@ def test_a_node_that_is_lost_and_comes_back_costs_no_bit(
     check_equal(tmp_path, on_one_machine)
 
 
-@pytest.mark.faults
+@pytest.mark.release
 @pytest.mark.parametrize("strategy", ["fsdp2", "deepspeed"])
 def test_shards_of_a_checkpoint_that_two_nodes_have_written_are_resumed_from(
     strategy: Literal["fsdp2", "deepspeed"],
@@ -262,7 +262,7 @@ def test_shards_of_a_checkpoint_that_two_nodes_have_written_are_resumed_from(
     assert losses(there) == losses(here)
 
 
-@pytest.mark.faults
+@pytest.mark.release
 def test_a_driver_that_is_lost_is_replaced_once_its_lease_has_run_out(
     nodes: Nodes, small: Path, on_one_machine: Path, tmp_path: Path
 ) -> None:

@@ -50,7 +50,7 @@ def test_a_node_with_another_version_is_named(nodes: Nodes, tmp_path: Path) -> N
     assert line.count("10.77") == 1
 
 
-@pytest.mark.layouts
+@pytest.mark.release
 def test_a_node_with_other_code_is_named_and_can_be_sent_this(nodes: Nodes, tmp_path: Path) -> None:
     """A node where the package doesn't even import is in its place."""
     (tmp_path / "moray").mkdir()

@@ -10,7 +10,7 @@ from clusters.nodes import ADDRESS, ADDRESSES, two_nodes
 from project import Project
 
 
-@pytest.mark.layouts
+@pytest.mark.release
 def test_a_table_tells_what_the_nodes_can_do(tmp_path: Path) -> None:
     project = Project.create(tmp_path / "project")
     with two_nodes(tmp_path) as nodes:

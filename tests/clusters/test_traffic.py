@@ -16,7 +16,7 @@ from moray.stages.base_model import base_model
 from moray.train.job import Job
 from moray.workers.worker import Worker
 
-pytestmark = pytest.mark.layouts
+pytestmark = pytest.mark.release
 
 STEPS = {"few": 3, "many": 13}
 ENGINES: dict[str, dict[str, Any]] = {

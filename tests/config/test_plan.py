@@ -97,7 +97,6 @@ EXECUTED_OTHERWISE: dict[str, Any] = {
     "train.save_steps": 7,
     "train.save_total_limit": 5,
     "train.profile": {"steps": 2},
-    "train.resume_from_checkpoint": "results/state/tuned/other/checkpoints/step-00000010",
     "ray.address": "auto",
     "ray.num_workers": 4,
     "ray.use_gpu": False,
@@ -168,6 +167,15 @@ def test_rules_reserve_a_gpu_and_a_core_for_each_worker(
     for stage in stages:
         cores = plan.evaluation_threads(experiment, "tuned", stage)
         assert (cores, plan.evaluation_gpus(experiment, "tuned", stage)) == evaluate
+
+
+def test_a_checkpoint_to_continue_from_is_part_of_what_a_run_is() -> None:
+    """Without it, the config is that of versions in which it changed no result."""
+    plain = plan.train_config(experiment_with({}), "tuned")
+    given = {"runs.tuned.train.resume_from_checkpoint": "results/state/a/b/checkpoints/step-8"}
+    continued = plan.train_config(experiment_with(given), "tuned")
+    assert continued["train"].pop("resume_from_checkpoint") == [*given.values()][0]
+    assert continued == plain
 
 
 def test_training_depends_on_its_optimisation_and_the_adapter_if_there_is_one() -> None:

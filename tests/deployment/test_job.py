@@ -118,7 +118,7 @@ def _shared(project: Project, folder: Path) -> Project:
     return Project(folder)
 
 
-@pytest.mark.layouts
+@pytest.mark.release
 def test_a_stopped_job_goes_on_where_it_was(head: Head, project: Project, tmp_path: Path) -> None:
     stopped = _shared(project, tmp_path / "stopped")
     submit = _documented("ray job submit", "stopped", stopped.folder)
@@ -148,7 +148,7 @@ def test_a_stopped_job_goes_on_where_it_was(head: Head, project: Project, tmp_pa
     assert record["resumed_from"] == saved
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_job_fails_with_its_workflow(head: Head, project: Project, tmp_path: Path) -> None:
     submit = _documented("ray job submit", "wrong", tmp_path / "run")
     done = head.run(f"{submit} --config runs=7", project.folder)

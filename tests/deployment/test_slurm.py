@@ -59,7 +59,7 @@ def _start_again(cluster: Slurm, job: str) -> None:
     cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
-@pytest.mark.faults
+@pytest.mark.release
 def test_an_interrupted_job_ends_with_the_model_of_an_undisturbed_one(
     cluster: Slurm, prepared: Project, tmp_path: Path
 ) -> None:

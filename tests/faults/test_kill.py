@@ -21,7 +21,7 @@ from faults.workflows import (
 )
 from project import Project
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.release
 
 VICTIMS = ("worker", "driver", "raylet", "snakemake")
 ENGINES: dict[str, Changes] = {

@@ -23,7 +23,7 @@ from project import Project
 
 from moray.storage.paths import step_of
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.release
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from project import ROOT
 # The stored outputs are those of a model that has learned something.
 STORED_STEPS, STEPS = "max_steps: 512, eval_steps: 64", "max_steps: 32, eval_steps: 8"
 # Trains for minutes what tests of images train in seconds.
-MARKS = {"images": pytest.mark.layouts}
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -62,10 +61,8 @@ def test_what_a_notebook_links_to_is_there(name: str) -> None:
                 assert (ROOT / "notebooks" / target).exists(), target
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=MARKS.get(name, pytest.mark.long), id=name) for name in NOTEBOOKS],
-)
+@pytest.mark.release
+@pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs_in_an_empty_folder(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

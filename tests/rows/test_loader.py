@@ -87,9 +87,15 @@ def test_workers_share_the_rows_of_a_step_in_the_order_of_their_ranks(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("_ray")
-@pytest.mark.parametrize("when", ["ahead", "on-the-fly"])
-# Five workers have three or two of twelve rows.
-@pytest.mark.parametrize(("rank", "workers", "first_step"), [(0, 2, 0), (1, 2, 7), (2, 5, 0)])
+@pytest.mark.parametrize(
+    ("when", "rank", "workers", "first_step"),
+    [
+        pytest.param("ahead", 0, 2, 0, marks=pytest.mark.release),
+        ("ahead", 1, 2, 7),
+        # Five workers have three or two of twelve rows.
+        ("on-the-fly", 2, 5, 0),
+    ],
+)
 def test_a_stream_has_the_rows_that_memory_has_over_several_epochs(
     when: str, rank: int, workers: int, first_step: int, stores: dict[str, Path]
 ) -> None:
@@ -114,7 +120,7 @@ def test_a_stream_from_an_object_store_has_the_rows_that_memory_has(
     assert same(streamed, from_memory([StoredSplit(ahead, "train")], mixture, shard)) > 10
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.usefixtures("_ray")
 @pytest.mark.parametrize(("rank", "first_step"), [(0, 0), (1, 5)])
 def test_a_stream_of_two_stores_has_the_rows_that_memory_has(

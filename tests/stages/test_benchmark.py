@@ -122,6 +122,7 @@ def test_figures_are_those_of_the_harness_s_own_command(
         assert interval["high"] - interval["low"] == pytest.approx(width, abs=0.05)
 
 
+@pytest.mark.release
 def test_examples_and_limit_are_those_of_the_command(
     tmp_path: Path, tasks: Path, tuned_folder: Path, run: Any
 ) -> None:
@@ -140,6 +141,7 @@ TEMPLATE = """{% for message in messages %}{{ message.role }}: {{ message.conten
 {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
 
 
+@pytest.mark.release
 def test_both_models_get_prompts_in_the_chat_template_of_the_run(
     tmp_path: Path, tasks: Path, model_folder: Path, tuned_folder: Path
 ) -> None:
@@ -167,6 +169,7 @@ def test_only_the_tasks_of_the_config_run(run: Any, capfd: pytest.CaptureFixture
     assert [line.split()[1:3] for line in said] == [["words", "acc"], ["words", "acc_norm"]]
 
 
+@pytest.mark.release
 def test_two_workers_find_the_same(run: Any) -> None:
     two = EXECUTION | {"benchmarks": {"num_workers": 2, "batch_size": 4}}
     assert run(two)["tasks"] == run()["tasks"]

@@ -223,7 +223,7 @@ def test_prompts_without_room_leave_nothing_behind(
     [
         pytest.param("torchrun", marks=pytest.mark.long),
         # Evaluation starts workers the same way, and is tested with Ray.
-        pytest.param("ray", marks=pytest.mark.layouts),
+        pytest.param("ray", marks=pytest.mark.release),
     ],
 )
 @pytest.mark.parametrize("dataset", ["prompt-completion"], indirect=True)

@@ -63,7 +63,7 @@ def test_without_packing_no_answer_sees_another(
     [
         pytest.param("torchrun", marks=pytest.mark.long),
         # Evaluation starts workers the same way, and is tested with Ray.
-        pytest.param("ray", marks=pytest.mark.layouts),
+        pytest.param("ray", marks=pytest.mark.release),
     ],
 )
 def test_the_number_of_workers_changes_nothing(

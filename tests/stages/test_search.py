@@ -124,7 +124,7 @@ def kill_at(folder: Path, small: Path, finished: int, step: int) -> dict[Path, s
     }
 
 
-@pytest.mark.faults
+@pytest.mark.release
 def test_a_search_that_is_killed_twice_comes_to_the_same(
     undisturbed: Path, tmp_path: Path, small: Path
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_search_that_is_killed_twice_comes_to_the_same(
     assert begun
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_trials_differ_in_their_values_and_the_best_is_that_of_the_lowest_loss(
     undisturbed: Path,
 ) -> None:
@@ -165,7 +165,7 @@ def test_trials_differ_in_their_values_and_the_best_is_that_of_the_lowest_loss(
     }
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_training_with_the_best_settings_takes_the_checkpoint_of_its_trial(
     undisturbed: Path, small: Path
 ) -> None:
@@ -180,7 +180,7 @@ def test_training_with_the_best_settings_takes_the_checkpoint_of_its_trial(
     assert evaluations(output, until=STEPS)[STEPS] == min(losses)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_more_trials_continue_a_search(undisturbed: Path, small: Path) -> None:
     before = lines(undisturbed)
     states = {
@@ -192,7 +192,7 @@ def test_more_trials_continue_a_search(undisturbed: Path, small: Path) -> None:
     assert all(path.stat().st_mtime_ns == time for path, time in states.items())
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_trial_that_diverges_ends_itself_and_not_the_search(tmp_path: Path, small: Path) -> None:
     space = {"train.learning_rate": {"choices": [1e-3, 1e30]}}
     values = {"max_grad_norm": 1e30, "warmup_ratio": 0.0, "max_steps": 6}
@@ -206,7 +206,7 @@ def test_a_trial_that_diverges_ends_itself_and_not_the_search(tmp_path: Path, sm
     assert len(list(tmp_path.glob("state/tuned/*/trial.json"))) == 2
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_if_every_trial_diverges_the_user_is_told(tmp_path: Path, small: Path) -> None:
     space = {"train.learning_rate": {"choices": [1e30]}}
     values = {"max_grad_norm": 1e30, "warmup_ratio": 0.0, "max_steps": 6}

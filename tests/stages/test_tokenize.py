@@ -286,7 +286,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_it_is_a_command_too(tmp_path: Path, model_folder: Path) -> None:
     dataset, out = tmp_path / "dataset", tmp_path / "out"
     write_dataset(dataset, iter((split, Document(text="x")) for split in SPLITS), "text", {})
@@ -331,7 +331,7 @@ def test_a_full_disk_costs_one_line_and_no_restart_by_hand(
     assert damaged_files(out) == []
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_command_explains_itself() -> None:
     done = run("--help")
     assert done.returncode == 0

@@ -16,7 +16,7 @@ from trackers import READERS, Points, environment
 
 from moray.train.history import HISTORY, History, read_history
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 DRIVER = """
 import sys

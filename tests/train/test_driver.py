@@ -18,7 +18,7 @@ from moray.workers.worker import Worker
 
 
 # tests/train/test_equality.py has this under every strategy.
-@pytest.mark.layouts
+@pytest.mark.release
 def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(
     make_job: Any, alone: Worker, small: Path, tmp_path: Path
 ) -> None:

@@ -54,7 +54,7 @@ def test_more_workers_than_cores_are_refused(make_job: Any) -> None:
         run_job(make_job(launcher="torchrun"), Ray(num_workers=10_000), "name")
 
 
-@pytest.mark.faults
+@pytest.mark.release
 def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(
     make_job: Any, alone: Worker
 ) -> None:

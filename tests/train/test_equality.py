@@ -209,7 +209,7 @@ def test_merged_adapters_are_base_and_adapters_side_by_side(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("workers", [1, pytest.param(4, marks=pytest.mark.layouts)])
+@pytest.mark.parametrize("workers", [1, pytest.param(4, marks=pytest.mark.release)])
 def test_a_checkpoint_goes_on_under_any_strategy_on_any_number_of_workers(
     workers: int, saved: Jobs, make_job: Make, tmp_path: Path
 ) -> None:

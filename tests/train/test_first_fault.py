@@ -25,10 +25,10 @@ PHASES = {
     "saving": "Saver.save",
 }
 MARKS: dict[str, pytest.MarkDecorator] = {
-    "building": pytest.mark.faults,
+    "building": pytest.mark.release,
     "reading rows": pytest.mark.long,
     "evaluation": pytest.mark.long,
-    "saving": pytest.mark.faults,
+    "saving": pytest.mark.release,
 }
 # Of steps that succeed before.
 CALLS_BEFORE = {"a step": 3, "saving": 1}

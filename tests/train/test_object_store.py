@@ -83,7 +83,7 @@ def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "bucket", ["s3", pytest.param("gcs", marks=pytest.mark.faults)], indirect=True
+    "bucket", ["s3", pytest.param("gcs", marks=pytest.mark.release)], indirect=True
 )
 def test_a_run_that_is_killed_and_resumed_ends_with_the_bits_of_one_in_a_folder(
     small: Path, bucket: str, undisturbed: Path, tmp_path: Path
@@ -111,7 +111,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_bits_of_one_in_a_folder(
     assert any(not equal(value, start[name]) for name, value in exported.named_parameters())
 
 
-@pytest.mark.faults
+@pytest.mark.release
 def test_a_request_below_the_url_stops_the_run_and_the_same_command_goes_on(
     small: Path, bucket: str, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_second_driver_is_refused_in_one_line(small: Path, bucket: str, tmp_pa
     assert "as requested, and saved a checkpoint" in reported
 
 
-@pytest.mark.layouts
+@pytest.mark.release
 def test_a_changed_run_says_where_its_checkpoints_are_and_continues_from_one(
     small: Path, bucket: str, tmp_path: Path
 ) -> None:

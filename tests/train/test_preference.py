@@ -88,10 +88,10 @@ def alone_losses(make_job: Callable[..., Make], alone: Worker) -> dict[str, list
     ("launcher", "layouts"),
     [
         pytest.param("torchrun", ("2 x 4 x 2", LORA), marks=pytest.mark.long),
-        pytest.param("torchrun", ("1 x 16",), marks=pytest.mark.layouts),
-        pytest.param("torchrun", ("2 x 8",), marks=pytest.mark.layouts),
-        pytest.param("torchrun", ("4 x 4",), marks=pytest.mark.layouts),
-        pytest.param("ray", ("2 x 8", LORA), marks=pytest.mark.layouts),
+        pytest.param("torchrun", ("1 x 16",), marks=pytest.mark.release),
+        pytest.param("torchrun", ("2 x 8",), marks=pytest.mark.release),
+        pytest.param("torchrun", ("4 x 4",), marks=pytest.mark.release),
+        pytest.param("ray", ("2 x 8", LORA), marks=pytest.mark.release),
     ],
 )
 def test_losses_are_those_of_a_single_process_at_each_step(

@@ -20,7 +20,7 @@ from moray.stages.tokenize import tokenize
 from moray.tasks.language.store import StoredSplit
 from moray.train.history import read_history
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.release
 
 STEPS = 50
 # The launcher, and when tokens are made. What isn't streamed doesn't need Ray, which takes seconds

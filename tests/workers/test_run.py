@@ -85,7 +85,7 @@ def lose_one(attempts: Path, worker: Worker) -> int:
 @pytest.mark.parametrize(
     "launch",
     [
-        pytest.param("ray", marks=pytest.mark.faults),
+        pytest.param("ray", marks=pytest.mark.release),
         pytest.param("torchrun", marks=pytest.mark.long),
     ],
     indirect=True,
@@ -115,7 +115,7 @@ def rank_of(_: LostOnArrival, worker: Worker) -> int:
     return worker.rank
 
 
-@pytest.mark.faults
+@pytest.mark.release
 @pytest.mark.parametrize("launch", ["ray"], indirect=True)
 def test_a_worker_that_is_lost_while_the_function_is_sent_is_replaced(launch: Launch) -> None:
     """Ray Train takes this for a failure of its controller, which it doesn't retry."""

@@ -13,7 +13,7 @@ from moray.provenance.manifest import damaged_files
 ALONE = {"adapter": {"rank": 4}, "export": {"merge_adapter": False}}
 
 
-@pytest.mark.layouts
+@pytest.mark.release
 def test_a_chain_of_adapters_is_trained_scored_and_continued_from(fresh: Project) -> None:
     fresh.configure(["defaults", "train", "launcher"], "torchrun")
     fresh.configure(["runs", "adapted"], {"model": "tiny", "dataset": "functions", **ALONE})

@@ -12,7 +12,7 @@ from moray.provenance.verification import verify
 from moray.results import load
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_benchmarks_run_when_their_tasks_change(
     finished: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

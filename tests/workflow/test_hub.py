@@ -83,7 +83,8 @@ def run(project: Project, hub: Hub, token: str | None, *arguments: str) -> tuple
     return running.returncode, output.read_text()
 
 
-@pytest.mark.parametrize("overlay", ["here", pytest.param("codegen", marks=pytest.mark.layouts)])
+@pytest.mark.release
+@pytest.mark.parametrize("overlay", ["here", "codegen"])
 def test_the_overlay_runs_end_to_end_and_its_token_stays_secret(
     overlay: str, project: Project, hub: Hub
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from project import ROOT, Project
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 OVERLAY = "config/images.yaml"
 TARGETS = ("eval", "generate", "--cores", "2", "--configfile", OVERLAY)

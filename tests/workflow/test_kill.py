@@ -2,30 +2,36 @@
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
-from faults.workflows import losses, weights
+from faults.workflows import losses, run_and_signal, weights
 from project import Project
 
-
-@pytest.fixture
-def undisturbed(finished: Project, tmp_path: Path) -> Project:
-    """The finished project, whose run `tuned` is trained a second time and without a kill."""
-    project = finished.copy(tmp_path / "project")
-    for kept in ("runs", "state"):
-        shutil.rmtree(project.folder / "results" / kept / "tuned")
-    project.configure(["runs", "tuned", "train", "launcher"], "torchrun")
-    done = project.snakemake("finetune", "--cores", "8")
-    assert done.returncode == 0, done.stderr
-    return project
+COMMAND = ("snakemake", "--cores", "8", "finetune")
 
 
+@pytest.mark.long
 def test_after_a_kill_of_everything_the_same_command_ends_with_the_bytes_of_an_undisturbed_run(
-    finished: Project, undisturbed: Project
+    finished: Project, tmp_path: Path
 ) -> None:
     """The killed run is trained by Ray, and the undisturbed one without it."""
-    record = json.loads((finished.folder / "results/runs/tuned/train.json").read_text())
+    killed, undisturbed = (finished.copy(tmp_path / name) for name in ("killed", "undisturbed"))
+    for project, launcher in ((killed, "ray"), (undisturbed, "torchrun")):
+        for kept in ("runs", "state"):
+            shutil.rmtree(project.folder / "results" / kept / "tuned")
+        train = {"launcher": launcher, "max_steps": 200, "save_steps": 20}
+        project.configure(["runs", "tuned", "train"], train)
+        project.configure(["defaults", "ray", "num_workers"], 2)
+    ended = run_and_signal(killed, "everything", 50, signal.SIGKILL, "tuned", COMMAND)
+    assert ended.returncode == -signal.SIGKILL
+    for project in (killed, undisturbed):
+        done = project.snakemake(*COMMAND[1:])
+        assert done.returncode == 0, done.stderr
+    record = json.loads((killed.folder / "results/runs/tuned/train.json").read_text())
     assert record["resumed_from"] >= 20
-    assert weights(undisturbed, "tuned") == weights(finished, "tuned")
-    assert losses(undisturbed, "tuned") == losses(finished, "tuned")
+    assert weights(undisturbed, "tuned") == weights(killed, "tuned")
+    # Each step once, though the run was killed.
+    assert [*losses(killed, "tuned")] == [*range(1, 201)]
+    assert losses(undisturbed, "tuned") == losses(killed, "tuned")

@@ -96,7 +96,7 @@ def test_the_other_workflow_can_have_all_runs_checked_before_the_first_job(study
     assert not (study.folder / "results/datasets").exists()
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_other_workflow_can_pass_on_sigterm(study: Study) -> None:
     study.configure(["moray", "defaults", "train", "max_steps"], 2000)
     stopped = run_and_signal(

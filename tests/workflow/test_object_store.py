@@ -8,7 +8,7 @@ from project import SECRETS, Project
 
 from moray.storage.buckets import open_objects
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 
 def test_a_workflow_with_its_state_in_an_object_store_ends_with_a_model(

@@ -17,7 +17,7 @@ ANSWERED = [
     {"from": "gpt", "value": "In {place} the sky is blue."},
 ]
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 PLACES = [f"place {number}" for number in range(60)]
 

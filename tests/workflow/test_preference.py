@@ -11,7 +11,7 @@ import pytest
 import yaml
 from project import ROOT, Project
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 RUN = {
     "model": {"run": "base"},
@@ -117,7 +117,7 @@ def test_plans_what_a_change_affects(change: str, preferred: Project, tmp_path: 
     assert planned == expected
 
 
-@pytest.mark.layouts
+@pytest.mark.release
 def test_the_overlay_runs_on_the_default_corpus(fresh: Project) -> None:
     shutil.copy(ROOT / "config/config.yaml", fresh.config)
     # Few steps of a narrow model, and nothing before them; what is left is the overlay's own.

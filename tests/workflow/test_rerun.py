@@ -41,10 +41,26 @@ def code(module: str, line: str = "CHANGED = True") -> Change:
     return change
 
 
-def older_code(project: Project) -> None:
+def older(module: str) -> Change:
     """Put an older version of a module in its place, as copying with its time does."""
-    code("rows/order.py")(project)
-    os.utime(project.folder / "src/moray/rows/order.py", (0, 0))
+
+    def change(project: Project) -> None:
+        code(module)(project)
+        os.utime(project.folder / "src/moray" / module, (0, 0))
+
+    return change
+
+
+def reworded(module: str, old: str, new: str) -> Change:
+    """Change a message of a module."""
+
+    def change(project: Project) -> None:
+        path = project.folder / "src/moray" / module
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    return change
 
 
 def deleted(path: str) -> Change:
@@ -82,6 +98,19 @@ def more_data(project: Project) -> None:
 
 
 NOTHING: set[str] = set()
+WITHOUT_EFFECT = (
+    "config/schema/sections.py",
+    "errors.py",
+    "evaluate/execution.py",
+    "provenance/manifest.py",
+    "stages/boundary.py",
+    "storage/lease.py",
+    "tracking/following.py",
+    "train/driver.py",
+    "train/requirements.py",
+    "train/supervision/progress.py",
+    "workers/ray_train.py",
+)
 
 CHANGES: dict[str, tuple[Change, set[str]]] = {
     # Keys that change a result.
@@ -123,6 +152,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "launcher, workers, micro-batch, checkpoints, loader and places": (
         all_of(
             setting("runs.base.train.launcher", "ray"),
+            setting("runs.tuned.train.launcher", "ray"),
             setting("defaults.ray.num_workers", 1),
             setting("defaults.ray.storage_path", "elsewhere"),
             setting("defaults.train.micro_batch_size", 1),
@@ -133,19 +163,20 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         ),
         NOTHING,
     ),
-    # Code, down to the modules that a stage imports.
-    "code of the sample order": (code("rows/order.py"), RUNS),
-    "code of the sample order, from an older file": (older_code, RUNS),
-    "code of a source": (code("corpus/readers.py"), ALL),
-    # Those of metrics too.
-    "code of the intervals": (
-        code("evaluate/bootstrap.py"),
-        {f"{stage} {run}" for stage in ("evaluate", "generate") for run in ("base", "tuned")},
+    # Code that decides results; config/test_identity.py has which.
+    "code of the schedule": (code("train/schedule.py"), RUNS),
+    "code of a language model's loss, from an older file": (
+        older("tasks/language/loss.py"),
+        RUNS,
     ),
-    "code of sampling": (code("evaluate/generation.py"), {"generate base", "generate tuned"}),
-    "code of the formats": (code("config/formats.py"), ALL),
-    "code of the schema": (code("config/schema/sections.py"), NOTHING),
-    "a comment": (code("rows/order.py", "# a comment"), NOTHING),
+    "messages, checks, launching, storage, supervision and progress": (
+        all_of(
+            *(code(module) for module in WITHOUT_EFFECT),
+            code("rows/order.py", "# a comment"),
+            reworded("train/loop.py", "expected a finite one", "expected a number"),
+        ),
+        NOTHING,
+    ),
     # What isn't a change.
     "schema, other sources and metrics, unused template and dataset, the order of keys": (
         all_of(
@@ -188,7 +219,8 @@ SHORT = (
     "temperature",
     "learning rate of one run",
     "launcher, workers, micro-batch, checkpoints, loader and places",
-    "a comment",
+    "code of the schedule",
+    "messages, checks, launching, storage, supervision and progress",
     "schema, other sources and metrics, unused template and dataset, the order of keys",
     "every file touched",
     "a result less",

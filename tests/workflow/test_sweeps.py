@@ -85,7 +85,7 @@ def test_what_a_search_needs_is_checked_before_the_first_job(fresh: Project) -> 
     assert not (fresh.folder / "results").exists()
 
 
-@pytest.mark.layouts
+@pytest.mark.release
 def test_the_best_settings_of_a_search_are_an_overlay(tmp_path: Path) -> None:
     project = Project.create(tmp_path / "project")
     searching(project, trials=2)
@@ -118,7 +118,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_every_run_of_a_sweep_has_its_model(swept: Project) -> None:
     made = {path.parts[-3] for path in swept.folder.glob("results/runs/*/model/manifest.json")}
     assert made == names(RATES[:1], range(1)) | {"base"}
@@ -126,7 +126,7 @@ def test_every_run_of_a_sweep_has_its_model(swept: Project) -> None:
     assert swept.planned("finetune") == set()
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("rates", "seeds", "new"),
     [
@@ -144,7 +144,7 @@ def test_exactly_what_is_new_is_trained(
     assert project.planned("finetune") == jobs(["finetune", "export"], new)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_run_starts_from_the_best_of_a_sweep(
     swept: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,16 +34,14 @@ RUN: dict[str, Any] = {
     "eval_steps": 10,
     "save_steps": 20,
 }
+# Strategies know no task: train/test_equality.py has all of them. ZeRO has statistics of its own.
 ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp"},
     "fsdp2": {"strategy": "fsdp2"},
-    "zero-1": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 1}},
-    "zero-2": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 2}},
-    "zero-3": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 3}},
 }
+ZERO: dict[str, Any] = {"strategy": "deepspeed", "deepspeed": {"zero_stage": 2}}
 # Workers, and rows of a micro-batch.
-LAYOUTS = {"1 x 16": (1, 16), "2 x 8": (2, 8), "2 x 4 x 2": (2, 4), "4 x 4": (4, 4)}
-LONG = ("2 x 4 x 2", "4 x 4")
+LAYOUTS = {"2 x 4 x 2": (2, 4), "4 x 4": (4, 4)}
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +84,8 @@ def plain_losses(job: Job) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        pytest.param(layout, marks=pytest.mark.long if layout in LONG else pytest.mark.layouts)
-        for layout in LAYOUTS
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_vit_has_the_losses_of_a_single_process_at_each_step(
     layout: str, alone_job: Job, make_vit_job: Make, tmp_path: Path
 ) -> None:
@@ -124,7 +117,7 @@ def resnets(make_resnet_job: Make, tmp_path_factory: pytest.TempPathFactory) -> 
     """A ResNet after some steps on two workers, by engine."""
     jobs = {
         engine: make_resnet_job(engine, micro_batch_size=8, **RUN, **settings)
-        for engine, settings in ENGINES.items()
+        for engine, settings in {**ENGINES, "zero-2": ZERO}.items()
     }
     jobs["one step"] = make_resnet_job("one", micro_batch_size=8, **RUN | {"max_steps": 1})
     train_all([*jobs.values()], 2, "torchrun", tmp_path_factory.mktemp("workers"))
@@ -136,7 +129,7 @@ def test_a_resnet_has_the_same_losses_and_statistics_under_all_strategies(
     resnets: dict[str, Job],
 ) -> None:
     expected = last_state(resnets["ddp"])
-    for engine in ENGINES:
+    for engine in (*ENGINES, "zero-2"):
         assert losses(resnets[engine]) == pytest.approx(losses(resnets["ddp"]), rel=1e-4), engine
         evaluated = losses(resnets["ddp"], "eval_loss")
         assert losses(resnets[engine], "eval_loss") == pytest.approx(evaluated, rel=1e-4), engine
@@ -167,13 +160,13 @@ def test_statistics_are_the_mean_of_those_of_the_workers(resnets: dict[str, Job]
             assert found[name] == 1
 
 
-@pytest.mark.faults
+@pytest.mark.release
 def test_a_resumed_run_has_the_same_bits_statistics_included(
     make_resnet_job: Make, tmp_path: Path
 ) -> None:
     jobs = {}
-    for engine in ("ddp", "fsdp2", "zero-2"):
-        keys = RUN | ENGINES[engine] | {"micro_batch_size": 8, "save_steps": 10}
+    for engine, settings in {**ENGINES, "zero-2": ZERO}.items():
+        keys = RUN | settings | {"micro_batch_size": 8, "save_steps": 10}
         jobs[engine] = make_resnet_job(f"resumed {engine}", **keys)
     train_all([*jobs.values()], 2, "torchrun", tmp_path / "first")
     before = {engine: last_state(job) for engine, job in jobs.items()}
@@ -200,7 +193,7 @@ def test_augmented_images_are_the_same_on_any_number_of_workers(
     assert losses(one) != pytest.approx(losses(plain), rel=1e-4)
 
 
-@pytest.mark.layouts
+@pytest.mark.release
 def test_augmented_images_are_the_same_when_they_are_streamed(
     make_vit_job: Make, vit: Path, alone: Worker, tmp_path: Path
 ) -> None:
