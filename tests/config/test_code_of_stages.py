@@ -46,11 +46,11 @@ SCRIPTS: dict[tuple[str, str], tuple[list[str], list[str]]] = {
         ["train", "rows/order.py"],
     ),
     ("evaluate", "preference"): (
-        ["evaluate/preferences.py", "tasks/preference/loss.py", "tasks/language/loss.py"],
+        ["evaluate/preference.py", "tasks/preference/loss.py", "tasks/language/loss.py"],
         ["train"],
     ),
     ("evaluate", "images"): (
-        ["evaluate/accuracy.py", "evaluate/bootstrap.py", "tasks/images/batch.py"],
+        ["evaluate/images.py", "evaluate/bootstrap.py", "tasks/images/batch.py"],
         ["train", "corpus"],
     ),
     ("export", ""): (
@@ -77,7 +77,7 @@ SCRIPTS: dict[tuple[str, str], tuple[list[str], list[str]]] = {
         ["corpus/dataset.py", "tasks/preference/encode.py", "tasks/language/encode.py"],
         ["model", "train", "evaluate"],
     ),
-    ("predict", ""): (["evaluate/picture.py", "evaluate/classification.py"], ["train", "corpus"]),
+    ("predict", ""): (["evaluate/images.py", "model/classifier.py"], ["train", "corpus"]),
     ("tokenize", "language"): (
         ["tasks/language/packing.py", "corpus/dataset.py"],
         ["model", "train", "evaluate"],

@@ -20,7 +20,7 @@ _TEMPLATES = "templates"
 _BY_NAME = {
     "moray/corpus/sources/opened.py": "moray.corpus.sources.{}",
     "moray/evaluate/judging.py": "moray.evaluate.metrics.{}",
-    "moray/stages/evaluate.py": "moray.evaluate.tasks.{}",
+    "moray/stages/evaluate.py": "moray.evaluate.{}",
     "moray/stages/tokenize.py": "moray.tasks.{}.tokens",
     "moray/tasks/of_store.py": "moray.tasks.{}.task",
     "moray/train/engine/strategies/__init__.py": "moray.train.engine.strategies.{}",

@@ -8,7 +8,7 @@ import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def benchmark_on_worker(job: BenchmarkJob, worker: Worker) -> dict[str, dict[str
             return _figures(job, model, tokenizer)
 
         with contextlib.chdir(job.directory):
-            found |= of_each_model(figures, {name: folder}, job.execution, worker)
+            found |= of_each_model(figures, replace(job, models={name: folder}), worker)
         counter.add()
     return found
 

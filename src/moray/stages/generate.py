@@ -11,9 +11,8 @@ from moray.console import say
 from moray.corpus.dataset import read_documents
 from moray.corpus.document import Document, halves
 from moray.errors import ConfigError
-from moray.evaluate.continuation import GenerateJob, continue_on_worker
 from moray.evaluate.execution import num_batches
-from moray.evaluate.generation import Sampling
+from moray.evaluate.generation import GenerateJob, Sampling, continue_on_worker
 from moray.evaluate.judging import (
     applies_to,
     compare_judged,
@@ -85,7 +84,7 @@ def generate(
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
         job = GenerateJob(models, (), workers.execution, [p.tokens for p in prompts], sampling)
-        batches = num_batches(models, len(prompts), workers.execution.batch_size)
+        batches = num_batches(models, workers.execution.batch_size, len(prompts))
         results = workers.run(continue_on_worker, job, batches)
     written = {name: _texts([result[name] for result in results], tokenizer) for name in models}
     owners = [name for name, some in drawn.items() for _ in some]
