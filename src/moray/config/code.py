@@ -19,7 +19,6 @@ _TEMPLATES = "templates"
 # What imports a module by a name from the config.
 _BY_NAME = {
     "moray/corpus/sources/opened.py": "moray.corpus.sources.{}",
-    "moray/evaluate/judging.py": "moray.evaluate.metrics.{}",
     "moray/stages/evaluate.py": "moray.evaluate.{}",
     "moray/stages/tokenize.py": "moray.tasks.{}.tokens",
     "moray/tasks/of_store.py": "moray.tasks.{}.task",

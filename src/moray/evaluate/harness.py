@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from moray.errors import UserError, first_line
 from moray.evaluate.bootstrap import Bootstrapped, draws
 from moray.evaluate.execution import EvaluationJob, of_each_model
-from moray.evaluate.harness_tasks import task_manager
+from moray.evaluate.requirements import task_manager
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.workers.memory import is_out_of_memory
 from moray.workers.progress import BatchCounter
