@@ -72,13 +72,7 @@ def in_order(parts: Sequence[Answers]) -> NDArray[np.float32]:
 def evaluation(
     models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
 ) -> Evaluation:
-    """Compare models on the images of one dataset, with a table of the classes.
-
-    Args:
-        models: folders of `base` and `tuned`, absolute.
-        stores: its store, absolute.
-        cfg: see `stages.evaluate`.
-    """
+    """Compare models on the images of one dataset, with a table of the classes."""
     (store,) = stores
     split, names = StoredRows(store, "test"), read_manifest(store)["label_names"]
     labels = split.rows["label"][chosen(split, cfg["max_documents"])].astype(np.int64)

@@ -46,16 +46,8 @@ def score_on_worker(job: ScoreJob, worker: Worker) -> dict[str, list[Scores]]:
 def evaluation(
     models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
 ) -> Evaluation:
-    """Compare models on all datasets together and, if there are several, on each.
-
-    Args:
-        models: folders of `base` and `tuned`, absolute.
-        stores: token stores, absolute, in the order of the run's datasets.
-        cfg: see `stages.evaluate`.
-    """
-    most, samples, confidence = (
-        cfg[key] for key in ("max_documents", "bootstrap_samples", "confidence")
-    )
+    """Compare models on all datasets together and, if there are several, on each."""
+    most, confidence = cfg["max_documents"], cfg["confidence"]
     rows = [len(select_documents(StoredSplit(store, "test"), most).rows) for store in stores]
 
     def compared(base: Scores, tuned: Scores, rows: int) -> dict[str, Any]:
@@ -65,7 +57,7 @@ def evaluation(
             "tokens": int(base.tokens.sum()),
             "bytes": int(base.bytes.sum()),
             "confidence": confidence,
-            **compare_scores(base, tuned, samples, confidence),
+            **compare_scores(base, tuned, cfg["bootstrap_samples"], confidence),
         }
 
     def all_compared(results: list[dict[str, list[Scores]]]) -> dict[str, Any]:

@@ -34,24 +34,10 @@ def _parses(prediction: str) -> bool:
     return True
 
 
-def _passes(prediction: str, name: str, module: str) -> bool:
-    from moray.evaluate.doctests import passes
+def _doctests() -> Any:
+    from moray.evaluate import doctests
 
-    return passes(prediction, name, module)
-
-
-def _function(prompt: str, continuation: str, reference: str) -> tuple[str, str, str]:
-    from moray.evaluate.doctests import function_of
-
-    function = function_of(prompt)
-    assert function, "the metric doesn't apply to other prompts"
-    return prompt + continuation, *function
-
-
-def _has_doctests(prompt: str, reference: str, format: str) -> bool:
-    from moray.evaluate.doctests import is_judgeable
-
-    return format != "text" and is_judgeable(prompt, reference)
+    return doctests
 
 
 @dataclass(frozen=True)
@@ -99,9 +85,11 @@ METRICS = {
     "doctests": Metric(
         "Share of the functions that pass their doctests, in a sandbox.",
         ("predictions", "names", "modules"),
-        _passes,
-        _function,
-        _has_doctests,
+        lambda function, name, module: _doctests().passes(function, name, module),
+        lambda prompt, continuation, _: (prompt + continuation, *_doctests().function_of(prompt)),
+        lambda prompt, reference, format: (
+            format != "text" and _doctests().is_judgeable(prompt, reference)
+        ),
     ),
 }
 

@@ -58,12 +58,16 @@ def score_pairs_on_worker(job: ScorePairsJob, worker: Worker) -> dict[str, dict[
 def evaluation(
     models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
 ) -> Evaluation:
-    """Compare models on the pairs of one dataset.
+    """Compare models on the pairs of one dataset, with bootstrap intervals over pairs.
 
-    Args:
-        models: folders of `base` and `tuned`, absolute.
-        stores: its token store, absolute.
-        cfg: see `stages.evaluate`.
+    The base is the reference, so its margins are 0.
+
+    - `loss`: mean loss of the pairs, as in training.
+    - `reward_margin`: mean of `beta` times the difference between the answers in how much the
+      log-probability of the whole answer has changed from the base's, chosen minus rejected.
+    - `reward_accuracy`: share of the pairs with a margin above 0; ties count half.
+    - `chosen_loss`, `chosen_bits_per_byte`, `chosen_accuracy`: a language model's figures on the
+      chosen answers; see `likelihood.figures`.
     """
     (store,) = stores
     rows = len(select_documents(StoredSplit(store, "test"), cfg["max_documents"]).rows)
@@ -72,15 +76,16 @@ def evaluation(
         base, tuned = (
             total([result[name]["test"] for result in results]) for name in ("base", "tuned")
         )
+        settings = Preference(**cfg["preference"])
+        before, after = (_sums(scores, base, settings) for scores in (base, tuned))
         samples, confidence = cfg["bootstrap_samples"], cfg["confidence"]
-        preference = Preference(**cfg["preference"])
         return {
             "rows": rows,
             "pairs": len(base.tokens) // 2,
             "tokens": int(base.tokens.sum()),
             "confidence": confidence,
             "resampled": "pairs",
-            **compare_preferences(base, tuned, preference, samples, confidence),
+            **compare(before, after, _figures, samples, confidence),
         }
 
     return Evaluation(
@@ -94,36 +99,12 @@ def evaluation(
     )
 
 
-def compare_preferences(
-    base: Scores, tuned: Scores, settings: Preference, samples: int, confidence: float
-) -> dict[str, Any]:
-    """Compute the figures of two models and their difference, with bootstrap intervals over pairs.
-
-    The base is the reference, so its margins are 0.
-
-    - `loss`: mean loss of the pairs, as in training.
-    - `reward_margin`: mean of `beta` times the difference between the answers in how much the
-      log-probability of the whole answer has changed from the base's, chosen minus rejected.
-    - `reward_accuracy`: share of the pairs with a margin above 0; ties count half.
-    - `chosen_loss`, `chosen_bits_per_byte`, `chosen_accuracy`: a language model's figures on the
-      chosen answers; see `likelihood.figures`.
-
-    Args:
-        base: scores of the base, for pieces that alternate between chosen and rejected.
-        tuned: scores of the tuned model, for the same pieces.
-        settings: the `preference` section.
-        samples: number of resamples.
-        confidence: coverage of the intervals.
-
-    Returns:
-        What `compare` returns.
-    """
-    before, after = (_sums(scores, base, settings) for scores in (base, tuned))
-    return compare(before, after, _figures, samples, confidence)
-
-
 def _sums(scores: Scores, base: Scores, settings: Preference) -> NDArray[np.float64]:
-    """Shape (pairs, 8): one, loss, margin, win, and `Scores.sums` of the chosen answer."""
+    """What figures are computed from, shape (pairs, 8).
+
+    One, loss, margin and win; and `Scores.sums` of the chosen answer. Pieces alternate between
+    chosen and rejected.
+    """
     ratios = (base.nll - scores.nll).reshape(-1, 2)
     lengths = scores.tokens.reshape(-1, 2)
     losses = preference_losses(torch.from_numpy(ratios), torch.from_numpy(lengths), settings)
