@@ -11,9 +11,9 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from benchmarks.gpu.setting import sizes_of
 from benchmarks.peak import DTYPES
 from benchmarks.trainer import Rows
+from moray.evaluate.execution import batches_of
 from moray.evaluate.generation import Sampling, continue_prompts
-from moray.evaluate.likelihood import batches_of, score
-from moray.evaluate.selection import select_documents
+from moray.evaluate.likelihood import score, select_documents
 from moray.model.flops import flops_per_token
 from moray.model.load import load_model
 from moray.model.precision import resolve
@@ -38,7 +38,7 @@ def moray_evaluation(folder: Path, work: Path, device: torch.device) -> dict[str
     """The scores of each document by moray."""
     split, model = StoredSplit(folder / "tokens", "test"), _model(folder, device)
     selection = select_documents(split, None)
-    batches = batches_of(selection, sizes_of(folder)["batch_size"])
+    batches = batches_of(selection.rows, sizes_of(folder)["batch_size"])
     return _evaluation(
         lambda: score(model, split, selection, batches), model, len(split), folder, device
     )

@@ -23,7 +23,7 @@ def test_each_task_has_facts_and_its_section_is_one_of_a_run() -> None:
     assert TASKS.keys() == set(get_args(TaskName))
     for name, task in TASKS.items():
         assert find_spec(f"moray.tasks.{name}.task")
-        assert find_spec(f"moray.evaluate.tasks.{name}")
+        assert find_spec(f"moray.evaluate.{name}")
         assert task.modality != "text" or find_spec(f"moray.tasks.{name}.tokens")
         assert not task.section_path or task.section_path.partition(".")[0] in Run.model_fields
 

@@ -174,7 +174,7 @@ def test_a_checkpoint_to_continue_from_is_part_of_what_a_run_is() -> None:
     plain = plan.train_config(experiment_with({}), "tuned")
     given = {"runs.tuned.train.resume_from_checkpoint": "results/state/a/b/checkpoints/step-8"}
     continued = plan.train_config(experiment_with(given), "tuned")
-    assert continued["train"].pop("resume_from_checkpoint") == [*given.values()][0]
+    assert continued["train"].pop("resume_from_checkpoint") == next(iter(given.values()))
     assert continued == plain
 
 

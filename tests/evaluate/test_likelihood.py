@@ -1,4 +1,4 @@
-"""Scores of documents, held against plain transformers on what each document is cut into."""
+"""The documents that are scored, and their scores against plain transformers on each piece."""
 
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.corpus.dataset import read_documents
 from moray.corpus.document import Document
-from moray.evaluate.likelihood import Scores, batches_of, score, total
-from moray.evaluate.selection import Selection, select_documents
+from moray.evaluate.execution import batches_of
+from moray.evaluate.likelihood import Scores, Selection, score, select_documents, total
 from moray.tasks.language.batch import Batch
 from moray.tasks.language.loss import TokenLoss
-from moray.tasks.language.rows import Segment
+from moray.tasks.language.rows import Segment, is_trained
 from moray.tasks.language.store import StoredSplit
 
 Sums = tuple[float, int, int, int]
@@ -24,7 +24,7 @@ Sums = tuple[float, int, int, int]
 def score_all(
     model: PreTrainedModel, split: StoredSplit, selection: Selection, batch_size: int
 ) -> Scores:
-    return score(model, split, selection, batches_of(selection, batch_size))
+    return score(model, split, selection, batches_of(selection.rows, batch_size))
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_workers_that_share_the_batches_score_what_one_does(
     model: PreTrainedModel, split: StoredSplit, workers: int
 ) -> None:
     selection = select_documents(split, None)
-    batches = batches_of(selection, 4)
+    batches = batches_of(selection.rows, 4)
     parts = [score(model, split, selection, batches[rank::workers]) for rank in range(workers)]
     assert as_sums(total(parts)) == as_sums(score(model, split, selection, batches))
 
@@ -153,3 +153,47 @@ def test_a_batch_too_large_for_memory_is_scored_in_parts(
     assert [sums[1:] for sums in got] == [sums[1:] for sums in expected]
     assert [sums[0] for sums in got] == pytest.approx([sums[0] for sums in expected], rel=1e-5)
     assert sizes[:4] == [4, 2, 1, 1]
+
+
+def documents_of(segments: np.ndarray) -> set[int]:
+    return set(segments[:, Segment.DOCUMENT].tolist())
+
+
+def test_without_a_limit_all_documents_are_selected(split: StoredSplit) -> None:
+    selection = select_documents(split, None)
+    assert np.array_equal(selection.segments, split.segments)
+    assert selection.rows.tolist() == list(range(len(split)))
+    assert np.array_equal(selection.read(split, selection.rows), split.rows)
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_documents_are_selected_whole(split: StoredSplit, count: int) -> None:
+    selection = select_documents(split, count)
+    chosen = documents_of(selection.segments)
+    assert len(chosen) == count
+    pieces = [piece for row in range(len(split)) for piece in pieces_of(split, row)]
+    expected = [piece.document for piece in pieces if piece.document in chosen]
+    assert selection.segments[:, Segment.DOCUMENT].tolist() == expected
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_nothing_else_is_trained_in_their_rows(split: StoredSplit, count: int) -> None:
+    selection = select_documents(split, count)
+    chosen = documents_of(selection.segments)
+    read = selection.read(split, selection.rows)
+    assert read["tokens"].tolist() == split.rows["tokens"][selection.rows].tolist()
+    for row, trained in zip(selection.rows.tolist(), is_trained(read), strict=True):
+        expected = [
+            flag and piece.document in chosen
+            for piece in pieces_of(split, row)
+            for flag in piece.mask.tolist()
+        ]
+        assert trained.tolist() == expected + [False] * (split.block_size - len(expected))
+        assert any(expected), "each row holds a selected document"
+
+
+def test_the_first_rows_are_not_preferred(split: StoredSplit) -> None:
+    """Packing puts the longest pieces first, so the documents of the first rows are no sample."""
+    first = list(dict.fromkeys(split.segments[:, Segment.DOCUMENT].tolist()))[:5]
+    assert documents_of(select_documents(split, 5).segments) != set(first)
+    assert select_documents(split, 5).rows.max() > 5

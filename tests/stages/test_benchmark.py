@@ -193,7 +193,7 @@ def test_unknown_tasks_and_a_missing_package_cost_one_line(
         f"runs.tuned.benchmarks.tasks: got wrods, expected a task, group or tag in {tasks} or of "
         "lm-evaluation-harness; did you mean words?"
     )
-    monkeypatch.setattr("moray.evaluate.harness_tasks.find_spec", lambda name: None)
+    monkeypatch.setattr("moray.evaluate.requirements.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"missing: lm-eval; pip install 'moray\[benchmarks\]'$"):
         run()
 

@@ -10,9 +10,8 @@ import pytest
 
 from moray.corpus.dataset import read_documents
 from moray.errors import UserError
-from moray.evaluate.comparison import figures
-from moray.evaluate.likelihood import batches_of, score
-from moray.evaluate.selection import select_documents
+from moray.evaluate.execution import batches_of
+from moray.evaluate.likelihood import figures, score, select_documents
 from moray.model.load import load_model
 from moray.stages.evaluate import evaluate
 from moray.tasks.language.rows import Segment, is_trained
@@ -47,8 +46,8 @@ def test_both_models_are_scored_on_the_whole_test_split(
     assert result["confidence"] == 0.9
     everything = select_documents(split, None)
     for name, folder in (("base", model_folder), ("tuned", tuned_folder)):
-        scores = score(load_model(folder), split, everything, batches_of(everything, 16))
-        expected = figures(scores)
+        scores = score(load_model(folder), split, everything, batches_of(everything.rows, 16))
+        expected = figures(scores.sums().sum(0))
         got = {figure: interval["value"] for figure, interval in result[name].items()}
         assert got == pytest.approx(expected)
     assert result["difference"]["bits_per_byte"]["high"] < 0

@@ -17,8 +17,8 @@ from plain import documents_of, losses_one_by_one
 
 from moray.config.schema import Data, result_keys
 from moray.errors import UserError
-from moray.evaluate.likelihood import batches_of, score
-from moray.evaluate.selection import select_documents
+from moray.evaluate.execution import batches_of
+from moray.evaluate.likelihood import score, select_documents
 from moray.model.load import load_model
 from moray.provenance.manifest import read_manifest
 from moray.stages.base_model import base_model
@@ -114,5 +114,5 @@ def test_held_out_documents_are_scored_as_each_alone(
             nll = F.cross_entropy(logits, tokens[1:], reduction="none")
             expected.append(float(nll[mask[1:]].sum()))
     selection = select_documents(split, None)
-    scores = score(model, split, selection, batches_of(selection, 4))
+    scores = score(model, split, selection, batches_of(selection.rows, 4))
     assert scores.nll.tolist() == pytest.approx(expected, rel=1e-5)

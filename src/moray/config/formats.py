@@ -1,4 +1,4 @@
-"""Formats and sources of datasets. Part of the code that results depend on; see `config.code`."""
+"""Formats and sources of datasets."""
 
 from dataclasses import dataclass
 from typing import Literal

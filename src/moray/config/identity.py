@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from moray.config.tasks import TASKS
+
 PACKAGE = Path(__file__).parents[1]
 # Digests of this version's code that stand for those of an earlier one, because both make the same
 # bytes: by stage, this version's and the earlier one's. `make equivalents` writes it.
@@ -26,6 +28,7 @@ def _in(room: str, names: str) -> tuple[str, ...]:
 
 
 _DATASET = ("config/formats", *_in("corpus", "dataset document"))
+_STDLIB = _in("corpus", "sources/interface sources/text/python_stdlib split")
 _COLUMNS = _in("corpus", "conversation formats pairs")
 # Prompts and conversations as tokens; documents as rows of tokens.
 _PROMPTS = ("corpus/document", *_in("tasks/language", "chat encode tokenizer turns"))
@@ -80,7 +83,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     ),
     "benchmark": (
         "stages/benchmark",
-        *_in("evaluate", "bootstrap harness harness_tasks"),
+        *_in("evaluate", "bootstrap execution harness"),
         *_in("model", "adapter folder load"),
         "tasks/language/tokenizer",
     ),
@@ -113,20 +116,10 @@ DECIDING: dict[str, tuple[str, ...]] = {
     ),
     "download_images images.files": ("corpus/sources/images/table",),
     "download_images images.hub": _in("corpus/sources", "images/table text/hub"),
-    "evaluate": ("stages/evaluate", *_in("evaluate", "bootstrap execution tasks/interface")),
-    "evaluate language": (
-        *_LANGUAGE,
-        *_in("evaluate", "comparison likelihood scoring selection tasks/language"),
-    ),
-    "evaluate preference": (
-        *_PREFERENCE,
-        *_in("evaluate", "likelihood pairs preferences selection tasks/preference"),
-    ),
-    "evaluate images": (
-        *_IMAGES,
-        *_in("evaluate", "accuracy classification tasks/images"),
-        *_in("model", "folder load"),
-    ),
+    "evaluate": ("stages/evaluate", *_in("evaluate", "bootstrap execution {}")),
+    "evaluate language": (*_LANGUAGE, "evaluate/likelihood"),
+    "evaluate preference": (*_PREFERENCE, "evaluate/likelihood"),
+    "evaluate images": (*_IMAGES, *_in("model", "folder load")),
     "export": (*_EXPORT, "stages/export", "model/adapter", "tasks/language/tokenizer"),
     "export_images": (
         *_EXPORT,
@@ -151,11 +144,10 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_DATASET,
         *_PROMPTS,
         "tasks/language/recipe",
-        *_in("evaluate", "bootstrap continuation generation judging prompts sandbox"),
-        *_in("evaluate/metrics", "interface {}"),
+        *_in("evaluate", "bootstrap execution generation metrics prompts"),
         *_in("model", "adapter folder load"),
     ),
-    "generate doctests": ("corpus/sources/text/python_stdlib", "evaluate/documented"),
+    "generate doctests": ("corpus/sources/text/python_stdlib", "evaluate/doctests"),
     "gguf": (
         "stages/gguf",
         *_in("serving", "llama_cpp ollama"),
@@ -165,14 +157,14 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "predict": (
         "stages/predict",
         *_IMAGES,
-        *_in("evaluate", "classification picture"),
+        *_in("evaluate", "execution images"),
         *_in("model", "folder load"),
     ),
     "push": ("stages/push",),
     "reference": (
         "stages/reference",
         *_ANSWERS,
-        *_in("evaluate", "execution likelihood pairs selection"),
+        *_in("evaluate", "execution likelihood preference"),
     ),
     "report": ("stages/report", "report/*", "report/templates/*", "results/*"),
     "search": ("stages/search", *_in("sweeps", "study trajectory trials")),
@@ -184,27 +176,35 @@ DECIDING: dict[str, tuple[str, ...]] = {
         "rows/store",
         *_in("tasks", "tokens language/preview language/recipe language/tokens"),
     ),
+    "tokenize language": (),
     "tokenize preference": _in("tasks/preference", "encode rows store tokens"),
     "track": ("stages/track", *_in("tracking", "interface trackers")),
 }
-# What stages import to check something: a base model is loaded once, so that it fails early.
-IMPORTED_TO_CHECK: dict[str, tuple[str, ...]] = {
+# What stages import and isn't used for their result: to check something (a base model is loaded once,
+# so that it fails early), or because it is in one module with what they need.
+IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "base_model": _in("model", "adapter folder load"),
     "base_model_images": ("model/folder",),
+    "benchmark": (*_STDLIB, "corpus/document", "evaluate/doctests"),
     "decode": _in("model", "classifier folder"),
     "download_images": _COLUMNS,
     "evaluate": ("model/adapter",),
     "export_images": ("model/adapter",),
     "finetune": ("model/isolation",),
-    "generate": _in("corpus", "sources/interface split"),
-    "predict": ("model/adapter",),
+    "generate": (*_STDLIB, "evaluate/doctests"),
+    "predict": ("evaluate/bootstrap", "model/adapter"),
+    "reference": (
+        "evaluate/bootstrap",
+        "model/log_probabilities",
+        *_in("tasks/preference", "batch loss"),
+    ),
     "tokenize": ("rows/windows", "tasks/*/windows"),
 }
 # What stages import to say, start, keep or watch something; for the rest, rows of other stages.
 NEVER_DECIDING = (
     *_in(".", "background console errors hub lines machine processes project"),
     *_in("config", "formats layout listing schema/* smoke_test splits strategies tasks"),
-    *_in("evaluate", "delivery execution"),
+    "evaluate/requirements",
     *_in("model", "flops shapes size"),
     "provenance/*",
     "rows/remote",
@@ -250,7 +250,9 @@ def deciding_files(stage: str, *names: str, package: Path = PACKAGE) -> list[Pat
     """The files of the package that decide a stage's result, sorted."""
     patterns = [*DECIDING[stage]]
     for name in names:
-        patterns += DECIDING.get(f"{stage} {name}", ())
+        row = f"{stage} {name}"
+        # Each task has one, so that none is forgotten.
+        patterns += DECIDING[row] if name in TASKS else DECIDING.get(row, ())
     found: set[Path] = set()
     for pattern in patterns:
         for filled in [pattern.format(name.replace(".", "/")) for name in names] or [pattern]:

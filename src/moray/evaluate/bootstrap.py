@@ -1,6 +1,6 @@
 """Bootstrap intervals of a model's figures, and of their difference from another model's."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +43,32 @@ def compare(
         confidence: coverage of the intervals.
 
     Returns:
-        See `with_intervals`.
+        What `with_intervals` returns.
     """
     first, second = (_bootstrapped(sums, figures, samples) for sums in (base, tuned))
     return with_intervals(first, second, confidence)
+
+
+def compare_means(
+    base: Sequence[float], tuned: Sequence[float], samples: int, confidence: float
+) -> dict[str, Any]:
+    """Compute the means of two models' values and their difference, with bootstrap intervals.
+
+    Args:
+        base: values of the base model.
+        tuned: values of the tuned model, for the same units in the same order.
+        samples: number of resamples.
+        confidence: coverage of the intervals.
+
+    Returns:
+        `samples`: number of units; for each of `base`, `tuned` and `difference`, the `value`,
+        `low` and `high`.
+    """
+    first, second = (np.stack([values, np.ones(len(values))], 1) for values in (base, tuned))
+    compared = compare(
+        first, second, lambda sums: {"mean": float(sums[0] / sums[1])}, samples, confidence
+    )
+    return {"samples": len(base)} | {name: found["mean"] for name, found in compared.items()}
 
 
 def with_intervals(base: Bootstrapped, tuned: Bootstrapped, confidence: float) -> dict[str, Any]:

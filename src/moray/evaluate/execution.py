@@ -1,24 +1,34 @@
 """How evaluation jobs run on workers: of N workers, each processes every N-th batch.
 
 Batches depend only on the rows, so results don't depend on the number of workers. Models are loaded
-one after another, so that only one is in memory.
+one after another, so that only one is in memory. To machines without the models and rows, an object
+store delivers them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
+from moray.model.folder import whole_model_and_adapters
 from moray.model.load import load_model
+from moray.storage.exchange import sent
+from moray.storage.interface import Delivery
+from moray.storage.opened import deliver
+from moray.workers.entry import EntryPoint
+from moray.workers.faults import FAULT, FirstFault
 from moray.workers.memory import is_out_of_memory
-from moray.workers.progress import BatchCounter
+from moray.workers.output import output_name
+from moray.workers.progress import BatchCounter, counter_name
 from moray.workers.worker import Worker
 
-Batch = TypeVar("Batch")
+Items = TypeVar("Items", NDArray[np.int64], range)
 Result = TypeVar("Result")
 
 Load = Callable[[Path, torch.dtype, torch.device], PreTrainedModel]
@@ -60,26 +70,55 @@ class EvaluationJob:
     execution: Execution
 
 
-def num_batches(models: dict[str, Path], items: int, batch_size: int) -> int:
-    """Number of batches that all workers process together."""
-    return len(models) * -(-items // batch_size)
+@dataclass(frozen=True)
+class Evaluation:
+    """A task's comparison of `base` and `tuned` on the test splits of stores.
+
+    It is what `evaluation` of the module of the task's name returns, which gets the models' folders
+    and the run's stores in the order of its datasets, all absolute, and `cfg` of `stages.evaluate`.
+
+    Attributes:
+        figures: those of the result that are printed.
+        rows: number of rows to score in each store.
+        entry_point: runs on each worker and scores its share of the rows.
+        job: makes what the entry point gets.
+        compared: computes the content of `eval.json` from the entry point's results, by rank: for
+            `base`, `tuned` and `difference`, each figure with its interval; and what they were
+            computed from.
+    """
+
+    figures: Sequence[str]
+    rows: Sequence[int]
+    entry_point: EntryPoint[Any, Any]
+    job: Callable[[Execution], EvaluationJob]
+    compared: Callable[[list[Any]], dict[str, Any]]
+
+
+def num_batches(models: dict[str, Path], batch_size: int, *counts: int) -> int:
+    """Number of batches that all workers process together, of so many rows in each store."""
+    return len(models) * sum(-(-count // batch_size) for count in counts)
+
+
+def batches_of(items: Items, batch_size: int) -> list[Items]:
+    """Cut rows or prompts into batches; independent of the number of workers."""
+    return [items[start : start + batch_size] for start in range(0, len(items), batch_size)]
+
+
+def own_batches(items: Items, job: EvaluationJob, worker: Worker) -> Iterator[Items]:
+    """Yield this worker's batches, and count each one when it is done."""
+    counter = BatchCounter(job.execution.folder, worker.rank)
+    for batch in batches_of(items, job.execution.batch_size)[worker.rank :: worker.world_size]:
+        yield batch
+        counter.add()
 
 
 def of_each_model(
     function: Callable[[PreTrainedModel], Result],
-    models: dict[str, Path],
-    execution: Execution,
+    job: EvaluationJob,
     worker: Worker,
     load: Load = load_model,
 ) -> dict[str, Result]:
-    """Call a function on each model, one in memory at a time.
-
-    Args:
-        function: called on each model.
-        models: the models' folders, by name.
-        execution: how to run the job.
-        worker: this worker.
-        load: loads a model.
+    """Call a function on each model of a job, one in memory at a time.
 
     Returns:
         Its results, by the models' names.
@@ -87,12 +126,14 @@ def of_each_model(
     Raises:
         UserError: if memory is too small even for a single row.
     """
+    execution = job.execution
     if execution.threads is not None:
         torch.set_num_threads(execution.threads)
     dtype = _dtype(execution.precision, worker.device)
     try:
         return {
-            name: function(load(folder, dtype, worker.device)) for name, folder in models.items()
+            name: function(load(folder, dtype, worker.device))
+            for name, folder in job.models.items()
         }
     except Exception as error:
         if not is_out_of_memory(error):
@@ -105,16 +146,74 @@ def of_each_model(
         ) from error
 
 
-def own_batches(batches: Sequence[Batch], execution: Execution, worker: Worker) -> Iterator[Batch]:
-    """Yield this worker's batches, and count each one when it is done."""
-    counter = BatchCounter(execution.folder, worker.rank)
-    for batch in batches[worker.rank :: worker.world_size]:
-        yield batch
-        counter.add()
-
-
 def _dtype(precision: str, device: torch.device) -> torch.dtype:
     if precision == "auto":
         supported = device.type == "cuda" and torch.cuda.is_bf16_supported(False)
         precision = "bf16" if supported else "fp32"
     return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+@dataclass(frozen=True)
+class DeliveredJob:
+    """A job with what brings its inputs to a machine.
+
+    Attributes:
+        entry_point: what workers do with the job.
+        job: the job.
+        models: deliveries of its models, in their order.
+        stores: deliveries of its stores, in their order.
+        url: where workers put output, counts and the first fault.
+    """
+
+    entry_point: EntryPoint[Any, Any]
+    job: EvaluationJob
+    models: tuple[Delivery, ...]
+    stores: tuple[Delivery, ...]
+    url: str
+
+
+def delivered(
+    entry_point: EntryPoint[Any, Any], job: EvaluationJob, storage_path: str, url: str
+) -> DeliveredJob:
+    """Upload the inputs of a job, unless they are in the object store already.
+
+    Args:
+        entry_point: what workers do with the job.
+        job: the job.
+        storage_path: the key `ray.storage_path`, a URL.
+        url: where workers put output, counts and the first fault.
+    """
+    models = []
+    for folder in job.models.values():
+        whole, adapters = whole_model_and_adapters(folder)
+        models.append(deliver([whole, *adapters], storage_path))
+    stores = tuple(deliver([store], storage_path) for store in job.stores)
+    return DeliveredJob(entry_point, job, tuple(models), stores, url)
+
+
+def run_delivered(delivered: DeliveredJob, worker: Worker) -> Any:
+    """Run a job with its inputs on this machine.
+
+    Raises:
+        UserError: what the job raised, or that an input is missing or damaged.
+    """
+    folder = delivered.job.execution.folder
+    names = [output_name(worker.rank), counter_name(worker.rank)]
+    with sent(folder, delivered.url, names, FAULT):
+        try:
+            return delivered.entry_point(_with_inputs_here(delivered), worker)
+        except UserError as error:
+            # Before the files are sent for the last time.
+            FirstFault(folder).record(error)
+            raise
+
+
+def _with_inputs_here(delivered: DeliveredJob) -> EvaluationJob:
+    job = delivered.job
+    models = zip(job.models.items(), delivered.models, strict=True)
+    stores = zip(job.stores, delivered.stores, strict=True)
+    return replace(
+        job,
+        models={name: at.here() / path.relative_to("/") for (name, path), at in models},
+        stores=tuple(at.here() / path.relative_to("/") for path, at in stores),
+    )

@@ -14,7 +14,9 @@ from transformers import (
 )
 from transformers.generation import BaseStreamer
 
+from moray.evaluate.execution import EvaluationJob, of_each_model, own_batches
 from moray.workers.memory import in_parts_that_fit
+from moray.workers.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,32 @@ class Sampling:
     seed: int
     stops: tuple[int, ...]
     padding: int
+
+
+@dataclass(frozen=True)
+class GenerateJob(EvaluationJob):
+    """Continue the same prompts with each model.
+
+    Attributes:
+        prompts: tokens of each prompt.
+        sampling: how tokens are chosen.
+    """
+
+    prompts: list[list[int]]
+    sampling: Sampling
+
+
+def continue_on_worker(job: GenerateJob, worker: Worker) -> dict[str, dict[int, list[int]]]:
+    """Continue this worker's prompts with each model; returns new tokens by the prompt's number."""
+
+    def continuations(model: PreTrainedModel) -> dict[int, list[int]]:
+        written: dict[int, list[int]] = {}
+        for batch in own_batches(range(len(job.prompts)), job, worker):
+            prompts = {number: job.prompts[number] for number in batch}
+            written |= continue_prompts(model, prompts, job.sampling)
+        return written
+
+    return of_each_model(continuations, job, worker)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from moray.errors import UserError, first_line
 from moray.evaluate.bootstrap import Bootstrapped, draws
 from moray.evaluate.execution import EvaluationJob, of_each_model
-from moray.evaluate.harness_tasks import task_manager
+from moray.evaluate.requirements import task_manager
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.workers.memory import is_out_of_memory
 from moray.workers.progress import BatchCounter
@@ -89,7 +89,7 @@ def benchmark_on_worker(job: BenchmarkJob, worker: Worker) -> dict[str, dict[str
             return _figures(job, model, tokenizer)
 
         with contextlib.chdir(job.directory):
-            found |= of_each_model(figures, {name: folder}, job.execution, worker)
+            found |= of_each_model(figures, replace(job, models={name: folder}), worker)
         counter.add()
     return found
 

@@ -1,5 +1,6 @@
 """The likelihood of held-out documents under a model."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -10,11 +11,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from moray.evaluate.selection import Selection
+from moray.rows.sample import sample
 from moray.rows.store import Rows
 from moray.tasks.language.batch import Batch, make_batch
 from moray.tasks.language.loss import TokenLoss, has_plain_head
-from moray.tasks.language.rows import Segment
+from moray.tasks.language.rows import TRAINED, Segment
 from moray.tasks.language.store import StoredSplit
 from moray.workers.memory import in_parts_that_fit
 
@@ -22,6 +23,49 @@ from moray.workers.memory import in_parts_that_fit
 _TokenScores = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.bool_]]
 
 MakeBatch = Callable[[Rows], Batch]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Whole documents of a split.
+
+    Attributes:
+        rows: numbers of the rows that contain their pieces, ascending, shape (rows,).
+        segments: their pieces, columns as in `Segment`, sorted by offset, shape (pieces, 4).
+    """
+
+    rows: NDArray[np.int64]
+    segments: NDArray[np.int64]
+
+    def read(self, split: StoredSplit, rows: NDArray[np.int64]) -> Rows:
+        """Read some of the rows, with only the selected documents marked as trained.
+
+        Args:
+            split: the split that the selection was made from.
+            rows: numbers of the rows, ascending.
+        """
+        read = np.array(split.rows[rows])
+        starts = self.segments[:, Segment.START]
+        ends = starts + self.segments[:, Segment.LENGTH]
+        offsets = rows[:, None] * split.block_size + np.arange(split.block_size)
+        piece = np.searchsorted(starts, offsets, side="right") - 1
+        outside = (piece < 0) | (offsets >= ends[piece])
+        read["flags"][outside] &= ~np.uint8(TRAINED)
+        return read
+
+
+def select_documents(split: StoredSplit, max_documents: int | None) -> Selection:
+    """Select a random sample of the documents that have trained tokens.
+
+    Args:
+        split: split of a token store.
+        max_documents: size of the sample; None for all documents.
+    """
+    documents = np.unique(split.segments[:, Segment.DOCUMENT])
+    if max_documents is not None:
+        documents = documents[sample(len(documents), max_documents)]
+    segments = split.segments[np.isin(split.segments[:, Segment.DOCUMENT], documents)]
+    return Selection(np.unique(segments[:, Segment.START] // split.block_size), segments)
 
 
 @dataclass(frozen=True)
@@ -53,6 +97,33 @@ class Scores:
             np.bincount(of_piece, self.correct).astype(np.int64),
         )
 
+    def sums(self) -> NDArray[np.float64]:
+        """What `figures` takes, of each piece: all but `document`, shape (pieces, 4)."""
+        columns = self.nll, self.tokens, self.bytes, self.correct
+        return np.stack(columns, axis=1).astype(np.float64)
+
+
+def figures(sums: NDArray[np.float64]) -> dict[str, float]:
+    """Compute the figures of a language model.
+
+    Args:
+        sums: sum of `Scores.sums` over pieces, shape (4,).
+
+    Returns:
+        `loss`: nats per token; `perplexity`: its exponential; `bits_per_byte`: bits per byte of
+        text, including those of the stop tokens; `accuracy`: share of the tokens that the model
+        found likeliest.
+    """
+    nll, tokens, size, correct = sums.tolist()
+    loss = nll / tokens
+    return {
+        "loss": loss,
+        "perplexity": float(np.exp(loss)),
+        # A resample of few pieces can consist of stop tokens only.
+        "bits_per_byte": nll / math.log(2) / size if size else math.inf,
+        "accuracy": correct / tokens,
+    }
+
 
 def total(parts: Sequence[Scores]) -> Scores:
     """Add up the scores of all workers, each of which has scored different rows."""
@@ -62,28 +133,6 @@ def total(parts: Sequence[Scores]) -> Scores:
         tokens=np.sum([part.tokens for part in parts], axis=0),
         correct=np.sum([part.correct for part in parts], axis=0),
     )
-
-
-def joined(parts: Sequence[Scores]) -> Scores:
-    """The scores of several datasets as those of one, in which their documents stay apart."""
-    if len(parts) == 1:
-        return parts[0]
-    sizes = [int(part.document.max(initial=-1)) + 1 for part in parts]
-    firsts = np.cumsum([0, *sizes[:-1]])
-    documents = [first + part.document for first, part in zip(firsts, parts, strict=True)]
-    return Scores(
-        np.concatenate(documents),
-        *(
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("nll", "tokens", "bytes", "correct")
-        ),
-    )
-
-
-def batches_of(selection: Selection, batch_size: int) -> list[NDArray[np.int64]]:
-    """Split the selected rows into batches; independent of the number of workers."""
-    cuts = range(batch_size, len(selection.rows), batch_size)
-    return np.split(selection.rows, list(cuts))
 
 
 @torch.no_grad()

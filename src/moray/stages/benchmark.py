@@ -8,7 +8,7 @@ from moray.config.schema import Benchmarks
 from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.evaluate.bootstrap import with_intervals
-from moray.evaluate.harness_tasks import benchmark_faults
+from moray.evaluate.requirements import benchmark_faults
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
 from moray.stages.boundary import File, Files, Folder, Json, command_line

@@ -1,10 +1,9 @@
 """Score a run's model and its base on the same held-out rows."""
 
 from importlib import import_module
-from typing import cast
 
 from moray.console import say
-from moray.evaluate.tasks.interface import EvaluationModule
+from moray.evaluate.execution import Evaluation, num_batches
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.stages.boundary import File, Folder, Folders, Json, command_line
@@ -32,15 +31,14 @@ def evaluate(
             depends on, and the section that only the run's task reads.
         execution: the other keys of `evaluate`, and the settings for starting workers.
     """
-    # By name, so that a run depends on the code of no other task; see `config.code`.
-    module = import_module(f"moray.evaluate.tasks.{read_manifest(stores[0])['task']}")
-    evaluation = cast(EvaluationModule, module).evaluation(
-        {"base": base.absolute(), "tuned": tuned.absolute()},
-        tuple(store.absolute() for store in stores),
-        cfg,
+    # By name: the others need not be imported.
+    module = import_module(f"moray.evaluate.{read_manifest(stores[0])['task']}")
+    models = {"base": base.absolute(), "tuned": tuned.absolute()}
+    evaluation: Evaluation = module.evaluation(
+        models, tuple(store.absolute() for store in stores), cfg
     )
     with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
-        batches = evaluation.batches(workers.execution.batch_size)
+        batches = num_batches(models, workers.execution.batch_size, *evaluation.rows)
         job = evaluation.job(workers.execution)
         results = workers.run(evaluation.entry_point, job, batches)
     result = evaluation.compared(results)

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from moray.config.layout import for_stage, lay_out_here, workers_are_here
 from moray.config.schema import Ray
-from moray.evaluate.delivery import delivered, run_delivered
-from moray.evaluate.execution import EvaluationJob, Execution
+from moray.evaluate.execution import EvaluationJob, Execution, delivered, run_delivered
 from moray.storage.exchange import received
 from moray.storage.node import scratch
 from moray.storage.opened import needed_libraries

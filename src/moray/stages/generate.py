@@ -11,16 +11,11 @@ from moray.console import say
 from moray.corpus.dataset import read_documents
 from moray.corpus.document import Document, halves
 from moray.errors import ConfigError
-from moray.evaluate.continuation import GenerateJob, continue_on_worker
+from moray.evaluate.bootstrap import compare_means
 from moray.evaluate.execution import num_batches
-from moray.evaluate.generation import Sampling
-from moray.evaluate.judging import (
-    applies_to,
-    compare_judged,
-    judged,
-    missing_packages,
-)
+from moray.evaluate.generation import GenerateJob, Sampling, continue_on_worker
 from moray.evaluate.prompts import Prompt, choose_prompts
+from moray.evaluate.requirements import missing_for_metrics
 from moray.model.load import load_config, longest_sequence
 from moray.provenance.manifest import write_json
 from moray.stages.boundary import File, Files, Folder, Json, command_line
@@ -54,7 +49,7 @@ def generate(
     Raises:
         ConfigError: if a metric needs a package that isn't installed.
     """
-    if faults := list(missing_packages(run, cfg["metrics"])):
+    if faults := list(missing_for_metrics(run, cfg["metrics"])):
         raise ConfigError(faults)
     datasets = cfg["datasets"]
     encoders = {name: make_encoder(tuned, section) for name, section in datasets.items()}
@@ -85,7 +80,7 @@ def generate(
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
         job = GenerateJob(models, (), workers.execution, [p.tokens for p in prompts], sampling)
-        batches = num_batches(models, len(prompts), workers.execution.batch_size)
+        batches = num_batches(models, workers.execution.batch_size, len(prompts))
         results = workers.run(continue_on_worker, job, batches)
     written = {name: _texts([result[name] for result in results], tokenizer) for name in models}
     owners = [name for name, some in drawn.items() for _ in some]
@@ -102,7 +97,7 @@ def generate(
                         sample[f"{name}_{metric}"] = of_models[name][number]
             file.write(json.dumps(sample) + "\n")
     metrics = {
-        metric: compare_judged(
+        metric: compare_means(
             [*of_models["base"].values()],
             [*of_models["tuned"].values()],
             cfg["bootstrap_samples"],
@@ -163,24 +158,11 @@ def _judged(
     metric: str, prompts: list[Prompt], written: dict[str, list[str]], formats: list[str]
 ) -> dict[str, dict[int, Any]]:
     """What a metric says of each continuation that it applies to, by model and number."""
+    # Takes seconds to import.
+    from moray.evaluate.metrics import judged
+
     texts, references = ([getattr(p, name) for p in prompts] for name in ("text", "reference"))
-    numbers = applies_to(metric, texts, references, formats)
-
-    def some(values: list[str]) -> list[str]:
-        return [values[number] for number in numbers]
-
-    return {
-        name: dict(
-            zip(
-                numbers,
-                judged(metric, some(texts), some(continuations), some(references))
-                if numbers
-                else [],
-                strict=True,
-            )
-        )
-        for name, continuations in written.items()
-    }
+    return judged(metric, texts, references, formats, written)
 
 
 if __name__ == "__main__":

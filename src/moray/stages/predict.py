@@ -1,18 +1,26 @@
 """Classify a few held-out images with a run's model and its base, and draw them."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from moray.console import say
-from moray.evaluate.classification import ClassifyJob, chosen, classify_on_worker, in_order
 from moray.evaluate.execution import num_batches
-from moray.evaluate.picture import Shown, draw
+from moray.evaluate.images import ClassifyJob, chosen, classify_on_worker, in_order
 from moray.provenance.manifest import read_manifest, write_json
 from moray.rows.store import StoredRows
 from moray.stages.boundary import File, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
+
+# Without a date and with fixed identifiers, the same figure is the same file.
+_FIXED: Any = {"svg.hashsalt": "moray", "font.family": "DejaVu Sans"}
+_RIGHT, _WRONG = "black", "#c00000"
 
 
 def predict(
@@ -46,7 +54,7 @@ def predict(
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
         job = ClassifyJob(models, (store.absolute(),), workers.execution, cfg["num_samples"])
-        batches = num_batches(models, len(numbers), workers.execution.batch_size)
+        batches = num_batches(models, workers.execution.batch_size, len(numbers))
         results = workers.run(classify_on_worker, job, batches)
     answers = {name: in_order([result[name] for result in results]) for name in models}
     labels = [names[label] for label in split.rows["label"][numbers].tolist()]
@@ -58,14 +66,46 @@ def predict(
                 sample[name] = said[name][place]
                 sample[f"{name}_probability"] = _probability(answers[name][place])
             file.write(json.dumps(sample, ensure_ascii=False) + "\n")
-    shown = [
-        Shown(split.rows["pixels"][number], label, prediction)
-        for number, label, prediction in zip(numbers, labels, said["tuned"], strict=True)
-    ]
-    draw(shown, [png, svg], f"{run}: prediction (label)")
+    pixels = split.rows["pixels"][numbers[:9]]
+    _draw(pixels, labels, said["tuned"], [png, svg], f"{run}: prediction (label)")
     write_json(settings, dict(sorted(cfg.items())))
     right = {name: sum(map(str.__eq__, labels, predictions)) for name, predictions in said.items()}
     say(f"{run}: of {len(labels)} images, {right['base']} right before, {right['tuned']} after")
+
+
+def _draw(
+    images: NDArray[np.uint8],
+    labels: list[str],
+    predictions: list[str],
+    files: list[Path],
+    title: str,
+) -> None:
+    """Draw images in a grid, each with its prediction and its label.
+
+    Args:
+        images: at most nine, shape (images, channels, height, width).
+        labels: of the images, and perhaps of more.
+        predictions: what the model says about the same images.
+        files: files to write, of any type that Matplotlib writes.
+        title: title of the figure.
+    """
+    with rc_context(_FIXED):
+        figure = Figure(figsize=(6, 6.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        figure.suptitle(title)
+        grid = list(figure.subplots(3, 3).flat)
+        for axes in grid:
+            axes.axis("off")
+        for axes, pixels, label, prediction in zip(grid, images, labels, predictions, strict=False):
+            shown = pixels.transpose(1, 2, 0)
+            shown = shown if shown.shape[2] == 3 else shown[:, :, 0]
+            axes.imshow(shown, cmap="gray", vmin=0, vmax=255)
+            color = _RIGHT if prediction == label else _WRONG
+            text = f"{prediction}\n(label: {label})"
+            axes.set_title(text, fontsize=10, color=color, parse_math=False)
+        for file in files:
+            dated = {"Date": None} if file.suffix == ".svg" else {"Software": None}
+            figure.savefig(file, metadata=dated, dpi=100)
 
 
 def _probability(logs: NDArray[np.float32]) -> float:

@@ -16,8 +16,7 @@ from moray.config.schema import (
 )
 from moray.config.search import candidates
 from moray.errors import ConfigError, UserError
-from moray.evaluate import judging
-from moray.evaluate.harness_tasks import benchmark_faults
+from moray.evaluate.requirements import benchmark_faults, missing_for_metrics
 from moray.hub import has_token, no_token
 from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
@@ -76,7 +75,7 @@ def preflight(
                 )
             )
     for name in generated:
-        found += judging.missing_packages(name, experiment.runs[name].generate.metrics)
+        found += missing_for_metrics(name, experiment.runs[name].generate.metrics)
     for name in benchmarked:
         found += benchmark_faults(name, experiment.runs[name].benchmarks)
     for name in converted:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from moray.console import say
 from moray.evaluate.execution import num_batches
 from moray.evaluate.likelihood import Scores, total
-from moray.evaluate.pairs import ScorePairsJob, score_pairs_on_worker
+from moray.evaluate.preference import ScorePairsJob, score_pairs_on_worker
 from moray.provenance.manifest import read_manifest, whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
 from moray.rows.store import Record, Rows, RowsWriter, describe, record_of
@@ -52,8 +52,8 @@ def reference(
         with on_evaluation_workers(
             "evaluate", run, output, cfg, execution, label=f"reference {output.name}"
         ) as workers:
-            size = workers.execution.batch_size
-            batches = sum(num_batches(models, len(split), size) for split in splits.values())
+            counts = map(len, splits.values())
+            batches = num_batches(models, workers.execution.batch_size, *counts)
             job = ScorePairsJob(models, (tokens.absolute(),), workers.execution, _SPLITS, None)
             results = workers.run(score_pairs_on_worker, job, batches)
         for name, split in splits.items():

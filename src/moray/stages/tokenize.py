@@ -34,7 +34,7 @@ def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
     """
     cfg = {**cfg, "packing": _choose_packing(model, cfg["packing"])}
     task = FORMATS[cfg["format"]].task
-    # By name, so that a store depends on the code of its own task alone; see `config.code`.
+    # By name: the others need not be imported.
     tokens = cast(TokensModule, import_module(f"moray.tasks.{task}.tokens"))
     with whole_or_nothing(output):
         encoder = make_encoder(model, cfg)

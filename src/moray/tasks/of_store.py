@@ -17,6 +17,6 @@ def task_of(store: Path, settings: Mapping[str, Any]) -> Task:
         settings: the sections of the run's config that only its task reads, by name.
     """
     manifest = read_manifest(store)
-    # By name, so that a run imports its own task and depends on no other's code; see `config.code`.
+    # By name: the others need not be imported.
     module = import_module(f"moray.tasks.{manifest['task']}.task")
     return cast(TaskModule, module).task(manifest, settings)

@@ -24,7 +24,7 @@ def opened(section: Dataset, files: Mapping[str, list[str]], folder: Path) -> It
     Raises:
         UserError: if it can't be read.
     """
-    # By name, so that a dataset depends on the code of no other source; see `config.code`.
+    # By name: the others need not be imported.
     name = source_module(section.source, section.format)
     source = cast(Source, import_module(f"moray.corpus.sources.{name}"))
     with tempfile.TemporaryDirectory(dir=folder) as temporary:

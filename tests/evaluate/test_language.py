@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from moray.evaluate.comparison import compare_scores, figures
+from moray.evaluate import likelihood
+from moray.evaluate.language import compare_scores
 from moray.evaluate.likelihood import Scores
 
 FIGURES = ["loss", "perplexity", "bits_per_byte", "accuracy"]
@@ -23,6 +24,10 @@ def draw(documents: int, seed: int, shift: float = 0.0) -> Scores:
     tokens = random.integers(1, 200, documents)
     nll = tokens * (2.0 + shift + random.normal(0, 0.3, documents))
     return scores(nll, tokens, 4 * tokens, random.binomial(tokens, 0.4))
+
+
+def figures(of: Scores) -> dict[str, float]:
+    return likelihood.figures(of.sums().sum(0))
 
 
 def intervals(result: dict[str, Any]) -> list[dict[str, float]]:

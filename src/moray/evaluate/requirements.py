@@ -1,4 +1,4 @@
-"""The tasks that the lm-evaluation-harness knows, by name."""
+"""What metrics and benchmarks need, known without importing them: some take seconds to import."""
 
 import difflib
 from collections.abc import Iterator, Sequence
@@ -8,9 +8,25 @@ from typing import TYPE_CHECKING
 
 from moray.config.schema import Benchmarks
 from moray.errors import UserError
+from moray.evaluate.doctests import sandbox_works
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
+
+
+def missing_for_metrics(run: str, metrics: Sequence[str]) -> Iterator[UserError]:
+    """What a run's metrics need and is not installed."""
+    key = f"runs.{run}.generate.metrics"
+    if "chrf" in metrics and not find_spec("sacrebleu"):
+        yield UserError(
+            key, "chrf needs a package that is missing: sacrebleu", "pip install 'moray[metrics]'"
+        )
+    if "doctests" in metrics and not sandbox_works():
+        yield UserError(
+            key,
+            "doctests needs bubblewrap (bwrap) and permission to create user namespaces",
+            "install bubblewrap, or remove doctests",
+        )
 
 
 def benchmark_faults(run: str, section: Benchmarks) -> Iterator[UserError]:

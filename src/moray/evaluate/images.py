@@ -1,0 +1,139 @@
+"""Image classifiers: compare what they say about held-out images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from moray.evaluate.bootstrap import compare
+from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
+from moray.model.classifier import load_classifier
+from moray.provenance.manifest import read_manifest
+from moray.rows.sample import sample
+from moray.rows.store import StoredRows
+from moray.tasks.images.batch import Normalization, make_batch
+from moray.workers.memory import in_parts_that_fit
+from moray.workers.worker import Worker
+
+Answers = dict[int, NDArray[np.float32]]
+"""Log-probabilities of the classes, by the number of the image in its split."""
+
+
+@dataclass(frozen=True)
+class ClassifyJob(EvaluationJob):
+    """Classify the same images of one store with each model.
+
+    Attributes:
+        max_images: number of images of the test split; None for all.
+    """
+
+    max_images: int | None
+
+
+def classify_on_worker(job: ClassifyJob, worker: Worker) -> dict[str, Answers]:
+    """Classify this worker's images with each model."""
+    (store,) = job.stores
+    split = StoredRows(store, "test")
+    normalization = Normalization.of(read_manifest(store)["normalization"])
+    numbers = chosen(split, job.max_images)
+
+    @torch.no_grad()
+    def answers(model: PreTrainedModel) -> Answers:
+        def classify(some: Sequence[int]) -> list[NDArray[np.float32]]:
+            batch = make_batch(split.rows[list(some)], normalization).to(model.device)
+            logits = model(pixel_values=batch.pixels.to(model.dtype)).logits.float()
+            return list(torch.log_softmax(logits, -1).cpu().numpy())
+
+        found: Answers = {}
+        for batch in own_batches(numbers, job, worker):
+            some = batch.tolist()
+            found |= zip(some, in_parts_that_fit(classify, some), strict=True)
+        return found
+
+    return of_each_model(answers, job, worker, load_classifier)
+
+
+def chosen(split: StoredRows, max_images: int | None) -> NDArray[np.int64]:
+    """The numbers of the images to classify, ascending."""
+    return sample(len(split), len(split) if max_images is None else max_images)
+
+
+def in_order(parts: Sequence[Answers]) -> NDArray[np.float32]:
+    """The answers of all workers, in the order of the images, shape (images, classes)."""
+    whole = {number: answer for part in parts for number, answer in part.items()}
+    return np.stack([whole[number] for number in sorted(whole)])
+
+
+def evaluation(
+    models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
+) -> Evaluation:
+    """Compare models on the images of one dataset, with a table of the classes."""
+    (store,) = stores
+    split, names = StoredRows(store, "test"), read_manifest(store)["label_names"]
+    labels = split.rows["label"][chosen(split, cfg["max_documents"])].astype(np.int64)
+
+    def compared(results: list[dict[str, Answers]]) -> dict[str, Any]:
+        base, tuned = (in_order([result[name] for result in results]) for name in ("base", "tuned"))
+        samples, confidence = cfg["bootstrap_samples"], cfg["confidence"]
+        return {
+            "images": len(labels),
+            "label_names": names,
+            "confidence": confidence,
+            **compare(_sums(base, labels), _sums(tuned, labels), _figures, samples, confidence),
+            "by_class": {
+                name: _by_class(answers, labels, names)
+                for name, answers in (("base", base), ("tuned", tuned))
+            },
+        }
+
+    return Evaluation(
+        figures=("accuracy",),
+        rows=[len(labels)],
+        entry_point=classify_on_worker,
+        job=lambda execution: ClassifyJob(models, stores, execution, cfg["max_documents"]),
+        compared=compared,
+    )
+
+
+def _sums(answers: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Loss, whether the answer is right, and one, of each image, shape (images, 3)."""
+    nll = -answers[np.arange(len(labels)), labels]
+    columns = nll, answers.argmax(-1) == labels, np.ones(len(labels))
+    return np.stack(columns, axis=1).astype(np.float64)
+
+
+def _figures(sums: NDArray[np.float64]) -> dict[str, float]:
+    nll, correct, images = sums.tolist()
+    return {"loss": nll / images, "accuracy": correct / images}
+
+
+def _by_class(
+    answers: NDArray[np.float32], labels: NDArray[np.int64], names: list[str]
+) -> dict[str, Any]:
+    """How a model does on each class.
+
+    Returns:
+        `confusion`: number of images, a row for each label and a column for each prediction;
+        `classes`: images, recall and precision of each class, None where there is nothing to count.
+    """
+    confusion = np.zeros((len(names), len(names)), np.int64)
+    np.add.at(confusion, (labels, answers.argmax(-1)), 1)
+    hits, truly, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    table = {
+        name: {
+            "images": int(truly[number]),
+            "recall": _share(hits[number], truly[number]),
+            "precision": _share(hits[number], predicted[number]),
+        }
+        for number, name in enumerate(names)
+    }
+    return {"classes": table, "confusion": confusion.tolist()}
+
+
+def _share(part: np.int64, whole: np.int64) -> float | None:
+    return float(part / whole) if whole else None

@@ -1,0 +1,115 @@
+"""Language models: compare the likelihood of held-out documents."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from moray.evaluate.bootstrap import compare
+from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
+from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
+from moray.tasks.language.store import StoredSplit
+from moray.workers.worker import Worker
+
+# With fewer documents, their variance can't be estimated: with one, intervals would have no width.
+_MIN_DOCUMENTS = 20
+
+
+@dataclass(frozen=True)
+class ScoreJob(EvaluationJob):
+    """Score models on the same documents of token stores.
+
+    Attributes:
+        max_documents: number of documents of each test split to score; None for all.
+    """
+
+    max_documents: int | None
+
+
+def score_on_worker(job: ScoreJob, worker: Worker) -> dict[str, list[Scores]]:
+    """Score this worker's batches of each store with each model."""
+    splits = [StoredSplit(store, "test") for store in job.stores]
+    selections = [select_documents(split, job.max_documents) for split in splits]
+
+    def scores(model: PreTrainedModel) -> list[Scores]:
+        return [
+            score(model, split, selection, own_batches(selection.rows, job, worker))
+            for split, selection in zip(splits, selections, strict=True)
+        ]
+
+    return of_each_model(scores, job, worker)
+
+
+def evaluation(
+    models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
+) -> Evaluation:
+    """Compare models on all datasets together and, if there are several, on each."""
+    most, confidence = cfg["max_documents"], cfg["confidence"]
+    rows = [len(select_documents(StoredSplit(store, "test"), most).rows) for store in stores]
+
+    def compared(base: Scores, tuned: Scores, rows: int) -> dict[str, Any]:
+        return {
+            "rows": rows,
+            "documents": len(base.by_document().tokens),
+            "tokens": int(base.tokens.sum()),
+            "bytes": int(base.bytes.sum()),
+            "confidence": confidence,
+            **compare_scores(base, tuned, cfg["bootstrap_samples"], confidence),
+        }
+
+    def all_compared(results: list[dict[str, list[Scores]]]) -> dict[str, Any]:
+        base, tuned = (
+            [total(parts) for parts in zip(*(result[name] for result in results), strict=True)]
+            for name in ("base", "tuned")
+        )
+        whole = compared(joined(base), joined(tuned), sum(rows))
+        if len(stores) > 1:
+            each = map(compared, base, tuned, rows)
+            whole["datasets"] = dict(zip(cfg["datasets"], each, strict=True))
+        return whole
+
+    return Evaluation(
+        figures=("bits_per_byte", "accuracy"),
+        rows=rows,
+        entry_point=score_on_worker,
+        job=lambda execution: ScoreJob(models, stores, execution, most),
+        compared=all_compared,
+    )
+
+
+def joined(parts: Sequence[Scores]) -> Scores:
+    """The scores of several datasets as those of one, in which their documents stay apart."""
+    sizes = [int(part.document.max(initial=-1)) + 1 for part in parts]
+    firsts = np.cumsum([0, *sizes[:-1]])
+    documents = [first + part.document for first, part in zip(firsts, parts, strict=True)]
+    return Scores(
+        np.concatenate(documents),
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("nll", "tokens", "bytes", "correct")
+        ),
+    )
+
+
+def compare_scores(base: Scores, tuned: Scores, samples: int, confidence: float) -> dict[str, Any]:
+    """Compute the figures of two models and their difference, with bootstrap intervals.
+
+    Resamples documents, because the tokens of a document aren't independent; pieces of documents if
+    there are too few documents.
+
+    Args:
+        base: scores of the base model.
+        tuned: scores of the tuned model, for the same pieces in the same order.
+        samples: number of resamples.
+        confidence: coverage of the intervals.
+
+    Returns:
+        `resampled`: `documents` or `pieces`; and what `compare` returns.
+    """
+    unit = "documents" if len(np.unique(base.document)) >= _MIN_DOCUMENTS else "pieces"
+    if unit == "documents":
+        base, tuned = base.by_document(), tuned.by_document()
+    return {"resampled": unit} | compare(base.sums(), tuned.sums(), figures, samples, confidence)

@@ -1,0 +1,125 @@
+"""Preference runs: compare how models prefer the chosen answers of held-out pairs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from moray.config.schema import Preference
+from moray.evaluate.bootstrap import compare
+from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
+from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
+from moray.provenance.manifest import read_manifest
+from moray.rows.store import Rows
+from moray.tasks.language.batch import Batch, make_batch
+from moray.tasks.language.store import StoredSplit
+from moray.tasks.preference.loss import preference_losses
+from moray.tasks.preference.rows import as_sequences
+from moray.workers.worker import Worker
+
+
+@dataclass(frozen=True)
+class ScorePairsJob(EvaluationJob):
+    """Score both answers of pairs with each model; the rows are of one token store.
+
+    Attributes:
+        splits: the splits to score.
+        max_documents: number of pairs to score in each split; None for all.
+    """
+
+    splits: Sequence[str]
+    max_documents: int | None
+
+
+def score_pairs_on_worker(job: ScorePairsJob, worker: Worker) -> dict[str, dict[str, Scores]]:
+    """Score this worker's batches with each model; returns scores by model and split."""
+    (tokens,) = job.stores
+    packing = read_manifest(tokens)["recipe"]["packing"]
+
+    def make(rows: Rows) -> Batch:
+        return make_batch(as_sequences(rows, packing))
+
+    def of_split(model: PreTrainedModel, name: str) -> Scores:
+        split = StoredSplit(tokens, name)
+        selection = select_documents(split, job.max_documents)
+        return score(model, split, selection, own_batches(selection.rows, job, worker), make)
+
+    def scores(model: PreTrainedModel) -> dict[str, Scores]:
+        return {name: of_split(model, name) for name in job.splits}
+
+    return of_each_model(scores, job, worker)
+
+
+def evaluation(
+    models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
+) -> Evaluation:
+    """Compare models on the pairs of one dataset, with bootstrap intervals over pairs.
+
+    The base is the reference, so its margins are 0.
+
+    - `loss`: mean loss of the pairs, as in training.
+    - `reward_margin`: mean of `beta` times the difference between the answers in how much the
+      log-probability of the whole answer has changed from the base's, chosen minus rejected.
+    - `reward_accuracy`: share of the pairs with a margin above 0; ties count half.
+    - `chosen_loss`, `chosen_bits_per_byte`, `chosen_accuracy`: a language model's figures on the
+      chosen answers; see `likelihood.figures`.
+    """
+    (store,) = stores
+    rows = len(select_documents(StoredSplit(store, "test"), cfg["max_documents"]).rows)
+
+    def compared(results: list[dict[str, dict[str, Scores]]]) -> dict[str, Any]:
+        base, tuned = (
+            total([result[name]["test"] for result in results]) for name in ("base", "tuned")
+        )
+        settings = Preference(**cfg["preference"])
+        before, after = (_sums(scores, base, settings) for scores in (base, tuned))
+        samples, confidence = cfg["bootstrap_samples"], cfg["confidence"]
+        return {
+            "rows": rows,
+            "pairs": len(base.tokens) // 2,
+            "tokens": int(base.tokens.sum()),
+            "confidence": confidence,
+            "resampled": "pairs",
+            **compare(before, after, _figures, samples, confidence),
+        }
+
+    return Evaluation(
+        figures=("reward_margin", "reward_accuracy", "chosen_bits_per_byte"),
+        rows=[rows],
+        entry_point=score_pairs_on_worker,
+        job=lambda execution: ScorePairsJob(
+            models, stores, execution, ("test",), cfg["max_documents"]
+        ),
+        compared=compared,
+    )
+
+
+def _sums(scores: Scores, base: Scores, settings: Preference) -> NDArray[np.float64]:
+    """What figures are computed from, shape (pairs, 8).
+
+    One, loss, margin and win; and `Scores.sums` of the chosen answer. Pieces alternate between
+    chosen and rejected.
+    """
+    ratios = (base.nll - scores.nll).reshape(-1, 2)
+    lengths = scores.tokens.reshape(-1, 2)
+    losses = preference_losses(torch.from_numpy(ratios), torch.from_numpy(lengths), settings)
+    margins = settings.beta * (ratios[:, 0] - ratios[:, 1])
+    wins = (np.sign(margins) + 1) / 2
+    columns = np.ones(len(ratios)), losses.numpy(), margins, wins, *scores.sums()[::2].T
+    return np.stack(columns, axis=1)
+
+
+def _figures(sums: NDArray[np.float64]) -> dict[str, float]:
+    pairs, loss, margin, wins = sums[:4].tolist()
+    chosen = figures(sums[4:])
+    return {
+        "loss": loss / pairs,
+        "reward_margin": margin / pairs,
+        "reward_accuracy": wins / pairs,
+        **{f"chosen_{name}": chosen[name] for name in ("loss", "bits_per_byte", "accuracy")},
+    }

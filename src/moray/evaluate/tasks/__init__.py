@@ -1,1 +1,0 @@
-"""How models are compared on held-out rows, for each task."""
