@@ -26,14 +26,10 @@ def functions(tools: Any) -> Any:
 
 def refusal(messages: Any, tools: Any) -> str:
     """What is said to be wrong with a row."""
-    try:
-        conversation(messages, tools, None, None)
-    except RowError as error:
-        problem, remedy = error.problem, error.remedy
-    else:
-        pytest.fail(f"nothing is said of {messages} and {tools}")
-    assert remedy, problem
-    return problem
+    with pytest.raises(RowError) as caught:
+        pytest.fail(f"{messages} make {conversation(messages, tools, None, None)}")
+    assert caught.value.remedy
+    return caught.value.problem
 
 
 def said(role: str, content: str, **more: Any) -> dict[str, Any]:

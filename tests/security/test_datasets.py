@@ -35,12 +35,9 @@ def take(file: Path, output: Path) -> list[str]:
 
 
 def refusal(file: Path, output: Path) -> str:
-    try:
-        take(file, output)
-    except UserError as error:
-        line = str(error)
-    else:
-        pytest.fail(f"{file} is read")
+    with pytest.raises(UserError) as caught:
+        pytest.fail(f"{file} is read as {take(file, output)}")
+    line = str(caught.value)
     assert "\n" not in line
     assert line.startswith(str(file))
     return line
