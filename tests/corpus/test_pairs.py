@@ -100,6 +100,7 @@ def test_what_is_no_pair_costs_one_line() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         (TEXT | {"rejected": "b"}, "chosen and rejected are equal, so neither is preferred"),
         (TALK | {"rejected": [GOOD]}, "chosen and rejected are equal, so neither is preferred"),
+        (TALK | {"rejected": GOOD}, "chosen and rejected are equal, so neither is preferred"),
         (TEXT | {"rejected": None}, "got nothing for rejected, expected an answer"),
         (TEXT | {"chosen": ""}, "got nothing for chosen, expected an answer"),
         (TALK | {"chosen": []}, "got nothing for chosen, expected an answer"),
