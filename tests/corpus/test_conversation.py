@@ -152,7 +152,8 @@ def test_a_function_call_of_openai_s_older_spelling_is_a_call() -> None:
 
 
 def test_a_call_without_arguments_has_none() -> None:
-    for arguments in (None, "", "{}", {}):
+    without: list[Any] = [None, "", "{}", {}]
+    for arguments in without:
         (message,) = spoken([said("assistant", "", tool_calls=[call(arguments)])])
         assert message["tool_calls"] == [call({})], arguments
 
@@ -165,8 +166,8 @@ def test_a_message_keeps_its_text_beside_several_calls() -> None:
 
 
 def test_no_calls_are_left_out() -> None:
-    for nothing in (None, []):
-        assert spoken([said("assistant", "a", tool_calls=nothing)]) == [said("assistant", "a")]
+    talk = [said("assistant", "a", tool_calls=None), said("assistant", "a", tool_calls=[])]
+    assert spoken(talk) == [said("assistant", "a")] * 2
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -194,7 +195,8 @@ def test_tools_come_wrapped_or_bare_as_a_list_or_as_text() -> None:
 
 
 def test_no_tools_are_nothing() -> None:
-    for tools in (None, [], "", " ", "[]", "null"):
+    nothing: list[Any] = [None, [], "", " ", "[]", "null"]
+    for tools in nothing:
         assert functions(tools) is None, tools
 
 

@@ -8,7 +8,7 @@ from moray.rows.mixture import Interleaving, Mixture
 from moray.rows.order import Order
 
 # Rows of the windows of each store, and the shares.
-STORES = [
+STORES: list[tuple[list[list[int]], list[float]]] = [
     ([[10]], [1.0]),
     ([[3, 0, 4, 0]], [0.2]),
     ([[10], [4, 6]], [0.7, 0.3]),
