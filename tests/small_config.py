@@ -55,5 +55,5 @@ def experiment_with(values: Mapping[str, Any]) -> Experiment:
 def faults(values: Mapping[str, Any]) -> list[str]:
     """The lines that the config with these values costs; it must cost one."""
     with pytest.raises(ConfigError) as caught:
-        load_experiment(config_with(values))
+        pytest.fail(f"{values} make {experiment_with(values)}")
     return str(caught.value).splitlines()

@@ -1,10 +1,9 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 from moray.config.tasks import TASKS
 
@@ -35,8 +34,6 @@ FLOORS = [
         "project",
     },
 ]
-FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-GROUND = len(FLOORS) - 1
 
 # Within training: the driver, what it starts, and down to what all of them know.
 TRAIN_FLOORS = [
@@ -49,10 +46,6 @@ TRAIN_FLOORS = [
     {"engine"},
     {"data", "early_stopping", "feed", "history", "identity", "job", "schedule", "throughput"},
 ]
-TRAIN_FLOOR_OF = {room: number for number, rooms in enumerate(TRAIN_FLOORS) for room in rooms}
-
-# Training sees a corpus as rows alone.
-FORBIDDEN = {("train", "corpus"), ("rows", "corpus")}
 
 
 def name_of(path: Path) -> str:
@@ -63,88 +56,108 @@ def name_of(path: Path) -> str:
 FILES = {name_of(path): path for path in sorted(SOURCE.glob("moray/**/*.py"))}
 
 
-def imported(name: str) -> Iterator[str]:
+@cache
+def imported(name: str) -> set[str]:
     """All names that a module imports, those of modules as long as can be."""
+    found = set()
     for node in ast.walk(ast.parse(FILES[name].read_bytes())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} imports relatively, which its rules can't follow"
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                yield whole if whole in FILES else str(node.module)
+                found.add(whole if whole in FILES else str(node.module))
+    return found
 
 
-def room(module: str) -> str:
-    return module.split(".")[1]
+def imports(by: tuple[str, ...], of: str) -> Iterator[tuple[str, str]]:
+    """A module and one that it imports, each of whose names begins so."""
+    for module in FILES:
+        if module.startswith(by):
+            yield from ((module, other) for other in imported(module) if other.startswith(of))
 
 
-MODULES = [name for name in FILES if name != "moray"]
+def upward(package: str, floors: list[set[str]]) -> set[tuple[str, str]]:
+    """Imports between rooms of a package that lead to no floor below."""
+    floor_of = {room: number for number, rooms in enumerate(floors) for room in rooms}
+    found = set()
+    for module, other in imports((package,), package):
+        own, room = (name.split(".")[package.count(".")] for name in (module, other))
+        on_the_ground = floor_of[own] == floor_of[room] == len(floors) - 1
+        if own != room and floor_of[own] >= floor_of[room] and not on_the_ground:
+            found.add((module, other))
+    return found
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_each_module_lies_in_a_room_of_the_house(module: str) -> None:
-    assert room(module) in FLOOR_OF
+def test_each_module_lies_in_a_room_of_the_house() -> None:
+    rooms = set().union(*FLOORS)
+    homeless = [name for name in FILES if name != "moray" and name.split(".")[1] not in rooms]
+    assert not homeless, homeless
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_room_imports_only_from_floors_below(module: str) -> None:
-    own = room(module)
-    for other in {room(name) for name in imported(module) if name.startswith("moray.")} - {own}:
-        on_the_ground = FLOOR_OF[own] == FLOOR_OF[other] == GROUND
-        assert FLOOR_OF[own] < FLOOR_OF[other] or on_the_ground, f"{module} imports {other}"
-        assert (own, other) not in FORBIDDEN, f"{module} imports {other}"
+def test_a_room_imports_only_from_floors_below() -> None:
+    assert not (found := upward("moray.", FLOORS)), found
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("moray.train.")])
-def test_a_room_of_training_imports_only_from_floors_below(module: str) -> None:
-    own = module.split(".")[2]
-    rooms = {name.split(".")[2] for name in imported(module) if name.startswith("moray.train.")}
-    for other in rooms - {own}:
-        lowest = TRAIN_FLOOR_OF[own] == TRAIN_FLOOR_OF[other] == len(TRAIN_FLOORS) - 1
-        assert TRAIN_FLOOR_OF[own] < TRAIN_FLOOR_OF[other] or lowest, f"{module} imports {other}"
+def test_a_room_of_training_imports_only_from_floors_below() -> None:
+    assert not (found := upward("moray.train.", TRAIN_FLOORS)), found
+
+
+def test_training_does_not_know_the_corpus() -> None:
+    """It sees rows alone."""
+    found = list(imports(("moray.train", "moray.rows"), "moray.corpus"))
+    assert not found, found
 
 
 def test_training_names_no_task() -> None:
     """Only the two modules that all tasks share."""
     shared = {"moray.tasks.interface", "moray.tasks.of_store"}
-    for module in MODULES:
-        if module.startswith(("moray.train.", "moray.rows.", "moray.workers.")):
-            tasks = {name for name in imported(module) if name.startswith("moray.tasks.")}
-            assert tasks <= shared, f"{module} imports {tasks - shared}"
+    named = imports(("moray.train.", "moray.rows.", "moray.workers."), "moray.tasks.")
+    found = [(module, task) for module, task in named if task not in shared]
+    assert not found, found
 
 
 def task_of(module: str) -> str | None:
     """The task that a module belongs to."""
-    found = re.match(r"moray\.(?:evaluate\.)?tasks\.(\w+)", module)
+    found = re.match(r"moray\.(?:evaluate|tasks)\.(\w+)", module)
     return found[1] if found and found[1] in TASKS else None
 
 
 def test_tasks_do_not_know_each_other_but_preference_builds_on_language() -> None:
-    built_on = {"preference": {"language"}}
-    for module in MODULES:
-        if own := task_of(module):
-            others = {task_of(name) for name in imported(module)} - {own, None}
-            assert others <= built_on.get(own, set()), f"{module} imports {others}"
+    allowed = {("preference", "language")} | {(task, task) for task in TASKS}
+    found = [
+        (module, other)
+        for module, other in imports(("moray.",), "moray.")
+        if task_of(module) and task_of(other) and (task_of(module), task_of(other)) not in allowed
+    ]
+    assert not found, found
 
 
 def test_no_modules_import_each_other_in_circles() -> None:
-    graph = {name: {other for other in imported(name) if other in FILES} for name in FILES}
+    graph = {name: imported(name) & FILES.keys() for name in FILES}
     assert len(list(TopologicalSorter(graph).static_order())) == len(FILES)
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_nothing_in_the_package_imports_snakemake(module: str) -> None:
-    assert "snakemake" not in {name.split(".")[0] for name in imported(module)}
+def test_nothing_in_the_package_imports_snakemake() -> None:
+    found = list(imports(("moray",), "snakemake"))
+    assert not found, found
 
 
-@pytest.mark.parametrize("module", [name for name in FILES if name.startswith("moray.config")])
-def test_the_config_needs_no_library_but_pydantic_and_the_standard_one(module: str) -> None:
+def test_the_config_needs_no_library_but_pydantic_and_the_standard_one() -> None:
     heavy = {"datasets", "numpy", "optuna", "pyarrow", "ray", "torch", "transformers"}
-    assert heavy.isdisjoint(name.split(".")[0] for name in imported(module))
+    found = [
+        (module, other)
+        for module, other in imports(("moray.config",), "")
+        if other.split(".")[0] in heavy
+    ]
+    assert not found, found
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_no_module_is_long_or_a_place_for_odds_and_ends(module: str) -> None:
-    assert len(FILES[module].read_text().splitlines()) <= 400
-    assert FILES[module].stem not in {"utils", "util", "helpers", "misc", "common"}
+def test_no_module_is_long_or_a_place_for_odds_and_ends() -> None:
+    lengths = {name: len(path.read_text().splitlines()) for name, path in FILES.items()}
+    long = {name: length for name, length in lengths.items() if length > 400}
+    assert not long, long
+    vague = {"utils", "util", "helpers", "misc", "common"}
+    found = [name for name, path in FILES.items() if path.stem in vague]
+    assert not found, found

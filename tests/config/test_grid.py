@@ -72,9 +72,8 @@ def test_names_stay_when_values_are_added_or_written_differently() -> None:
     assert all("learning_rate=0.001-" in name for name in after - before)
 
 
-@pytest.mark.parametrize(
-    ("grid", "names"),
-    [
+def test_values_of_any_kind_are_in_names() -> None:
+    grids: list[tuple[dict[str, Any], set[str]]] = [
         (
             {"adapter": [None, {"rank": 8, "alpha": 16}]},
             {"tuned-adapter=null", "tuned-adapter.alpha=16-adapter.rank=8"},
@@ -97,10 +96,9 @@ def test_names_stay_when_values_are_added_or_written_differently() -> None:
             {"tuned-target_modules=q_proj+v_proj"},
         ),
         ({"ray.storage_path": ["/a/b c"]}, {"tuned-storage_path=_a_b_c"}),
-    ],
-)
-def test_values_of_any_kind_are_in_names(grid: dict[str, Any], names: set[str]) -> None:
-    assert runs_with({"runs.tuned.grid": grid}) == names
+    ]
+    for grid, names in grids:
+        assert runs_with({"runs.tuned.grid": grid}) == names
 
 
 def test_a_value_overrides_the_run_and_the_defaults_key_by_key() -> None:
@@ -129,9 +127,8 @@ def test_another_run_can_start_from_one_of_a_sweep() -> None:
     assert experiment.base_model("third") == "tiny"
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "lines"),
-    [
+def test_a_fault_is_reported_where_it_is_written() -> None:
+    wrong: list[tuple[str, Any, list[str]]] = [
         (
             "grid",
             {"train.learning_rate": [-1, 1e-4, "fast"]},
@@ -182,13 +179,11 @@ def test_another_run_can_start_from_one_of_a_sweep() -> None:
         ("seeds", 0, ["runs.tuned.seeds: got 0, expected more than 0 or a list; "]),
         ("seeds", [0, -1], ["runs.tuned.seeds.1: got -1, expected at least 0; "]),
         ("seeds", [3, 3], ["runs.tuned.seeds: makes two runs named tuned-seed=3; remove one "]),
-    ],
-)
-def test_a_fault_is_reported_where_it_is_written(key: str, value: Any, lines: list[str]) -> None:
-    found = faults({f"runs.tuned.{key}": value})
-    assert [line.startswith(start) for line, start in zip(found, lines, strict=True)] == [
-        True for _ in lines
-    ], found
+    ]
+    for key, value, starts in wrong:
+        found = faults({f"runs.tuned.{key}": value})
+        assert len(found) == len(starts), found
+        assert all(map(str.startswith, found, starts)), found
 
 
 def test_a_fault_of_all_runs_of_a_sweep_is_reported_once() -> None:

@@ -7,9 +7,8 @@ from moray.config.schema import Ray
 from moray.errors import UserError
 
 
-@pytest.mark.parametrize(
-    ("ray", "gpus", "batch_size", "workers", "used"),
-    [
+def test_each_gpu_gets_a_worker_and_two_train_without_one() -> None:
+    cases: list[tuple[dict[str, Any], int, int | None, int, int]] = [
         ({}, 0, 16, 2, 0),
         ({}, 1, 16, 1, 1),
         ({}, 8, 16, 8, 8),
@@ -22,13 +21,11 @@ from moray.errors import UserError
         ({"num_workers": 4, "resources_per_worker": {"GPU": 0.5}}, 2, 16, 4, 2),
         ({"resources_per_worker": {"GPU": 2}}, 8, 16, 4, 8),
         ({"num_workers": 2, "use_gpu": True}, 1, 16, 2, 2),
-    ],
-)
-def test_each_gpu_gets_a_worker_and_two_train_without_one(
-    ray: dict[str, Any], gpus: int, batch_size: int | None, workers: int, used: int
-) -> None:
-    layout = lay_out(Ray(**ray), cores=16, gpus=gpus, batch_size=batch_size)
-    assert (layout.num_workers, layout.num_gpus, layout.use_gpu) == (workers, used, used > 0)
+    ]
+    for ray, gpus, batch_size, workers, used in cases:
+        layout = lay_out(Ray(**ray), cores=16, gpus=gpus, batch_size=batch_size)
+        found = (layout.num_workers, layout.num_gpus, layout.use_gpu)
+        assert found == (workers, used, used > 0), (ray, gpus, batch_size)
 
 
 def test_one_core_gets_one_worker() -> None:

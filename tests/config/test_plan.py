@@ -31,7 +31,8 @@ def store_name(experiment: Experiment, run: str) -> str:
     return plan.store_name(experiment, run, *experiment.runs[run].datasets)
 
 
-CONFIGS: list[tuple[Callable[[Experiment, str], dict[str, Any]], str]] = [
+ConfigOf = Callable[[Experiment, str], dict[str, Any]]
+CONFIGS: list[tuple[ConfigOf, str]] = [
     (plan.dataset_config, "modules"),
     (plan.dataset_config, "notes"),
     (plan.model_config, "tiny"),
@@ -51,16 +52,14 @@ def mappings(value: Any) -> Iterator[dict[str, Any]]:
             yield from mappings(entry)
 
 
-@pytest.mark.parametrize(("config_of", "name"), CONFIGS)
-def test_what_a_stage_depends_on_prints_alike_however_it_was_written(
-    config_of: Callable[[Experiment, str], dict[str, Any]], name: str
-) -> None:
-    config = config_of(experiment_with({}), name)
-    assert config
-    assert all(list(mapping) == sorted(mapping) for mapping in mappings(config))
-    assert json.loads(json.dumps(config)) == config
+def test_what_a_stage_depends_on_prints_alike_however_it_was_written() -> None:
     written: Any = json.loads(json.dumps(config_with({}), sort_keys=True))
-    assert repr(config_of(load_experiment(written), name)) == repr(config)
+    for config_of, name in CONFIGS:
+        config = config_of(experiment_with({}), name)
+        assert config, (config_of, name)
+        assert all(list(mapping) == sorted(mapping) for mapping in mappings(config)), config
+        assert json.loads(json.dumps(config)) == config
+        assert repr(config_of(load_experiment(written), name)) == repr(config)
 
 
 SECTIONS = {
@@ -117,15 +116,15 @@ BY_TORCHRUN = {"train.launcher": "torchrun"}
 
 
 @pytest.mark.parametrize("executed", [EXECUTED_OTHERWISE, BY_TORCHRUN])
-@pytest.mark.parametrize(("config_of", "name"), CONFIGS)
 def test_changing_how_a_run_is_executed_changes_nothing_that_a_stage_depends_on(
-    config_of: Callable[[Experiment, str], dict[str, Any]], name: str, executed: dict[str, Any]
+    executed: dict[str, Any],
 ) -> None:
     otherwise = {f"defaults.{key}": value for key, value in executed.items()}
     before, after = experiment_with({}), experiment_with(otherwise)
     assert before != after
-    assert config_of(before, name) == config_of(after, name)
     assert store_name(before, "tuned") == store_name(after, "tuned")
+    for config_of, name in CONFIGS:
+        assert config_of(before, name) == config_of(after, name), (config_of, name)
 
 
 def test_another_value_stands_for_each_of_them() -> None:
@@ -190,9 +189,8 @@ def test_training_depends_on_its_optimisation_and_the_adapter_if_there_is_one() 
     assert plan.train_config(without, "tuned") == whole
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "config_of", "name"),
-    [
+def test_changing_a_result_changes_what_its_stage_depends_on() -> None:
+    changes: list[tuple[str, object, ConfigOf, str]] = [
         ("datasets.modules.validation_share", 0.2, plan.dataset_config, "modules"),
         ("datasets.notes.split_by", "tail", plan.dataset_config, "notes"),
         ("datasets.notes.columns", {"text": "body"}, plan.dataset_config, "notes"),
@@ -223,16 +221,11 @@ def test_training_depends_on_its_optimisation_and_the_adapter_if_there_is_one() 
         ("runs.tuned.train.deterministic", True, plan.train_config, "tuned"),
         ("runs.tuned.adapter", {"base_dtype": "bf16"}, plan.train_config, "tuned"),
         ("defaults.generate.seed", 5, plan.generate_config, "tuned"),
-    ],
-)
-def test_changing_a_result_changes_what_its_stage_depends_on(
-    path: str,
-    value: object,
-    config_of: Callable[[Experiment, str], dict[str, Any]],
-    name: str,
-) -> None:
-    before, after = experiment_with({}), experiment_with({path: value})
-    assert config_of(before, name) != config_of(after, name)
+    ]
+    before = experiment_with({})
+    for path, value, config_of, name in changes:
+        after = experiment_with({path: value})
+        assert config_of(before, name) != config_of(after, name), path
 
 
 def test_rows_of_the_standard_library_depend_on_the_version_of_python() -> None:

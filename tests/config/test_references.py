@@ -1,7 +1,8 @@
+from itertools import product
 from typing import Any
 
 import pytest
-from small_config import config_with
+from small_config import HUB, config_with
 
 from moray.config.references import check_references
 from moray.config.schema import Experiment
@@ -38,9 +39,8 @@ def test_files_for_llama_cpp_are_made_of_whole_models_alone() -> None:
     assert paths(images) == ["runs.seen.gguf"]
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "fault"),
-    [
+def test_a_name_that_nothing_has_is_a_fault() -> None:
+    unknown: list[tuple[str, object, str]] = [
         ("runs.base.dataset", "none", "runs.base.dataset"),
         ("runs.base.model", "none", "runs.base.model"),
         ("runs.tuned.model", {"run": "none"}, "runs.tuned.model.run"),
@@ -52,10 +52,9 @@ def test_files_for_llama_cpp_are_made_of_whole_models_alone() -> None:
         ("runs.tuned.model", {"run": "tiny"}, "runs.tuned.model.run"),
         # With the validation share of 0.05, nothing would be left to train on.
         ("datasets.notes.test_share", 0.95, "datasets.notes.test_share"),
-    ],
-)
-def test_a_name_that_nothing_has_is_a_fault(path: str, value: object, fault: str) -> None:
-    assert paths({path: value}) == [fault]
+    ]
+    for path, value, fault in unknown:
+        assert paths({path: value}) == [fault], value
 
 
 def test_every_unknown_name_is_reported() -> None:
@@ -108,9 +107,8 @@ def test_the_length_of_a_model_that_is_yet_to_be_read_is_not_held_against_a_bloc
 PATHS = {"train": "a", "validation": "b", "test": "c"}
 
 
-@pytest.mark.parametrize(
-    ("given", "validation", "test", "sound"),
-    [
+def test_shares_count_where_a_split_is_not_given() -> None:
+    cases = [
         ([], 0.5, 0.5, False),
         ([], 0.5, 0.4, True),
         # A share that isn't taken doesn't count.
@@ -120,22 +118,18 @@ PATHS = {"train": "a", "validation": "b", "test": "c"}
         (["validation"], 0.99, 0.99, True),
         (["validation"], 0.5, 0, False),
         (["validation", "test"], 0.99, 0, True),
-    ],
-)
-@pytest.mark.parametrize("source", ["files", "url", "hub"])
-def test_shares_count_where_a_split_is_not_given(
-    source: str, given: list[str], validation: float, test: float, sound: bool
-) -> None:
-    key = {"files": "path", "url": "url", "hub": "split"}[source]
-    dataset: dict[str, Any] = {
-        "source": source,
-        key: {split: PATHS[split] for split in ["train", *given]},
-    }
-    dataset |= {"validation_share": validation, "test_share": test}
-    if source == "hub":
-        dataset |= {"repo_id": "a/b", "revision": "0" * 40}
-    values = {"datasets.x": dataset, "runs.base.dataset": "x"}
-    assert paths(values) == ([] if sound else ["datasets.x.test_share"])
+    ]
+    sources = {"files": ("path", {}), "url": ("url", {}), "hub": ("split", HUB)}
+    for (source, (key, more)), (given, validation, test, sound) in product(sources.items(), cases):
+        dataset: dict[str, Any] = {
+            **more,
+            "source": source,
+            key: {split: PATHS[split] for split in ["train", *given]},
+            "validation_share": validation,
+            "test_share": test,
+        }
+        values = {"datasets.x": dataset, "runs.base.dataset": "x"}
+        assert paths(values) == ([] if sound else ["datasets.x.test_share"]), dataset
 
 
 def test_only_datasets_that_a_run_uses_need_rows_to_judge_it_on() -> None:

@@ -2,9 +2,9 @@
 
 import subprocess
 import sys
+from itertools import product
 from typing import Any
 
-import pytest
 from small_config import HUB, TABLE, URL, config_with, faults
 
 from moray.config.load import load_experiment
@@ -29,73 +29,69 @@ ADDRESSES = [
 ]
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_an_address_with_credentials_is_refused_without_repeating_them(address: str) -> None:
-    locations: list[Any] = [address, ["https://host/b.csv", address]]
-    locations += [{"train": "https://host/b.csv", "test": place} for place in locations]
-    for place in locations:
-        assert faults({"datasets.x": {**URL, "url": place}}) == [f"datasets.x.url: {TOLD}"]
+# Where one doesn't belong.
+PLACES = [
+    "datasets",
+    "datasets.x",
+    "datasets.x.source",
+    "datasets.x.sha256",
+    "datasets.x.revision",
+    "datasets.x.repo_id",
+    "datasets.x.path",
+    "models.folder",
+    "models.folder.source",
+    "defaults.data",
+    "defaults.data.block_size",
+    "defaults.train.strategy",
+    "runs.tuned.ray.storage_path",
+    "runs.tuned.ray.num_workers",
+]
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["s3://key:secret@bucket/folder", "s3://key:se/secret@bucket", "https://user:secret@host/a"],
-)
-@pytest.mark.parametrize("data", [STREAM, {}, {**STREAM, "tokenize": "on-the-fly"}])
-@pytest.mark.parametrize("section", ["defaults", "runs.tuned"])
-def test_no_tokens_are_streamed_from_an_address_with_credentials(
-    address: str, data: dict[str, Any], section: str
-) -> None:
+def test_an_address_with_credentials_is_refused_without_repeating_them() -> None:
+    for address in ADDRESSES:
+        locations: list[Any] = [address, ["https://host/b.csv", address]]
+        locations += [{"train": "https://host/b.csv", "test": place} for place in locations]
+        for place in locations:
+            reported = faults({"datasets.x": {**URL, "url": place}})
+            assert reported == [f"datasets.x.url: {TOLD}"], place
+
+
+def test_no_tokens_are_streamed_from_an_address_with_credentials() -> None:
     """Whatever else is at odds there: the line of that would repeat the address."""
-    values = {f"{section}.data": {**data, "stream_from": address}}
-    assert faults(values) == [f"{section}.data.stream_from: {TOLD}"]
+    folders = [
+        "s3://key:secret@bucket/folder",
+        "s3://key:se/secret@bucket",
+        "https://user:secret@host/a",
+    ]
+    around: list[dict[str, Any]] = [STREAM, {}, {**STREAM, "tokenize": "on-the-fly"}]
+    for section, data, folder in product(["defaults", "runs.tuned"], around, folders):
+        values = {f"{section}.data": {**data, "stream_from": folder}}
+        assert faults(values) == [f"{section}.data.stream_from: {TOLD}"], values
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
+def test_an_at_sign_elsewhere_is_no_credential() -> None:
+    for address in [
         "https://host:8080/a@b.csv",
         "https://host:8080",
         "https://host/folder/user@host/a.csv",
         "https://host/a.csv?mail=user@host",
         "s3://bucket/a:b/c@d.csv",
         "zip://a.csv::https://host/c@d.zip",
-    ],
-)
-def test_an_at_sign_elsewhere_is_no_credential(address: str) -> None:
-    values = {"datasets.x": {**URL, "url": address}, "runs.tuned.data": STREAM}
-    assert load_experiment(config_with(values))
-    assert load_experiment(config_with(values | {"runs.tuned.data.stream_from": "s3://a/b@c"}))
+    ]:
+        values = {"datasets.x": {**URL, "url": address}, "runs.tuned.data": STREAM}
+        assert load_experiment(config_with(values)), address
+        assert load_experiment(config_with(values | {"runs.tuned.data.stream_from": "s3://a/b@c"}))
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
-@pytest.mark.parametrize(
-    "path",
-    [
-        "datasets",
-        "datasets.x",
-        "datasets.x.source",
-        "datasets.x.sha256",
-        "datasets.x.revision",
-        "datasets.x.repo_id",
-        "datasets.x.path",
-        "models.folder",
-        "models.folder.source",
-        "defaults.data",
-        "defaults.data.block_size",
-        "defaults.train.strategy",
-        "runs.tuned.ray.storage_path",
-        "runs.tuned.ray.num_workers",
-    ],
-)
-def test_no_fault_repeats_credentials_that_are_where_they_do_not_belong(
-    address: str, path: str
-) -> None:
-    entry = {"sha256": URL, "revision": HUB, "repo_id": HUB}.get(path.rpartition(".")[2], TABLE)
-    for value in (address, [address]):
-        lines = faults({"datasets.x": {**entry}, path: value})
-        assert "secret" not in "".join(lines)
-        assert any(line.startswith(f"{path}: ") or f" {path}." in f" {line}" for line in lines)
+def test_no_fault_repeats_credentials_that_are_where_they_do_not_belong() -> None:
+    for path, address in product(PLACES, ADDRESSES):
+        entry = {"sha256": URL, "revision": HUB, "repo_id": HUB}.get(path.rpartition(".")[2], TABLE)
+        for value in (address, [address]):
+            lines = faults({"datasets.x": {**entry}, path: value})
+            assert "secret" not in "".join(lines), (path, value)
+            told = [line.startswith(f"{path}: ") or f" {path}." in f" {line}" for line in lines]
+            assert any(told), (path, value, lines)
 
 
 def test_a_file_is_no_address() -> None:

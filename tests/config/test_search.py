@@ -78,9 +78,8 @@ def test_candidates_are_the_values_that_a_run_is_checked_with() -> None:
     assert found == [(2, own), (8, own), (3, own), (16, 0), (16, 0.5)]
 
 
-@pytest.mark.parametrize(
-    ("space", "lines"),
-    [
+def test_a_fault_of_a_space_is_reported_where_it_is_written() -> None:
+    wrong: list[tuple[Any, list[str]]] = [
         ({}, [f"{SPACE}: got a mapping, expected at least 1 entry; "]),
         (
             {"train.learnig_rate": [1, 2]},
@@ -164,13 +163,11 @@ def test_candidates_are_the_values_that_a_run_is_checked_with() -> None:
                 "with warmup_ratio 0.9, expected a sum of at most 1; leave some of them out"
             ],
         ),
-    ],
-)
-def test_a_fault_of_a_space_is_reported_where_it_is_written(space: Any, lines: list[str]) -> None:
-    found = faults(searching(space))
-    assert [line.startswith(start) for line, start in zip(found, lines, strict=True)] == [
-        True for _ in lines
-    ], found
+    ]
+    for space, starts in wrong:
+        found = faults(searching(space))
+        assert len(found) == len(starts), found
+        assert all(map(str.startswith, found, starts)), found
 
 
 def test_every_value_of_a_range_has_to_suit_the_workers() -> None:

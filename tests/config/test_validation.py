@@ -1,4 +1,3 @@
-import pytest
 from small_config import HUB, MADE_UP, ON_THE_FLY, TABLE, URL, faults
 
 TAIL = {"source": "files", "path": "x", "split_by": "tail", "format": "prompt-completion"}
@@ -346,11 +345,9 @@ FAULTS: list[tuple[str, object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "line"), FAULTS)
-def test_a_fault_costs_one_line_that_begins_with_its_path(
-    path: str, value: object, line: str
-) -> None:
-    (message,) = faults({path: value})
-    assert message.startswith(line)
-    assert "; " in message
-    assert "secret" not in message
+def test_a_fault_costs_one_line_that_begins_with_its_path() -> None:
+    for path, value, line in FAULTS:
+        reported = faults({path: value})
+        assert [message[: len(line)] for message in reported] == [line], f"{path}: {value}"
+        assert "; " in reported[0]
+        assert "secret" not in reported[0]

@@ -65,23 +65,19 @@ def test_every_section_is_among_them() -> None:
     assert {"data", "train", "ray", "evaluate", "generate"} | nested <= paths
 
 
-@pytest.mark.parametrize(("path", "key", "entry"), EVERY_KEY)
-def test_nonsense_at_any_key_is_reported_under_that_key(
-    path: str, key: str, entry: dict[str, Any]
-) -> None:
-    reported = faults({path: {**entry, key: {"?": ["?"]}}})
-    assert reported
-    assert all(line.startswith((f"{path}.{key}: ", f"{path}.{key}.")) for line in reported)
+def test_nonsense_at_any_key_is_reported_under_that_key() -> None:
+    for path, key, entry in EVERY_KEY:
+        reported = faults({path: {**entry, key: {"?": ["?"]}}})
+        places = (f"{path}.{key}: ", f"{path}.{key}.")
+        assert reported, places
+        assert all(line.startswith(places) for line in reported), (places, reported)
 
 
-@pytest.mark.parametrize(("section", "model", "entry"), ENTRIES)
-def test_an_unknown_key_of_any_source_is_reported_with_the_keys_of_that_source(
-    section: str, model: type[Section], entry: dict[str, Any]
-) -> None:
-    reported = faults({f"{section}.x": {**entry, "zzz": 1}})
-    assert reported == [
-        f"{section}.x.zzz: unknown key; expected one of {', '.join(model.model_fields)}"
-    ]
+def test_an_unknown_key_of_any_source_is_reported_with_the_keys_of_that_source() -> None:
+    for section, model, entry in ENTRIES:
+        keys = ", ".join(model.model_fields)
+        reported = faults({f"{section}.x": {**entry, "zzz": 1}})
+        assert reported == [f"{section}.x.zzz: unknown key; expected one of {keys}"], model
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import pytest
@@ -21,6 +22,14 @@ def spoken(messages: Any, tools: Any = None, **systems: str | None) -> Messages:
 def functions(tools: Any) -> Any:
     tools = conversation([{"role": "assistant", "content": "a"}], tools, None, None)["tools"]
     return tools if tools is None else json.loads(tools)
+
+
+def refusal(messages: Any, tools: Any) -> str:
+    """What is said to be wrong with a row."""
+    with pytest.raises(RowError) as caught:
+        pytest.fail(f"{messages} make {conversation(messages, tools, None, None)}")
+    assert caught.value.remedy
+    return caught.value.problem
 
 
 def said(role: str, content: str, **more: Any) -> dict[str, Any]:
@@ -69,9 +78,8 @@ def test_what_templates_know_is_kept_and_the_rest_is_not() -> None:
     assert spoken([said("assistant", "a", name=None)]) == [said("assistant", "a")]
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
+def test_content_may_be_nothing_or_parts_of_text() -> None:
+    contents: list[tuple[Any, str]] = [
         (None, ""),
         ([], ""),
         ([{"type": "text", "text": "a"}, {"type": "text", "text": " b"}], "a b"),
@@ -79,10 +87,10 @@ def test_what_templates_know_is_kept_and_the_rest_is_not() -> None:
         ([{"type": "text", "text": "a", "image_url": None}], "a"),
         ([{"type": "text", "text": None}, {"type": "text", "text": "a"}], "a"),
         ([{"type": "text", "value": "a"}, {"type": "text", "value": " b", "text": None}], "a b"),
-    ],
-)
-def test_content_may_be_nothing_or_parts_of_text(content: Any, text: str) -> None:
-    assert spoken([{"role": "user", "content": content}, ANSWER]) == [said("user", text), ANSWER]
+    ]
+    for content, text in contents:
+        made = spoken([{"role": "user", "content": content}, ANSWER])
+        assert made == [said("user", text), ANSWER], content
 
 
 @pytest.mark.parametrize("key", ["reasoning", "text", "value"])
@@ -130,25 +138,24 @@ def test_a_call_of_a_tool_has_its_arguments_as_a_mapping(message: dict[str, Any]
     assert spoken([message]) == [{"role": "assistant", "content": None, "tool_calls": calls}]
 
 
-@pytest.mark.parametrize("text", ["Wait.", "", None])
-@pytest.mark.parametrize("arguments", ['{"a": 1}', {"a": 1}])
-def test_a_function_call_of_openai_s_older_spelling_is_a_call(
-    text: str | None, arguments: Any
-) -> None:
-    one = {"name": "add", "arguments": arguments}
-    (message, *_) = spoken([{"role": "assistant", "content": text, "function_call": one}])
-    assert message == {
-        "role": "assistant",
-        "content": text or None,
-        "tool_calls": [call({"a": 1})],
-    }
+def test_a_function_call_of_openai_s_older_spelling_is_a_call() -> None:
+    spellings: list[Any] = ['{"a": 1}', {"a": 1}]
+    for text, arguments in product(["Wait.", "", None], spellings):
+        one = {"name": "add", "arguments": arguments}
+        (message, *_) = spoken([{"role": "assistant", "content": text, "function_call": one}])
+        assert message == {
+            "role": "assistant",
+            "content": text or None,
+            "tool_calls": [call({"a": 1})],
+        }, one
     assert spoken([said("assistant", "a", function_call=None)]) == [ANSWER]
 
 
-@pytest.mark.parametrize("arguments", [None, "", "{}", {}])
-def test_a_call_without_arguments_has_none(arguments: Any) -> None:
-    (message,) = spoken([said("assistant", "", tool_calls=[call(arguments)])])
-    assert message["tool_calls"] == [call({})]
+def test_a_call_without_arguments_has_none() -> None:
+    without: list[Any] = [None, "", "{}", {}]
+    for arguments in without:
+        (message,) = spoken([said("assistant", "", tool_calls=[call(arguments)])])
+        assert message["tool_calls"] == [call({})], arguments
 
 
 def test_a_message_keeps_its_text_beside_several_calls() -> None:
@@ -158,9 +165,9 @@ def test_a_message_keeps_its_text_beside_several_calls() -> None:
     ]
 
 
-@pytest.mark.parametrize("nothing", [None, []])
-def test_no_calls_are_left_out(nothing: Any) -> None:
-    assert spoken([said("assistant", "a", tool_calls=nothing)]) == [said("assistant", "a")]
+def test_no_calls_are_left_out() -> None:
+    talk = [said("assistant", "a", tool_calls=None), said("assistant", "a", tool_calls=[])]
+    assert spoken(talk) == [said("assistant", "a")] * 2
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -182,24 +189,22 @@ ADD = {"name": "add", "description": "é", "parameters": {"type": "object", "pro
 WRAPPED = {"type": "function", "function": ADD}
 
 
-@pytest.mark.parametrize(
-    "tools", [[WRAPPED], [ADD], json.dumps([WRAPPED]), json.dumps([ADD], indent=2)]
-)
-def test_tools_come_wrapped_or_bare_as_a_list_or_as_text(tools: Any) -> None:
-    assert functions(tools) == [WRAPPED]
+def test_tools_come_wrapped_or_bare_as_a_list_or_as_text() -> None:
+    for tools in ([WRAPPED], [ADD], json.dumps([WRAPPED]), json.dumps([ADD], indent=2)):
+        assert functions(tools) == [WRAPPED], tools
 
 
-@pytest.mark.parametrize("tools", [None, [], "", " ", "[]", "null"])
-def test_no_tools_are_nothing(tools: Any) -> None:
-    assert functions(tools) is None
+def test_no_tools_are_nothing() -> None:
+    nothing: list[Any] = [None, [], "", " ", "[]", "null"]
+    for tools in nothing:
+        assert functions(tools) is None, tools
 
 
 TALK_ALONE = [said("user", "a"), said("assistant", "b")]
 
 
-@pytest.mark.parametrize(
-    ("own", "system", "default_system", "prompt"),
-    [
+def test_the_nearest_system_prompt_holds() -> None:
+    prompts = [
         (None, None, None, None),
         (None, None, "config", "config"),
         (None, "row", None, "row"),
@@ -207,14 +212,12 @@ TALK_ALONE = [said("user", "a"), said("assistant", "b")]
         (None, "", "config", "config"),
         ("messages", "row", "config", "messages"),
         ("messages", None, "config", "messages"),
-    ],
-)
-def test_the_nearest_system_prompt_holds(
-    own: str | None, system: str | None, default_system: str | None, prompt: str | None
-) -> None:
-    talk = ([said("system", own)] if own else []) + TALK_ALONE
-    made = spoken(talk, system=system, default_system=default_system)
-    assert made == ([said("system", prompt)] if prompt else []) + TALK_ALONE
+    ]
+    for own, row, config, prompt in prompts:
+        talk = ([said("system", own)] if own else []) + TALK_ALONE
+        made = spoken(talk, system=row, default_system=config)
+        nearest = [said("system", prompt)] if prompt else []
+        assert made == nearest + TALK_ALONE, (own, row, config)
 
 
 def test_a_system_prompt_of_developers_is_one_too() -> None:
@@ -232,128 +235,124 @@ NOTHING: list[dict[str, Any]] = [
 DEEP = "[" * 100_000
 
 
-@pytest.mark.parametrize(
-    ("messages", "problem"),
-    [
-        (None, "got nothing for messages, expected a list"),
-        ("", "got nothing for messages, expected a list"),
-        ([], "got an empty list for messages, expected a list"),
-        ({"role": "user"}, "got dict for messages, expected a list"),
-        (5, "got int for messages, expected a list"),
-        ('"a"', "got str for messages, expected a list"),
+WRONG: list[tuple[Any, str]] = [
+    (None, "got nothing for messages, expected a list"),
+    ("", "got nothing for messages, expected a list"),
+    ([], "got an empty list for messages, expected a list"),
+    ({"role": "user"}, "got dict for messages, expected a list"),
+    (5, "got int for messages, expected a list"),
+    ('"a"', "got str for messages, expected a list"),
+    (
+        "[{",
+        "invalid JSON in messages (Expecting property name enclosed in double quotes: "
+        "line 1 column 3 (char 2))",
+    ),
+    (
+        [ASK, {"content": "a"}],
+        "message 2 has no role, expected role and content (or from and value)",
+    ),
+    (["a"], "message 1 has no role, expected role and content (or from and value)"),
+    (
+        [ASK, said("bot", "b")],
+        "got role 'bot' in message 2, expected one of system, developer, user, human, "
+        "assistant, gpt, function_call, tool, function, observation",
+    ),
+    (
+        [{"role": ["user"], "content": "a"}],
+        "got role ['user'] in message 1, expected one of system, developer, user, human, "
+        "assistant, gpt, function_call, tool, function, observation",
+    ),
+    ([ASK, said("tool", "b")], "the conversation has no assistant message to train on"),
+    (
+        [ASK, said("assistant", "b", weight=0), said("assistant", "c", weight=0)],
+        "the conversation has no assistant message to train on",
+    ),
+    *(
         (
-            "[{",
-            "invalid JSON in messages (Expecting property name enclosed in double quotes: "
-            "line 1 column 3 (char 2))",
-        ),
+            [ASK, {"role": "assistant", **nothing}],
+            "message 2, of the assistant, is empty, expected text or a tool call",
+        )
+        for nothing in NOTHING
+    ),
+    *(
         (
-            [ASK, {"content": "a"}],
-            "message 2 has no role, expected role and content (or from and value)",
-        ),
-        (["a"], "message 1 has no role, expected role and content (or from and value)"),
-        (
-            [ASK, said("bot", "b")],
-            "got role 'bot' in message 2, expected one of system, developer, user, human, "
-            "assistant, gpt, function_call, tool, function, observation",
-        ),
-        (
-            [{"role": ["user"], "content": "a"}],
-            "got role ['user'] in message 1, expected one of system, developer, user, human, "
-            "assistant, gpt, function_call, tool, function, observation",
-        ),
-        ([ASK, said("tool", "b")], "the conversation has no assistant message to train on"),
-        (
-            [ASK, said("assistant", "b", weight=0), said("assistant", "c", weight=0)],
-            "the conversation has no assistant message to train on",
-        ),
-        *(
-            (
-                [ASK, {"role": "assistant", **nothing}],
-                "message 2, of the assistant, is empty, expected text or a tool call",
-            )
-            for nothing in NOTHING
-        ),
-        *(
-            (
-                [said("assistant", "", tool_calls=[call({"at": value})])],
-                "got a value that JSON can't represent "
-                f"(Object of type {type(value).__name__} is not JSON "
-                "serializable)",
-            )
-            for value in (datetime(2024, 7, 26, tzinfo=UTC), b"a")
-        ),
-        *(
-            (messages, f"invalid JSON in {place} (maximum recursion depth exceeded")
-            for place, messages in (
-                ("messages", DEEP),
-                ("arguments", [said("assistant", "", tool_calls=[call(DEEP)])]),
-                ("function_call", [{"from": "function_call", "value": DEEP}]),
-            )
-        ),
-        ([{"role": "assistant", "content": 5}], "got int in message 1, expected text"),
-        (
-            [ASK, {"role": "assistant", "content": [{"type": "text", "text": 5}]}],
-            "got int in a part of type text in message 2, expected text",
-        ),
-        (
-            [
-                {
-                    "role": "user",
-                    "content": [{"type": "text", "text": "a"}, {"type": "image_url"}],
-                }
-            ],
-            "got a part of type image_url in message 1, expected text or reasoning",
-        ),
-        (
-            [{"role": "user", "content": ["a"]}],
-            "got a part of type None in message 1, expected text or reasoning",
-        ),
-        (
-            [ASK, {"role": "assistant", "content": [{"type": "text", "body": "a"}]}],
-            "got no text or value in a part of type text in message 2, expected text",
-        ),
-        (
-            [ASK, {"role": "assistant", "content": [{"type": "reasoning", "summary": []}]}],
-            "got no reasoning or text or value in a part of type reasoning in message 2, expected "
-            "text",
-        ),
-        (
-            [ASK, {"from": "function_call", "value": "add(1)"}],
-            "invalid JSON in function_call (Expecting value: line 1 column 1 (char 0))",
-        ),
-        (
-            [ASK, {"from": "function_call", "value": ""}],
-            "a tool call in message 2 has no name, expected name and arguments",
-        ),
-        (
-            [ASK, said("assistant", "", tool_calls=[call("{")])],
-            "invalid JSON in arguments (Expecting property name enclosed in double quotes: "
-            "line 1 column 2 (char 1))",
-        ),
-        (
-            [said("assistant", "", tool_calls=[{"function": {"arguments": {}}}])],
-            "a tool call in message 1 has no name, expected name and arguments",
-        ),
-        (
-            [said("assistant", "", tool_calls=["add"])],
-            "a tool call in message 1 has no name, expected name and arguments",
-        ),
-    ],
-)
-def test_what_is_no_conversation_is_reported(messages: Any, problem: str) -> None:
-    with pytest.raises(RowError) as caught:
-        conversation(messages, None, None, None)
-    if "recursion" in problem:
-        assert caught.value.problem.startswith(problem)
-        assert "\n" not in caught.value.problem
-    else:
-        assert caught.value.problem == problem
-    assert caught.value.remedy
+            [said("assistant", "", tool_calls=[call({"at": value})])],
+            "got a value that JSON can't represent "
+            f"(Object of type {type(value).__name__} is not JSON "
+            "serializable)",
+        )
+        for value in (datetime(2024, 7, 26, tzinfo=UTC), b"a")
+    ),
+    *(
+        (messages, f"invalid JSON in {place} (maximum recursion depth exceeded")
+        for place, messages in (
+            ("messages", DEEP),
+            ("arguments", [said("assistant", "", tool_calls=[call(DEEP)])]),
+            ("function_call", [{"from": "function_call", "value": DEEP}]),
+        )
+    ),
+    ([{"role": "assistant", "content": 5}], "got int in message 1, expected text"),
+    (
+        [ASK, {"role": "assistant", "content": [{"type": "text", "text": 5}]}],
+        "got int in a part of type text in message 2, expected text",
+    ),
+    (
+        [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "a"}, {"type": "image_url"}],
+            }
+        ],
+        "got a part of type image_url in message 1, expected text or reasoning",
+    ),
+    (
+        [{"role": "user", "content": ["a"]}],
+        "got a part of type None in message 1, expected text or reasoning",
+    ),
+    (
+        [ASK, {"role": "assistant", "content": [{"type": "text", "body": "a"}]}],
+        "got no text or value in a part of type text in message 2, expected text",
+    ),
+    (
+        [ASK, {"role": "assistant", "content": [{"type": "reasoning", "summary": []}]}],
+        "got no reasoning or text or value in a part of type reasoning in message 2, expected text",
+    ),
+    (
+        [ASK, {"from": "function_call", "value": "add(1)"}],
+        "invalid JSON in function_call (Expecting value: line 1 column 1 (char 0))",
+    ),
+    (
+        [ASK, {"from": "function_call", "value": ""}],
+        "a tool call in message 2 has no name, expected name and arguments",
+    ),
+    (
+        [ASK, said("assistant", "", tool_calls=[call("{")])],
+        "invalid JSON in arguments (Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1))",
+    ),
+    (
+        [said("assistant", "", tool_calls=[{"function": {"arguments": {}}}])],
+        "a tool call in message 1 has no name, expected name and arguments",
+    ),
+    (
+        [said("assistant", "", tool_calls=["add"])],
+        "a tool call in message 1 has no name, expected name and arguments",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("tools", "problem"),
-    [
+def test_what_is_no_conversation_is_reported() -> None:
+    for messages, problem in WRONG:
+        reported = refusal(messages, None)
+        if "recursion" in problem:
+            assert reported.startswith(problem)
+            assert "\n" not in reported
+        else:
+            assert reported == problem
+
+
+def test_what_are_no_tools_is_reported() -> None:
+    wrong: list[tuple[Any, str]] = [
         (
             "add(a)",
             "invalid JSON in tools (Expecting value: line 1 column 1 (char 0))",
@@ -362,10 +361,6 @@ def test_what_is_no_conversation_is_reported(messages: Any, problem: str) -> Non
         ('"add"', "got str for tools, expected a list"),
         (["add"], "tool 1 has no name, expected a function"),
         ([WRAPPED, {"description": "é"}], "tool 2 has no name, expected a function"),
-    ],
-)
-def test_what_are_no_tools_is_reported(tools: Any, problem: str) -> None:
-    with pytest.raises(RowError) as caught:
-        functions(tools)
-    assert caught.value.problem == problem
-    assert caught.value.remedy
+    ]
+    for tools, problem in wrong:
+        assert refusal([ANSWER], tools) == problem

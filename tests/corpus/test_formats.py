@@ -139,9 +139,6 @@ def test_a_completion_that_is_no_list_of_messages_is_named(part: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "got"), [(None, "nothing"), (3, "int"), (b"a", "bytes"), (["a"], "list")]
-)
-@pytest.mark.parametrize(
     ("format", "column"),
     [
         ("text", "text"),
@@ -150,16 +147,17 @@ def test_a_completion_that_is_no_list_of_messages_is_named(part: str) -> None:
         ("instruction", "output"),
     ],
 )
-def test_what_is_no_text_is_reported_with_its_column(
-    format: FormatName, column: str, value: object, got: str
-) -> None:
+def test_what_is_no_text_is_reported_with_its_column(format: FormatName, column: str) -> None:
     row = {"text": "a", "prompt": "a", "completion": "b", "instruction": "a", "output": "b"}
-    with pytest.raises(RowError) as caught:
-        document(row | {column: value}, Shape(format))
-    assert caught.value.problem == f"got {got} in column {column}, expected text"
-    with pytest.raises(RowError) as caught:
-        document(row | {"mine": value}, Shape(format, {column: "mine"}))
-    assert caught.value.problem == f"got {got} in column mine, expected text"
+    mine = {column: "mine"}
+    values = {"nothing": None, "int": 3, "bytes": b"a", "list": ["a"]}
+    for got, value in values.items():
+        with pytest.raises(RowError) as caught:
+            pytest.fail(f"{got}: {document(row | {column: value}, Shape(format))}")
+        assert caught.value.problem == f"got {got} in column {column}, expected text"
+        with pytest.raises(RowError) as caught:
+            pytest.fail(f"{got}: {document(row | {'mine': value}, Shape(format, mine))}")
+        assert caught.value.problem == f"got {got} in column mine, expected text"
 
 
 @pytest.mark.parametrize(

@@ -96,11 +96,11 @@ TEXT = {"prompt": "a", "chosen": "b", "rejected": "c"}
 TALK = {"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD]}
 
 
-@pytest.mark.parametrize(
-    ("row", "problem"),
-    [
+def test_what_is_no_pair_costs_one_line() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
         (TEXT | {"rejected": "b"}, "chosen and rejected are equal, so neither is preferred"),
         (TALK | {"rejected": [GOOD]}, "chosen and rejected are equal, so neither is preferred"),
+        (TALK | {"rejected": GOOD}, "chosen and rejected are equal, so neither is preferred"),
         (TEXT | {"rejected": None}, "got nothing for rejected, expected an answer"),
         (TEXT | {"chosen": ""}, "got nothing for chosen, expected an answer"),
         (TALK | {"chosen": []}, "got nothing for chosen, expected an answer"),
@@ -124,13 +124,12 @@ TALK = {"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD]}
         ),
         (TALK | {"chosen": [{"role": "x"}]}, "got role 'x' in message 2"),
         (TEXT | {"system": "S"}, "got a system prompt, which answers that are text can't have"),
-    ],
-)
-def test_what_is_no_pair_costs_one_line(row: dict[str, Any], problem: str) -> None:
-    with pytest.raises(RowError) as caught:
-        document(row, SHAPE)
-    assert caught.value.problem.startswith(problem)
-    assert caught.value.remedy
+    ]
+    for row, problem in wrong:
+        with pytest.raises(RowError) as caught:
+            pytest.fail(f"{row} makes {document(row, SHAPE)}")
+        assert caught.value.problem.startswith(problem), row
+        assert caught.value.remedy, row
 
 
 def test_pairs_are_duplicates_only_if_all_parts_are_the_same() -> None:

@@ -63,18 +63,19 @@ def _beginning(command: str, of: dict[str, tuple[str, str]]) -> tuple[str, str] 
     return next((where for start, where in of.items() if command.startswith(start)), None)
 
 
-@pytest.mark.parametrize("command", DISTINCT)
-def test_a_command_is_run_by_a_test_or_its_page_says_how_it_was_tried(command: str) -> None:
-    if where := _beginning(command, RUN_BY_TESTS):
-        assert where[1] in (ROOT / "tests" / where[0]).read_text()
-    elif where := _beginning(command, NOT_RUN):
-        assert where[1] in (ROOT / "docs" / where[0]).read_text()
-    elif command.startswith("make "):
-        planned = ["make", "--dry-run", *shlex.split(command)[1:]]
-        assert subprocess.run(planned, cwd=ROOT, capture_output=True, check=False).returncode == 0
-    else:
-        # Snakemake's are run below.
-        assert command.startswith((_SNAKEMAKE, *_SHELL))
+def test_a_command_is_run_by_a_test_or_its_page_says_how_it_was_tried() -> None:
+    for command in DISTINCT:
+        if where := _beginning(command, RUN_BY_TESTS):
+            assert where[1] in (ROOT / "tests" / where[0]).read_text(), command
+        elif where := _beginning(command, NOT_RUN):
+            assert where[1] in (ROOT / "docs" / where[0]).read_text(), command
+        elif command.startswith("make "):
+            planned = ["make", "--dry-run", *shlex.split(command)[1:]]
+            done = subprocess.run(planned, cwd=ROOT, capture_output=True, check=False)
+            assert done.returncode == 0, command
+        else:
+            # Snakemake's are run below.
+            assert command.startswith((_SNAKEMAKE, *_SHELL)), command
 
 
 @pytest.mark.long

@@ -1,8 +1,10 @@
 """Whether documents of a row see each other."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
-from architectures import PACKED, UNPACKED, build
+from architectures import PACKED, UNPACKED, Config, build
 from transformers import PreTrainedModel
 
 from moray.errors import UserError
@@ -18,31 +20,30 @@ def small_weights(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("prepare", [lambda model: model, small_weights])
+def variants(config: Config) -> Iterator[PreTrainedModel]:
+    """With large and small weights, in both types."""
+    for dtype in (torch.float32, torch.bfloat16):
+        yield build(config()).to(dtype)
+        yield small_weights(build(config())).to(dtype)
+
+
 @pytest.mark.parametrize("architecture", PACKED)
-def test_architectures_that_keep_documents_apart_pass(
-    architecture: str, prepare: type, dtype: torch.dtype
-) -> None:
-    model = prepare(build(PACKED[architecture]())).to(dtype)
-    assert isolates_documents(model)
-    check_isolation(model)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("prepare", [lambda model: model, small_weights])
-@pytest.mark.parametrize("architecture", UNPACKED)
-def test_architectures_that_leak_are_refused_by_name(
-    architecture: str, prepare: type, dtype: torch.dtype
-) -> None:
-    model = prepare(build(UNPACKED[architecture]())).to(dtype)
-    assert not isolates_documents(model)
-    with pytest.raises(UserError) as caught:
+def test_architectures_that_keep_documents_apart_pass(architecture: str) -> None:
+    for model in variants(PACKED[architecture]):
+        assert isolates_documents(model), model.dtype
         check_isolation(model)
-    assert str(caught.value) == (
-        "data.packing: documents that share a row see each other in a model of type "
-        f"{model.config.model_type}; set it to auto or false"
-    )
+
+
+@pytest.mark.parametrize("architecture", UNPACKED)
+def test_architectures_that_leak_are_refused_by_name(architecture: str) -> None:
+    for model in variants(UNPACKED[architecture]):
+        assert not isolates_documents(model), model.dtype
+        with pytest.raises(UserError) as caught:
+            check_isolation(model)
+        assert str(caught.value) == (
+            "data.packing: documents that share a row see each other in a model of type "
+            f"{model.config.model_type}; set it to auto or false"
+        )
 
 
 def test_positions_that_do_not_restart_are_found_too() -> None:

@@ -1,20 +1,20 @@
 """Which rows make up a step, from one store or from several."""
 
+from itertools import product
+
 import numpy as np
-import pytest
 
 from moray.rows.mixture import Interleaving, Mixture
 from moray.rows.order import Order
 
 # Rows of the windows of each store, and the shares.
-STORES = [
+STORES: list[tuple[list[list[int]], list[float]]] = [
     ([[10]], [1.0]),
     ([[3, 0, 4, 0]], [0.2]),
     ([[10], [4, 6]], [0.7, 0.3]),
     ([[5] * 20, [1], [0, 7, 0]], [1, 1, 1]),
     ([[50], [50], [50]], [90, 1, 9]),
 ]
-SHARES = [shares for _, shares in STORES]
 
 
 def sequence(mixture: Mixture, steps: int) -> list[tuple[int, int]]:
@@ -25,37 +25,33 @@ def sequence(mixture: Mixture, steps: int) -> list[tuple[int, int]]:
     return rows
 
 
-@pytest.mark.parametrize(("windows", "shares"), STORES)
-@pytest.mark.parametrize("batch", [1, 5, 16])
-def test_each_store_goes_on_in_its_own_order(
-    windows: list[list[int]], shares: list[float], batch: int
-) -> None:
-    rows = sequence(Mixture(windows, shares, batch, seed=1), 60)
-    assert len(rows) == 60 * batch
-    for store, sizes in enumerate(windows):
-        mine = [number for owner, number in rows if owner == store]
-        assert mine == Order(sizes, seed=1).rows(0, len(mine)).tolist()
+def test_each_store_goes_on_in_its_own_order() -> None:
+    for (windows, shares), batch in product(STORES, (1, 5, 16)):
+        rows = sequence(Mixture(windows, shares, batch, seed=1), 60)
+        assert len(rows) == 60 * batch, (windows, batch)
+        for store, sizes in enumerate(windows):
+            mine = [number for owner, number in rows if owner == store]
+            assert mine == Order(sizes, seed=1).rows(0, len(mine)).tolist(), (windows, batch)
 
 
-@pytest.mark.parametrize("shares", SHARES)
-def test_every_part_of_the_sequence_has_the_shares(shares: list[float]) -> None:
-    interleaving = Interleaving(shares)
-    for first, end in ((0, 20), (0, 1000), (999, 2345), (10**9, 10**9 + 500)):
-        counts = np.bincount(interleaving.stores(first, end), minlength=len(shares))
+def test_every_part_of_the_sequence_has_the_shares() -> None:
+    parts = [(0, 20), (0, 1000), (999, 2345), (10**9, 10**9 + 500)]
+    for (_, shares), (first, end) in product(STORES, parts):
+        counts = np.bincount(Interleaving(shares).stores(first, end), minlength=len(shares))
         expected = (end - first) * np.array(shares) / sum(shares)
-        assert np.abs(counts - expected).max() <= len(shares)
+        assert np.abs(counts - expected).max() <= len(shares), (shares, first, end)
 
 
-@pytest.mark.parametrize("shares", SHARES)
-def test_positions_are_where_the_rows_of_a_store_are(shares: list[float]) -> None:
-    interleaving = Interleaving(shares)
-    owners = interleaving.stores(0, 5000)
-    for store in range(len(shares)):
-        places = np.flatnonzero(owners == store)
-        for low, high in ((0, 1), (0, len(places)), (7, 19), (len(places) - 1, len(places))):
-            found = interleaving.positions(store, low, high)
-            assert found.tolist() == places[low:high].tolist()
-        assert interleaving.counts(5000)[store] == len(places)
+def test_positions_are_where_the_rows_of_a_store_are() -> None:
+    for _, shares in STORES:
+        interleaving = Interleaving(shares)
+        owners = interleaving.stores(0, 5000)
+        for store in range(len(shares)):
+            places = np.flatnonzero(owners == store)
+            for low, high in ((0, 1), (0, len(places)), (7, 19), (len(places) - 1, len(places))):
+                found = interleaving.positions(store, low, high)
+                assert found.tolist() == places[low:high].tolist(), (shares, store, low, high)
+            assert interleaving.counts(5000)[store] == len(places), (shares, store)
 
 
 def test_a_step_does_not_depend_on_what_was_asked_before() -> None:
@@ -69,23 +65,25 @@ def test_a_step_does_not_depend_on_what_was_asked_before() -> None:
         assert [*zip(stores, numbers, strict=True)] == expected[7 * step : 7 * (step + 1)]
 
 
-@pytest.mark.parametrize(("windows", "shares"), STORES)
-@pytest.mark.parametrize(("one", "other"), [(1, 2), (2, 5), (3, 12)])
-def test_the_size_of_a_step_does_not_change_the_sequence(
-    windows: list[list[int]], shares: list[float], one: int, other: int
-) -> None:
-    first, second = (
-        sequence(Mixture(windows, shares, batch, seed=1), 60 // batch) for batch in (one, other)
-    )
-    assert first == second
+def test_the_size_of_a_step_does_not_change_the_sequence() -> None:
+    for windows, shares in STORES:
+        sequences = [
+            sequence(Mixture(windows, shares, batch, seed=1), 60 // batch)
+            for batch in (1, 2, 3, 5, 12)
+        ]
+        assert all(other == sequences[0] for other in sequences), windows
 
 
-@pytest.mark.parametrize(
-    ("num_rows", "batch", "num_epochs", "steps"),
-    [(10, 5, 1, 2), (10, 4, 1, 3), (10, 4, 2, 5), (10, 4, 0.5, 2), (10, 4, 0.01, 1), (3, 16, 1, 1)],
-)
-def test_the_last_step_is_filled_up(
-    num_rows: int, batch: int, num_epochs: float, steps: int
-) -> None:
-    assert Mixture([[num_rows - 2, 2]], [1.0], batch, seed=0).num_steps(num_epochs) == steps
-    assert Mixture([[num_rows - 2], [2]], [9, 1], batch, seed=0).num_steps(num_epochs) == steps
+def test_the_last_step_is_filled_up() -> None:
+    for case in [
+        (10, 5, 1, 2),
+        (10, 4, 1, 3),
+        (10, 4, 2, 5),
+        (10, 4, 0.5, 2),
+        (10, 4, 0.01, 1),
+        (3, 16, 1, 1),
+    ]:
+        num_rows, batch, num_epochs, steps = case
+        for windows, shares in (([[num_rows - 2, 2]], [1.0]), ([[num_rows - 2], [2]], [9.0, 1.0])):
+            mixture = Mixture(windows, shares, int(batch), seed=0)
+            assert mixture.num_steps(num_epochs) == steps, case

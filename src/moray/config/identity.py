@@ -180,8 +180,8 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "tokenize preference": _in("tasks/preference", "encode rows store tokens"),
     "track": ("stages/track", *_in("tracking", "interface trackers")),
 }
-# What stages import and isn't used for their result: to check something (a base model is loaded once,
-# so that it fails early), or because it is in one module with what they need.
+# What stages import without using it for their result: to check something (a base model is loaded
+# once, so that it fails early), or because it shares a module with what they need.
 IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "base_model": _in("model", "adapter folder load"),
     "base_model_images": ("model/folder",),

@@ -12,6 +12,7 @@ from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.encode import Encoder, Piece
 
 STOP = "<|endoftext|>"
+BLOCK_SIZES = (8, 9, 64, 4096)
 
 
 def kind_of_tokenizer(
@@ -35,7 +36,8 @@ def kind_of_tokenizer(
 
 
 @pytest.fixture(
-    params=["plain", "without an opening token", "with trimmed offsets", "with a normalizer"]
+    scope="module",
+    params=["plain", "without an opening token", "with trimmed offsets", "with a normalizer"],
 )
 def any_tokenizer(
     request: pytest.FixtureRequest, tokenizer: PreTrainedTokenizerFast, texts: list[str]
@@ -43,7 +45,7 @@ def any_tokenizer(
     return kind_of_tokenizer(request.param, tokenizer, texts)
 
 
-@pytest.fixture(params=["text", "prompt-completion"])
+@pytest.fixture(scope="module", params=["text", "prompt-completion"])
 def rows(request: pytest.FixtureRequest, documents: dict[str, list[Document]]) -> list[Document]:
     more = {
         "text": [Document(text=text) for text in ("", "a", "🐍", "a 🐍🐍🐍", " \n\t ", "a \n ")],
@@ -83,40 +85,46 @@ def pieces_of(
     return pieces
 
 
-@pytest.mark.parametrize("block_size", [8, 9, 64, 4096])
 def test_every_token_behind_the_prompt_is_trained_in_one_piece_after_all_before_it(
-    any_tokenizer: PreTrainedTokenizerFast, rows: list[Document], block_size: int
+    any_tokenizer: PreTrainedTokenizerFast, rows: list[Document]
 ) -> None:
-    for number, pieces in pieces_of(any_tokenizer, rows, block_size).items():
-        tokens, context = whole(any_tokenizer, rows[number])
-        first = max(context, 1)
-        trained = [token for piece in pieces for token in piece.tokens[piece.mask]]
-        assert trained == tokens[first:]
-        # Pieces lie side by side from the back to the front, one token in two of them.
-        end = len(tokens)
-        for piece in reversed(pieces):
-            start = (max(end - 2, 0) // (block_size - 1)) * (block_size - 1)
-            assert piece.tokens.tolist() == tokens[start:end]
-            assert piece.mask.tolist() == [start < place >= first for place in range(start, end)]
-            assert len(piece.tokens) <= block_size
-            end = start + 1
-        assert end <= first
+    wholes = [whole(any_tokenizer, row) for row in rows]
+    for size in BLOCK_SIZES:
+        for number, pieces in pieces_of(any_tokenizer, rows, size).items():
+            tokens, context = wholes[number]
+            first = max(context, 1)
+            trained = [token for piece in pieces for token in piece.tokens[piece.mask]]
+            assert trained == tokens[first:], (size, rows[number])
+            # Pieces lie side by side from the back to the front, one token in two of them.
+            end = len(tokens)
+            for piece in reversed(pieces):
+                start = (max(end - 2, 0) // (size - 1)) * (size - 1)
+                mask = [start < place >= first for place in range(start, end)]
+                assert piece.tokens.tolist() == tokens[start:end], (size, rows[number])
+                assert piece.mask.tolist() == mask, (size, rows[number])
+                assert len(piece.tokens) <= size
+                end = start + 1
+            assert end <= first, (size, rows[number])
 
 
-@pytest.mark.parametrize("block_size", [8, 9, 64, 4096])
 def test_bytes_of_the_pieces_come_to_those_of_the_text(
-    any_tokenizer: PreTrainedTokenizerFast, rows: list[Document], block_size: int
+    any_tokenizer: PreTrainedTokenizerFast, rows: list[Document]
 ) -> None:
-    for number, pieces in pieces_of(any_tokenizer, rows, block_size).items():
-        text = rows[number].get("text", rows[number].get("completion", ""))
-        tokens, context = whole(any_tokenizer, rows[number])
+    sizes = []
+    for row in rows:
+        text = row.get("text", row.get("completion", ""))
+        tokens, context = whole(any_tokenizer, row)
         unpredicted = 0
         if context == 0 and text:
             # The first token is not predicted, nor counted; a character that it begins counts
             # as its own.
             unpredicted = len(text[: len(any_tokenizer.decode(tokens[:1]))].encode())
-        assert all(piece.bytes >= 0 for piece in pieces)
-        assert sum(piece.bytes for piece in pieces) == len(text.encode()) - unpredicted
+        sizes.append(len(text.encode()) - unpredicted)
+    for block_size in BLOCK_SIZES:
+        pieces = pieces_of(any_tokenizer, rows, block_size)
+        assert all(piece.bytes >= 0 for mine in pieces.values() for piece in mine), block_size
+        found = [sum(piece.bytes for piece in mine) for mine in pieces.values()]
+        assert found == sizes, block_size
 
 
 def test_bytes_that_the_tokenizer_leaves_out_at_the_end_are_those_of_the_last_token(
@@ -233,17 +241,16 @@ def test_tokens_take_two_bytes_where_the_vocabulary_lets_them(vocabulary: int, w
     assert piece.tokens.itemsize == Encoder(tokenizer, 8).dtype.itemsize == width
 
 
-@pytest.mark.parametrize("block_size", [8, 16, 64])
 def test_documents_that_are_longer_than_a_row_can_be_dropped(
-    tokenizer: PreTrainedTokenizerFast, rows: list[Document], block_size: int
+    tokenizer: PreTrainedTokenizerFast, rows: list[Document]
 ) -> None:
-    encoder = Encoder(tokenizer, block_size, drop_long=True)
-    pieces, dropped = encoder.encode(rows, 0, count_bytes=True)
     lengths = [len(whole(tokenizer, row)[0]) for row in rows]
-    assert dropped == sum(length > block_size for length in lengths) > 0
-    fitting = [number for number, length in enumerate(lengths) if length <= block_size]
-    assert [piece.document for piece in pieces] == fitting
-    assert [len(piece.tokens) for piece in pieces] == [lengths[number] for number in fitting]
+    for size in (8, 16, 64):
+        encoder = Encoder(tokenizer, size, drop_long=True)
+        pieces, dropped = encoder.encode(rows, 0, count_bytes=True)
+        assert dropped == sum(length > size for length in lengths) > 0, size
+        found = [(piece.document, len(piece.tokens)) for piece in pieces]
+        assert found == [fit for fit in enumerate(lengths) if fit[1] <= size], size
 
 
 @pytest.fixture
@@ -259,18 +266,18 @@ def chat_encoder(
     return Encoder(tokenizer, block_size, chat=chat, stop_token_ids=stops, **more)
 
 
-@pytest.mark.parametrize("block_size", [8, 9, 64, 4096])
 def test_of_a_conversation_what_the_assistant_says_is_trained_and_nothing_else(
-    chatty: PreTrainedTokenizerFast, block_size: int
+    chatty: PreTrainedTokenizerFast,
 ) -> None:
-    pieces, _ = chat_encoder(chatty, block_size).encode(TALKS, 0, count_bytes=True)
-    for number, expected in enumerate(SAID):
-        mine = [piece for piece in pieces if piece.document == number]
-        trained = np.concatenate([piece.tokens[piece.mask] for piece in mine])
-        assert chatty.decode(trained) == "".join(expected)
-        size = len("".join(expected).encode()) - len(expected) * len("<|im_end|>")
-        assert sum(piece.bytes for piece in mine) == size
-        assert not any(piece.mask[0] for piece in mine)
+    for block_size in BLOCK_SIZES:
+        pieces, _ = chat_encoder(chatty, block_size).encode(TALKS, 0, count_bytes=True)
+        for number, expected in enumerate(SAID):
+            mine = [piece for piece in pieces if piece.document == number]
+            trained = np.concatenate([piece.tokens[piece.mask] for piece in mine])
+            assert chatty.decode(trained) == "".join(expected), block_size
+            size = len("".join(expected).encode()) - len(expected) * len("<|im_end|>")
+            assert sum(piece.bytes for piece in mine) == size, block_size
+            assert not any(piece.mask[0] for piece in mine), block_size
 
 
 def test_a_conversation_is_tokenised_as_one_text(chatty: PreTrainedTokenizerFast) -> None:

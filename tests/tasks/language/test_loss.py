@@ -97,18 +97,13 @@ def test_packed_losses_are_those_of_each_document_alone(
     architecture: str, split: StoredSplit, rows: Rows
 ) -> None:
     model = build((PLAIN | CHANGED)[architecture]())
+    assert has_plain_head(model) is (architecture in PLAIN)
     expected = alone(model, split, rows)
     assert expected.std() > 0.3, "losses that are all alike would prove little"
     module, batch = loss_of(model), make_batch(split.rows[rows])
     each = F.cross_entropy(module.logits(batch), batch.targets, reduction="none")
     torch.testing.assert_close(each, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(module(batch), expected.sum(), rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize("architecture", [*PLAIN, *CHANGED])
-def test_a_head_is_plain_unless_the_architecture_changes_what_it_gives(architecture: str) -> None:
-    model = build((PLAIN | CHANGED)[architecture]())
-    assert has_plain_head(model) is (architecture in PLAIN)
 
 
 @pytest.mark.parametrize(

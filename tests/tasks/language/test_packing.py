@@ -2,9 +2,7 @@
 
 import math
 import random
-from itertools import chain
-
-import pytest
+from itertools import chain, product
 
 from moray.tasks.language.packing import pack
 
@@ -53,44 +51,42 @@ def best_fit_decreasing(lengths: list[int], block_size: int) -> list[int]:
     return sorted(fills)
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("block_size", [1, 10, 256])
-def test_every_piece_is_in_one_row_and_no_row_is_overfull(seed: int, block_size: int) -> None:
-    lengths = draw(seed, 500, block_size)
-    rows = pack(lengths, block_size)
-    assert sorted(chain(*rows)) == list(range(500))
-    assert all(0 < sum(lengths[piece] for piece in row) <= block_size for row in rows)
+def test_every_piece_is_in_one_row_and_no_row_is_overfull() -> None:
+    for seed, block_size in product(range(5), (1, 10, 256)):
+        lengths = draw(seed, 500, block_size)
+        rows = pack(lengths, block_size)
+        assert sorted(chain(*rows)) == list(range(500)), (seed, block_size)
+        fills = [sum(lengths[piece] for piece in row) for row in rows]
+        assert all(0 < fill <= block_size for fill in fills), (seed, block_size)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_rows_are_close_to_the_fewest_possible(seed: int) -> None:
-    lengths = draw(seed, 8, 20)
-    best = fewest(lengths, 20)
-    assert best <= len(pack(lengths, 20)) <= math.floor(11 / 9 * best + 1)
+def test_rows_are_close_to_the_fewest_possible() -> None:
+    for seed in range(60):
+        lengths = draw(seed, 8, 20)
+        best = fewest(lengths, 20)
+        assert best <= len(pack(lengths, 20)) <= math.floor(11 / 9 * best + 1), seed
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_piece_goes_into_the_fullest_row_that_has_room(seed: int) -> None:
-    lengths = draw(seed, 300, 64)
-    rows = pack(lengths, 64)
-    fills = sorted(sum(lengths[piece] for piece in row) for row in rows)
-    assert fills == best_fit_decreasing(lengths, 64)
-    assert len(rows) < first_fit(lengths, 64)
+def test_a_piece_goes_into_the_fullest_row_that_has_room() -> None:
+    for seed in range(5):
+        lengths = draw(seed, 300, 64)
+        rows = pack(lengths, 64)
+        fills = sorted(sum(lengths[piece] for piece in row) for row in rows)
+        assert fills == best_fit_decreasing(lengths, 64), seed
+        assert len(rows) < first_fit(lengths, 64), seed
 
 
-@pytest.mark.parametrize(
-    ("lengths", "rows"),
-    [
+def test_known_cases() -> None:
+    cases = [
         ([], 0),
         ([10], 1),
         ([10, 10, 10], 3),
         ([3, 5, 2, 5, 2, 3], 2),
         ([1] * 25, 3),
         ([6, 4, 7, 3, 9, 1], 3),
-    ],
-)
-def test_known_cases(lengths: list[int], rows: int) -> None:
-    assert len(pack(lengths, 10)) == rows
+    ]
+    for lengths, rows in cases:
+        assert len(pack(lengths, 10)) == rows, lengths
 
 
 def test_packing_is_deterministic() -> None:
