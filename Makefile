@@ -7,6 +7,8 @@ READY_DEV := .venv/.ready-dev
 PIP_LOG := .venv/pip.log
 pip = python -m pip install --disable-pip-version-check --quiet $(1) 2>> $(PIP_LOG) || { cat $(PIP_LOG) >&2; exit 1; }
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# Containers often set it, and then each of the many processes would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: finetune eval generate smoke-test test test-long test-all equivalents lint format docs site lock
 

@@ -40,7 +40,6 @@ _SLOWEST_FIRST = (
     "workflow/test_kill.py",
     "train",
     "workers",
-    "faults",
     "stages",
     "rows",
     "workflow",

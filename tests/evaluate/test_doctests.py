@@ -38,6 +38,7 @@ in_sandbox = pytest.mark.skipif(
 )
 
 
+@pytest.mark.long
 def test_a_function_is_found_by_its_signature_and_examples() -> None:
     assert function_of(PROMPT) == ("twice", "")
     for other in ("def f():\n    pass\n", "x = '>>>'\n", ">>> 1\n1\n", PROMPT + PROMPT):

@@ -31,6 +31,9 @@ REACHED = {
 }
 
 
+QUICK = ("after the rename", "while an old one is deleted")
+
+
 def die(job: Job, point: str) -> None:
     """Train, and be killed at a point of the save of step 4 or, if that has none, of step 6."""
     save = Saver.save
@@ -61,7 +64,7 @@ def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param(point, marks=[] if point in REACHED else pytest.mark.long, id=point)
+        pytest.param(point, marks=[] if point in QUICK else pytest.mark.long, id=point)
         for point in POINTS
     ],
 )

@@ -29,6 +29,7 @@ def be_one_of_two(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_workers_of_unequal_machines_compute_in_what_all_can(tmp_path: Path) -> None:
     run_forks(be_one_of_two, (tmp_path,), 2)
     assert {(tmp_path / rank).read_text() for rank in "01"} == {"bf16 fp32 fp32"}

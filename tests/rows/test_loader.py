@@ -134,6 +134,7 @@ def test_a_stream_of_two_stores_has_the_rows_that_memory_has(
     assert same(streamed, from_memory(splits, mixture, shard)) == 25 - first_step
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_ray")
 def test_rows_of_pairs_are_streamed_with_their_reference(preferences: Path, bucket: str) -> None:
     store = preferences / "reference"

@@ -57,6 +57,7 @@ def test_a_file_for_each_type_and_a_modelfile(tmp_path: Path, chat_folder: Path)
     assert 'PARAMETER stop "<|im_end|>"' in written
 
 
+@pytest.mark.long
 def test_a_killed_stage_ends_the_converter(
     tmp_path: Path, model_folder: Path, llama_cpp: Path
 ) -> None:

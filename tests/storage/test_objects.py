@@ -73,6 +73,7 @@ def test_a_store_that_can_be_written_to_is_left_as_it_was(bucket: str) -> None:
     assert open_objects(f"{bucket}/checked").listed("") == {}
 
 
+@pytest.mark.long
 def test_a_store_that_cannot_be_reached_is_named_in_one_line(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,7 +111,7 @@ STARTS = {
         ("torchrun", ("4 x 4",)),
         ("ray", ("2 x 8",)),
     ],
-    "layouts": [
+    "release": [
         ("torchrun", ("1 x 16",)),
         ("ray", ("1 x 16",)),
         ("ray", ("2 x 4 x 2", LORA)),

@@ -26,8 +26,9 @@ PHASES = {
 }
 MARKS: dict[str, pytest.MarkDecorator] = {
     "building": pytest.mark.release,
-    "reading rows": pytest.mark.long,
-    "evaluation": pytest.mark.long,
+    "reading rows": pytest.mark.release,
+    "a step": pytest.mark.long,
+    "evaluation": pytest.mark.release,
     "saving": pytest.mark.release,
 }
 # Of steps that succeed before.

@@ -189,6 +189,7 @@ def test_a_file_in_the_place_of_the_results_is_reported(tmp_path: Path) -> None:
     assert f"{tmp_path}/results is not a writable folder" in fault.problem
 
 
+@pytest.mark.long
 def test_an_object_store_that_cannot_be_written_to_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

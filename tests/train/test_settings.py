@@ -50,6 +50,7 @@ def test_without_max_steps_a_run_has_so_many_epochs(
     assert done == math.ceil(round(num_epochs * rows) / 4)
 
 
+@pytest.mark.long
 def test_a_profile_has_so_many_steps_and_changes_nothing(make_job: Any, alone: Worker) -> None:
     plain, profiled = make_job("plain"), make_job("profiled", profile={"steps": 2})
     for job in (plain, profiled):

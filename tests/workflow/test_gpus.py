@@ -34,12 +34,13 @@ def run(project: Project, gpus: str, *arguments: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("gpus", "arguments", "alone"),
     [
         ("0", [], True),
-        pytest.param("0,1", [], False, marks=pytest.mark.long),
-        pytest.param("0,1", ["--resources", "gpu=1", "--"], True, marks=pytest.mark.long),
+        ("0,1", [], False),
+        ("0,1", ["--resources", "gpu=1", "--"], True),
     ],
 )
 def test_jobs_wait_for_a_gpu_that_is_taken(

@@ -60,6 +60,7 @@ def study(tmp_path: Path) -> Study:
     return study
 
 
+@pytest.mark.long
 def test_the_other_workflow_plans_and_runs_the_stages_with_its_own_config(study: Study) -> None:
     jobs = {job.partition("-tiny-")[0] for job in study.planned("--cores", "1")}
     runs = ("base", "tuned")
@@ -78,6 +79,7 @@ def test_the_other_workflow_plans_and_runs_the_stages_with_its_own_config(study:
     assert not (study.folder.parent / "tools/moray/results").exists()
 
 
+@pytest.mark.long
 def test_a_change_of_the_modules_code_is_seen(study: Study) -> None:
     target = "results/datasets/modules/dataset.json"
     assert study.snakemake("--cores", "1", target).returncode == 0
@@ -86,6 +88,7 @@ def test_a_change_of_the_modules_code_is_seen(study: Study) -> None:
     assert study.planned("--cores", "1", target) == {"download modules"}
 
 
+@pytest.mark.long
 def test_the_other_workflow_can_have_all_runs_checked_before_the_first_job(study: Study) -> None:
     study.configure(["moray", "defaults", "train", "global_batch_size"], 4096)
     study.configure(["moray", "defaults", "ray", "num_workers"], 4096)

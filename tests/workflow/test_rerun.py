@@ -215,7 +215,6 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
 
 # Each takes a dry run, of some seconds; of changes that are alike, one is planned at once.
 SHORT = (
-    "temperature",
     "learning rate of one run",
     "launcher, workers, micro-batch, checkpoints, loader and places",
     "code of the schedule",

@@ -60,6 +60,7 @@ def searching(project: Project, trials: int) -> None:
     project.configure(["runs", "tuned"], tuned)
 
 
+@pytest.mark.long
 def test_a_search_is_a_job_of_its_own_and_planning_does_not_load_its_library(
     fresh: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

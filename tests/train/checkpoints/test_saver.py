@@ -256,6 +256,7 @@ def test_a_training_whose_disk_is_full_goes_on_from_the_checkpoint_before(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.long
 def test_if_the_disk_of_one_worker_is_full_all_are_reported_and_nothing_is_left(
     tmp_path: Path, forks: Any
 ) -> None:
