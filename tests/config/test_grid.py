@@ -59,7 +59,7 @@ def test_a_run_with_seeds_starts_from_the_run_with_its_seed(
 @pytest.mark.parametrize("base", [{"seeds": 1}, {"seeds": 2, "grid": {"train.max_steps": [3]}}])
 def test_a_run_whose_seed_its_start_does_not_have_is_refused(base: dict[str, Any]) -> None:
     written = {f"runs.base.{key}": value for key, value in base.items()}
-    with pytest.raises(ConfigError, match=r"^runs\.tuned\.model\.run: got base, which stands for"):
+    with pytest.raises(ConfigError, match=r"^runs\.tuned\.model\.run: base is a sweep of"):
         experiment_with({**written, "runs.tuned.seeds": 2})
 
 

@@ -46,8 +46,8 @@ def test_a_choice_that_cannot_be_made_costs_one_line() -> None:
         ),
         (
             {"runs.third.model": {"run": "tuned"}},
-            "runs.third.model.run: got tuned, which stands for 2 runs, expected one of them; name "
-            "one, such as tuned-seed=0, or write {best: tuned}",
+            "runs.third.model.run: tuned is a sweep of 2 runs; name one of them, "
+            "such as tuned-seed=0, or write {best: tuned}",
         ),
         (
             {"runs.tuned.grid": {"dataset": ["functions", "modules"]}},

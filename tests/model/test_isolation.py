@@ -1,4 +1,4 @@
-"""Whether documents of a row see each other."""
+"""Whether packed documents attend to each other."""
 
 from collections.abc import Iterator
 
@@ -40,9 +40,10 @@ def test_architectures_that_leak_are_refused_by_name(architecture: str) -> None:
         assert not isolates_documents(model), model.dtype
         with pytest.raises(UserError) as caught:
             check_isolation(model)
+        kind = model.config.model_type
         assert str(caught.value) == (
-            "data.packing: documents that share a row see each other in a model of type "
-            f"{model.config.model_type}; set it to auto or false"
+            f"data.packing: packed documents would attend to each other in {kind}; "
+            "set it to auto or false"
         )
 
 

@@ -48,7 +48,7 @@ def trained(small: Path, folder: Path, number: signal.Signals | None = None) -> 
             os.kill(tracker.pid, number)
         _, said = running.communicate()
     assert running.returncode == 0, said
-    assert ("tensorboard didn't get everything" in said) == (number is not None)
+    assert ("not all metrics reached tensorboard" in said) == (number is not None)
     (checkpoint,) = (folder / "state").glob("name/*/checkpoints/step-00000150")
     files: Files = read_manifest(checkpoint)["files"]
     # The other file has paths.

@@ -84,7 +84,7 @@ def test_packing_is_refused_where_documents_would_see_each_other(
         prepare(architecture, small, tmp_path, packing=True)
     kind = read_manifest(tmp_path / "model")["architecture"]
     assert str(caught.value) == (
-        f"data.packing: documents that share a row see each other in a model of type {kind}; "
+        f"data.packing: packed documents would attend to each other in {kind}; "
         "set it to auto or false"
     )
     assert not (tmp_path / "tokens").exists()
@@ -95,8 +95,7 @@ def test_rows_that_are_not_packed_are_announced(
 ) -> None:
     prepare("OPT", small, tmp_path)
     assert (
-        "each row holds one document, because documents that share a row see each other in a "
-        "model of type opt"
+        "each row holds one document, because packed documents would attend to each other in opt"
     ) in capsys.readouterr().err
 
 

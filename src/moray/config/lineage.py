@@ -27,8 +27,8 @@ def starts(experiment: Experiment, name: str, model: RunRef | BestRef) -> Iterat
             return
         yield UserError(
             f"runs.{name}.model.run",
-            f"got {model.run}, which stands for {len(sweep)} runs, expected one of them",
-            f"name one, such as {next(iter(sweep))}, or write {{best: {model.run}}}",
+            f"{model.run} is a sweep of {len(sweep)} runs",
+            f"name one of them, such as {next(iter(sweep))}, or write {{best: {model.run}}}",
         )
     elif model.best in experiment.runs:
         yield UserError(

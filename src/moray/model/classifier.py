@@ -54,7 +54,7 @@ def load_classifier(
     if missing:
         raise UserError(
             str(folder),
-            f"the weights are missing for {missing[0]} and {len(missing) - 1} more",
+            f"{len(missing)} weights are missing, e.g. {missing[0]}",
             "use the folder of a complete model that classifies images",
         )
     return model.to(device).eval()

@@ -52,6 +52,6 @@ def check_isolation(model: PreTrainedModel) -> None:
     if not isolates_documents(model):
         raise UserError(
             "data.packing",
-            f"documents that share a row see each other in a model of type {kind}",
+            f"packed documents would attend to each other in {kind}",
             "set it to auto or false",
         )

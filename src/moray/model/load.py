@@ -91,7 +91,7 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
         # transformers would continue with random weights instead.
         raise UserError(
             str(folder),
-            f"the weights are missing for {missing[0]} and {len(missing) - 1} more",
+            f"{len(missing)} weights are missing, e.g. {missing[0]}",
             "use the folder of a complete causal language model",
         )
     if in_4bit:

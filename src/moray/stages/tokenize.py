@@ -30,7 +30,7 @@ def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
         cfg: format of the dataset, and the keys of the `data` section that tokens depend on.
 
     Raises:
-        UserError: if packed documents would see each other, or if documents can't be encoded.
+        UserError: if packed documents would attend to each other, or if documents can't be encoded.
     """
     cfg = {**cfg, "packing": _choose_packing(model, cfg["packing"])}
     task = FORMATS[cfg["format"]].task
@@ -64,13 +64,13 @@ def _choose_packing(model: Path, packing: str | bool) -> bool:
     if packing is True and not isolated:
         raise UserError(
             "data.packing",
-            f"documents that share a row see each other in a model of type {facts['architecture']}",
+            f"packed documents would attend to each other in {facts['architecture']}",
             "set it to auto or false",
         )
     if packing == "auto" and not isolated:
         say(
-            f"each row holds one document, because documents that share a row see each other in a "
-            f"model of type {facts['architecture']}"
+            "each row holds one document, because packed documents would attend to each other in "
+            f"{facts['architecture']}"
         )
     return isolated if packing == "auto" else bool(packing)
 

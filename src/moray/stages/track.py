@@ -72,14 +72,14 @@ def track(
         # Whatever a tracker raises must not keep the others from getting theirs.
         except Exception as error:
             traceback.print_exc()
-            what = f"{name} doesn't have everything: {first_line(error)}"
+            what = f"not all metrics reached {name}: {first_line(error)}"
             failed.append(
                 UserError(f"runs.{run.name}.tracking", what, "run the same command again")
             )
     if failed:
         raise ConfigError(failed)
     write_json(output, {"run": run.name, "id": run.id, "trackers": cfg["trackers"]})
-    say(f"{run.name} is in {', '.join(cfg['trackers'])}")
+    say(f"uploaded {run.name} to {', '.join(cfg['trackers'])}")
 
 
 def _figures(place: str, scores: dict[str, Any]) -> Iterator[tuple[str, float]]:

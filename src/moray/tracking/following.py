@@ -58,7 +58,7 @@ def tracked(
             each.tell(process.FINISHED if ending.finished else "")
         if behind := [each.name for each in started if not each.ended_well()]:
             say(
-                f"run {run.name}: {', '.join(behind)} didn't get everything; the log says why, "
+                f"run {run.name}: not all metrics reached {', '.join(behind)}; the log says why, "
                 "and `snakemake track` sends the rest"
             )
 

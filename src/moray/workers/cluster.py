@@ -173,7 +173,7 @@ def _answering(settings: Ray, path: str) -> Iterator[None]:
             raise _nobody(settings, path) from error
         raise UserError(
             f"{path}.address",
-            f"what answers at {settings.address} accepts no connection of Ray's from here",
+            f"{settings.address} is reachable, but Ray can't connect to it",
             "check that the token here is that of the cluster, and that this machine is one of its "
             "nodes",
         ) from error

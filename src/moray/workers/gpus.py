@@ -60,7 +60,7 @@ def _hold(names: list[str], count: int, folder: Path, locks: ExitStack) -> list[
                 locks.push(mine.pop_all())
                 return held
         if not waiting:
-            say(f"waiting for {count} GPUs: other runs are using some of them")
+            say("waiting for a free GPU" if count == 1 else f"waiting for {count} free GPUs")
             waiting = True
         time.sleep(_POLL_SECONDS)
 

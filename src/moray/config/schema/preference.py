@@ -18,8 +18,8 @@ class Preference(Section):
     beta: float = Field(
         0.1,
         gt=0,
-        description="How strongly the model is held to the one it starts from. Margins are "
-        "multiplied by it; `ipo` aims at a margin of 1/(2·`beta`) nats per token.",
+        description="KL-penalty coefficient β: how close the model stays to the reference. "
+        "Margins are multiplied by it; `ipo` aims at a margin of 1/(2·`beta`) nats per token.",
     )
     label_smoothing: float = Field(
         0.0,

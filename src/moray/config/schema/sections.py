@@ -144,9 +144,8 @@ class Ray(Section):
     start_timeout: float = execution_only(
         300.0,
         gt=0,
-        description="Seconds without a worker after which a run on a cluster ends: so long it "
-        "waits for nodes that are still to come or to come back, including the time that workers "
-        "take to start.",
+        description="Seconds that a run on a cluster waits without a live worker before it fails. "
+        "The time that workers take to start counts.",
     )
     upload_package: bool = execution_only(
         False,
