@@ -95,7 +95,7 @@ def test_the_oldest_messages_are_forgotten_if_there_is_no_room(chat: Chat) -> No
     assert len(chat.tokens(TURNS[2])) <= chat.length - 4
     assert [message["content"] for message in chat.messages] == [TURNS[2]]
     chat.length = 10
-    with pytest.raises(UserError, match="say less"):
+    with pytest.raises(UserError, match="shorten it"):
         chat.tokens(TURNS[0])
 
 

@@ -61,10 +61,10 @@ class Chat:
                 tokens = self._rendered()
         if len(tokens) > room:
             raise UserError(
-                "what you said",
-                f"has {len(tokens)} tokens, and the model takes {self.length} with an answer of "
-                f"{self.sampling.max_new_tokens}",
-                "say less",
+                "your message",
+                f"got {len(tokens)} tokens, expected at most {room}, which leaves "
+                f"{self.sampling.max_new_tokens} for an answer",
+                "shorten it",
             )
         return tokens
 

@@ -141,7 +141,7 @@ def test_a_fault_of_a_space_is_reported_where_it_is_written() -> None:
         *[
             (
                 {key: values},
-                [f"{SPACE}.{key}: doesn't only change how the run is trained; choose a key of "],
+                [f"{SPACE}.{key}: is not a setting of training alone; choose a key of "],
             )
             for key, values in {
                 "model": ["tiny"],
@@ -183,8 +183,8 @@ def test_every_value_of_a_range_has_to_suit_the_workers() -> None:
 def test_a_sweep_has_no_search(also: dict[str, Any], word: str) -> None:
     values = {f"runs.tuned.{key}": value for key, value in also.items()}
     assert faults(searching(RATE, **values)) == [
-        f"runs.tuned.search: tuned stands for several runs, because of its {word}, and a search is "
-        "for one; remove one of them"
+        f"runs.tuned.search: tuned is a sweep, because of its {word}, and a search takes "
+        "one run; remove one of them"
     ]
     assert faults({"runs.tuned.grid": {"search.trials": [1, 2]}}) == [
         "runs.tuned.grid.search.trials: a search can't be in a grid; remove it"

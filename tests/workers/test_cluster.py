@@ -79,7 +79,8 @@ def test_an_address_where_no_ray_is_costs_one_line_at_once(host: str) -> None:
         address = f"{host}:{free.getsockname()[1]}"
         with (
             pytest.raises(
-                UserError, match=f"^runs.tuned.ray.address: no Ray answers at {re.escape(address)};"
+                UserError,
+                match=f"^runs.tuned.ray.address: no Ray cluster answers at {re.escape(address)};",
             ),
             connected(launch_of(Ray(address=address))),
         ):

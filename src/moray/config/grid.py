@@ -100,8 +100,8 @@ def _contradictions(sweep: str, grid: Grid, section: Mapping[str, Any]) -> Itera
     if section.get("search") is not None:
         yield UserError(
             f"runs.{sweep}.search",
-            f"{sweep} stands for several runs, because of its {'grid' if grid.grid else 'seeds'}, "
-            "and a search is for one",
+            f"{sweep} is a sweep, because of its {'grid' if grid.grid else 'seeds'}, and a search "
+            "takes one run",
             "remove one of them",
         )
     keys = sorted(grid.grid or {})

@@ -83,9 +83,7 @@ def _unfit(experiment: Experiment, name: str, path: str, key: str) -> UserError 
         head = ""
     if head not in ("train", "adapter", "data"):
         kinds = "train, adapter or data.augmentation" if images else "train or adapter"
-        return UserError(
-            path, "doesn't only change how the run is trained", f"choose a key of {kinds}"
-        )
+        return UserError(path, "is not a setting of training alone", f"choose a key of {kinds}")
     if list(models_in(fields[-1].annotation)):
         return UserError(path, "is a section", "choose one of its keys")
     if any(map(is_execution_only, fields)):

@@ -63,7 +63,7 @@ def connected(launch: Launch) -> Iterator[Layout]:
 
     Raises:
         UserError: if this machine has too few resources for the workers, Ray's token can't be kept
-            private, no Ray answers at the address, or the nodes' software isn't this machine's.
+            private, nothing answers at the address, or the nodes' software isn't this machine's.
     """
     settings, path = launch.ray, launch.path
     check_cores(settings, path, launch.batch_size)
@@ -161,7 +161,7 @@ def _check_room_for_reading(launch: Launch, layout: Layout, where: str) -> None:
 
 @contextmanager
 def _answering(settings: Ray, path: str) -> Iterator[None]:
-    """Report in one line if no Ray answers at the address; Ray itself would retry for minutes."""
+    """Report in one line that nothing answers at the address; Ray would retry for minutes."""
     try:
         if settings.endpoint:
             _knock(settings.endpoint)
@@ -182,7 +182,7 @@ def _answering(settings: Ray, path: str) -> Iterator[None]:
 def _nobody(settings: Ray, path: str) -> UserError:
     return UserError(
         f"{path}.address",
-        f"no Ray answers at {settings.address}",
+        f"no Ray cluster answers at {settings.address}",
         "start one there with `ray start --head`, or set the address to local",
     )
 
