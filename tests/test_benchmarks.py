@@ -45,8 +45,8 @@ OURS = ("training: moray, LoRA", "evaluation: moray", "generation: moray")
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(OURS, marks=pytest.mark.long, id="ours"),
-        pytest.param((), marks=pytest.mark.release, id="all"),
+        pytest.param(OURS, id="ours"),
+        pytest.param((), id="all"),
     ],
 )
 def test_a_dry_run_of_the_gpu_benchmark_measures_contestants(names: tuple[str, ...]) -> None:

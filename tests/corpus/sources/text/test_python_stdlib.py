@@ -162,7 +162,7 @@ def test_a_copy_in_another_module_is_given_once(library: Library) -> None:
     assert [row["group"] for row in functions()] == ["a.py"]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_of_a_pair_the_rejected_body_is_another_of_the_same_module(found: list[Document]) -> None:
     bodies: dict[str, set[str]] = {}
     for function in found:
