@@ -1,4 +1,5 @@
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,28 @@ def folder(tmp_path: Path) -> Path:
     (path / "deep/below/note.txt").write_text("a note")
     write_manifest(path, step=7, name="run")
     return path
+
+
+def test_all_files_are_on_the_disk_before_the_manifest_that_lists_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power failure is none of a test's, so it looks at what is flushed, and when."""
+    (tmp_path / "below").mkdir()
+    files = [tmp_path / "weights.bin", tmp_path / "below/note.txt"]
+    for file in files:
+        file.write_text(file.name)
+    flushed: list[int] = []
+    fsync = os.fsync
+
+    def note(number: int) -> None:
+        assert not (tmp_path / MANIFEST).exists()
+        flushed.append(os.fstat(number).st_ino)
+        fsync(number)
+
+    monkeypatch.setattr("os.fsync", note)
+    write_manifest(tmp_path)
+    assert {*flushed[:-1]} == {file.stat().st_ino for file in files}
+    assert flushed[-1] == (tmp_path / MANIFEST).stat().st_ino
 
 
 def test_a_manifest_lists_all_files_and_the_facts(folder: Path) -> None:

@@ -1,6 +1,9 @@
 """The history over crashes."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from moray.train.history import HISTORY, History, evaluations, read_history
 
@@ -13,6 +16,17 @@ def test_a_resumed_run_forgets_the_steps_behind_its_checkpoint(tmp_path: Path) -
     second.append(step=4, loss=40.0)
     lines = list(read_history(tmp_path / HISTORY))
     assert [(line["step"], line["loss"]) for line in lines] == [(1, 1), (2, 2), (3, 3), (4, 40)]
+
+
+def test_lines_are_on_the_disk_once_they_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr("os.fsync", lambda number: flushed.append(os.fstat(number).st_ino))
+    history = History(tmp_path, first_step=0)
+    history.append(step=1)
+    history.sync()
+    assert flushed == [history.path.stat().st_ino]
 
 
 def test_a_line_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
