@@ -21,23 +21,16 @@ from moray.storage.interface import Storage
 from moray.storage.opened import open_storage
 from moray.tasks.interface import Task
 from moray.tasks.of_store import task_of
-from moray.train.checkpoints.checkpoint import newest_step
-from moray.train.checkpoints.resume import resume
-from moray.train.checkpoints.saver import Saver
-from moray.train.data import describe_mixture, held_out, mixture_of
-from moray.train.engine.build import build
-from moray.train.engine.determinism import compute_deterministically
-from moray.train.engine.memory import collected_when_asked, keep_freed_memory
-from moray.train.engine.profiling import profiled
-from moray.train.engine.step import gradients, held_out_loss
-from moray.train.engine.strategies import make_strategy
-from moray.train.feed import feeds
+from moray.train.checkpoints import newest_step
+from moray.train.engine import build, compute_deterministically
+from moray.train.failures import DIVERGED, collective_timeout, ended_by_stall, explained
 from moray.train.job import Job
+from moray.train.performance import Stopwatch, collected_when_asked, keep_freed_memory, profiled
+from moray.train.saver import Saver, resume
 from moray.train.schedule import learning_rate
-from moray.train.supervision.failures import DIVERGED, explained
-from moray.train.supervision.requests import Request, Requests, prunes_of
-from moray.train.supervision.stall import collective_timeout, ended_by_stall
-from moray.train.throughput import Stopwatch
+from moray.train.step import describe_mixture, feeds, gradients, held_out, held_out_loss, mixture_of
+from moray.train.strategies import make_strategy
+from moray.train.supervision import Request, Requests, prunes_of
 from moray.workers.collectives import sum_over_workers
 from moray.workers.worker import Worker
 
