@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from moray.config.schema import Train
-from moray.train.optimizer import make_optimizer, set_learning_rate, take_step
+from moray.train.optimizer import Optimizer, set_learning_rate
 
 
 def test_decays_matrices_and_leaves_vectors() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    optimizer = make_optimizer(model, Train(learning_rate=0.1, weight_decay=0.5))
+    optimizer = Optimizer(Train(learning_rate=0.1, weight_decay=0.5)).make(model)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
@@ -26,24 +26,24 @@ def test_decays_matrices_and_leaves_vectors() -> None:
 def test_leaves_frozen_parameters_out() -> None:
     model = nn.Linear(2, 2)
     model.bias.requires_grad_(False)
-    groups = make_optimizer(model, Train()).param_groups
+    groups = Optimizer(Train()).make(model).param_groups
     assert [parameter for group in groups for parameter in group["params"]] == [model.weight]
 
 
 def test_takes_the_configs_betas() -> None:
-    optimizer = make_optimizer(nn.Linear(2, 2), Train(adam_beta1=0.8, adam_beta2=0.9))
+    optimizer = Optimizer(Train(adam_beta1=0.8, adam_beta2=0.9)).make(nn.Linear(2, 2))
     assert optimizer.param_groups[0]["betas"] == pytest.approx((0.8, 0.9))
 
 
 def test_vectors_alone_can_be_trained() -> None:
     model = nn.Linear(2, 2)
     model.weight.requires_grad_(False)
-    groups = make_optimizer(model, Train(weight_decay=0.1)).param_groups
+    groups = Optimizer(Train(weight_decay=0.1)).make(model).param_groups
     assert [(group["params"], group["weight_decay"]) for group in groups] == [([model.bias], 0.0)]
 
 
 def test_the_rate_is_set_for_matrices_and_for_vectors() -> None:
-    optimizer = make_optimizer(nn.Linear(2, 2), Train())
+    optimizer = Optimizer(Train()).make(nn.Linear(2, 2))
     set_learning_rate(optimizer, 0.25)
     assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
 
@@ -68,8 +68,9 @@ def test_a_step_is_adamw_s_of_clipped_gradients(max_grad_norm: float) -> None:
     before = deepcopy(model)
     gradients = [p.grad.double().clone() for p in model.parameters() if p.grad is not None]
     whole = torch.cat([gradient.flatten() for gradient in gradients]).norm()
-    optimizer = make_optimizer(model, Train(learning_rate=5.0, weight_decay=0.5))
-    norm = take_step(model, optimizer, 0.1, max_grad_norm)
+    settings = Train(learning_rate=5.0, weight_decay=0.5, max_grad_norm=max_grad_norm)
+    optimizer = Optimizer(settings)
+    norm = optimizer.step(model, optimizer.make(model), 0.1)
     assert norm.shape == ()
     assert norm.item() == pytest.approx(whole.item(), rel=1e-5)
     scale = min(1.0, max_grad_norm / (whole.item() + 1e-6))
@@ -86,7 +87,23 @@ def test_no_step_is_taken_where_a_gradient_is_not_finite(value: float) -> None:
     before = deepcopy(model.state_dict())
     assert model.bias.grad is not None
     model.bias.grad[1] = value
-    optimizer = make_optimizer(model, Train())
-    assert not take_step(model, optimizer, 0.1, 1.0).isfinite()
+    optimizer = Optimizer(Train())
+    assert not optimizer.step(model, optimizer.make(model), 0.1).isfinite()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_it_keeps_for_a_weight_what_pytorch_keeps_and_counts_its_bytes() -> None:
+    model, optimizer = with_gradients(1.0), Optimizer(Train())
+    made, initialised = optimizer.make(model), optimizer.make(model)
+    optimizer.make_state(initialised, model.parameters())
+    made.step()
+    for parameter in model.parameters():
+        kept, expected = initialised.state[parameter], made.state[parameter]
+        assert kept.keys() == expected.keys() == {*optimizer.moments, *optimizer.numbers}
+        for name, value in expected.items():
+            assert (kept[name].shape, kept[name].dtype) == (value.shape, value.dtype)
+            assert not kept[name].any()
+        moments = sum(expected[name].nbytes for name in optimizer.moments)
+        assert moments == optimizer.state_bytes * parameter.numel()
+        assert all(expected[name].shape == () for name in optimizer.numbers)

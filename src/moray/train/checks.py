@@ -28,12 +28,10 @@ from moray.storage.buckets import check_objects
 from moray.storage.node import scratch
 from moray.storage.opened import is_remote, needed_libraries, storage_with
 from moray.storage.paths import step_of
-from moray.train.optimizer import STATE_BYTES
+from moray.train.optimizer import Optimizer
 from moray.workers.resources import check_cores
 
 _FLOAT = 4
-# A weight and its optimizer state.
-_IN_CHECKPOINT = _FLOAT + STATE_BYTES
 _BYTES = {"fp32": 4, "bf16": 2}
 # A weight's own 4 bits; a scale of 8 bits for every 64 weights, and one of 32 bits for every 256 of
 # these. Source: Dettmers et al., "QLoRA", 2023, section 3.
@@ -86,16 +84,17 @@ def unmet_requirements(
         layout = lay_out_here(ray, settings.global_batch_size)
         if not layout.use_gpu:
             found += _memory(run, settings, layout.num_workers, trained, frozen)
+    checkpoint = (_FLOAT + Optimizer(settings).state_bytes) * trained
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
         kept = min(kept, -(-settings.max_steps // settings.save_steps))
     # A resumed run already has some of them. Until the fingerprint is known, any can be its own.
     folders = [work] if work else Path(ray.storage_path, run).glob("*")
     files = [file for folder in folders for file in folder.glob("checkpoints/step-????????/*")]
-    missing = kept * _IN_CHECKPOINT * trained - sum(file.stat().st_size for file in files)
+    missing = kept * checkpoint - sum(file.stat().st_size for file in files)
     if ray.in_object_store:
         # A checkpoint is on this machine's disk only until it is uploaded.
-        found += _disk(scratch(), _IN_CHECKPOINT * trained, results, _FLOAT * whole)
+        found += _disk(scratch(), checkpoint, results, _FLOAT * whole)
     else:
         found += _disk(Path(ray.storage_path), max(0, missing), results, _FLOAT * whole)
     return found
@@ -322,13 +321,15 @@ def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footp
     if settings.strategy == "deepspeed":
         sharded -= _WHOLE_UNTIL_STAGE_3[settings.deepspeed.zero_stage]
 
+    copy = _FLOAT if strategy.copies_weights else 0
+
     def share(part: Part) -> int:
         return workers if part in sharded else 1
 
     return Footprint(
         (_FLOAT * trained + frozen) // share("parameters"),
         _FLOAT * trained // share("gradients"),
-        (STATE_BYTES + _FLOAT * strategy.copies_weights) * trained // share("optimizer"),
+        (Optimizer(settings).state_bytes + copy) * trained // share("optimizer"),
     )
 
 

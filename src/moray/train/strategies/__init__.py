@@ -54,7 +54,7 @@ class Strategy(Protocol):
         """
 
     def state(self) -> dict[str, Tensor]:
-        """This worker's part of a checkpoint, named as `optimizer.training_state` does.
+        """This worker's part of a checkpoint, named as by `Optimizer.training_state`.
 
         All strategies use the same form, so that each can resume from any other's checkpoint.
         """

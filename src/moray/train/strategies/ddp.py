@@ -7,13 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from moray.config.schema import Train
 from moray.tasks.interface import LossModule
-from moray.train.optimizer import (
-    make_optimizer,
-    make_state,
-    take_step,
-    trained_parameters,
-    training_state,
-)
+from moray.train.optimizer import Optimizer, trained_parameters
 from moray.train.strategies import Read
 from moray.workers.worker import Worker
 
@@ -27,6 +21,7 @@ class _DDP:
     def __init__(self, settings: Train, worker: Worker) -> None:
         self._settings = settings
         self._worker = worker
+        self._optimizer = Optimizer(settings)
 
     def wrap(self, module: LossModule) -> None:
         self._model = module.model
@@ -41,8 +36,8 @@ class _DDP:
                 # run would differ in their last bits.
                 find_unused_parameters=True,
             )
-        self._optimizer = make_optimizer(self._model, self._settings)
-        make_state(self._optimizer, trained_parameters(self._model).values())
+        self._made = self._optimizer.make(self._model)
+        self._optimizer.make_state(self._made, trained_parameters(self._model).values())
 
     def micro_batch(self, last: bool) -> AbstractContextManager[object]:
         if isinstance(self.module, DistributedDataParallel) and not last:
@@ -53,17 +48,17 @@ class _DDP:
         loss.backward()  # type: ignore[no-untyped-call]
 
     def step(self, learning_rate: float) -> Tensor:
-        return take_step(self._model, self._optimizer, learning_rate, self._settings.max_grad_norm)
+        return self._optimizer.step(self._model, self._made, learning_rate)
 
     def state(self) -> dict[str, Tensor]:
         # All workers have the same state, so each writes a part.
-        state = training_state(self._model, self._optimizer)
+        state = self._optimizer.training_state(self._model, self._made)
         by_size = sorted(state, key=lambda name: state[name].numel())
         mine = by_size[self._worker.rank :: self._worker.world_size]
         return {name: state[name] for name in mine}
 
     def restore(self, read: Read) -> None:
-        read(training_state(self._model, self._optimizer))
+        read(self._optimizer.training_state(self._model, self._made))
 
 
 strategy = _DDP

@@ -12,15 +12,7 @@ from moray.config.schema import Train
 from moray.errors import UserError
 from moray.model.precision import resolve
 from moray.tasks.interface import LossModule
-from moray.train.optimizer import (
-    MOMENTS,
-    NUMBERS,
-    make_optimizer,
-    make_state,
-    set_learning_rate,
-    state_name,
-    trained_parameters,
-)
+from moray.train.optimizer import Optimizer, set_learning_rate, state_name, trained_parameters
 from moray.train.strategies import Read
 from moray.workers.collectives import together
 from moray.workers.worker import Worker
@@ -41,23 +33,26 @@ class _DeepSpeed:
     def __init__(self, settings: Train, worker: Worker) -> None:
         self._settings = settings
         self._worker = worker
+        self._optimizer = Optimizer(settings)
         self._stage = settings.deepspeed.zero_stage
 
     def wrap(self, module: LossModule) -> None:
         deepspeed = together(lambda: _library(self._worker.device))
-        optimizer = make_optimizer(module.model, self._settings)
+        made = self._optimizer.make(module.model)
         external = module.external_parameters()
         self._engine, self._zero, *_ = deepspeed.initialize(
-            model=module, optimizer=optimizer, config=self._config(), dist_init_required=False
+            model=module, optimizer=made, config=self._config(), dist_init_required=False
         )
         self.module = self._engine
         self._model = module.model
         if self._stage == 3:
             for parameter in external:
                 deepspeed.zero.register_external_parameter(module, parameter)
-            make_state(self._zero.optimizer, self._zero.fp32_partitioned_groups_flat)
+            masters = self._zero.fp32_partitioned_groups_flat
+            self._optimizer.make_state(self._zero.optimizer, masters)
         else:
-            make_state(self._zero.optimizer, self._zero.single_partition_of_fp32_groups)
+            masters = self._zero.single_partition_of_fp32_groups
+            self._optimizer.make_state(self._zero.optimizer, masters)
             self._zero._lazy_init_hp_params_optimizer_state()
 
     def _config(self) -> dict[str, Any]:
@@ -111,8 +106,8 @@ class _DeepSpeed:
         for number, (name, parameter) in enumerate(trained_parameters(self._model).items()):
             mine = number % self._worker.world_size == self._worker.rank
             if mine:
-                state |= {state_name(name, key): numbers[key] for key in NUMBERS}
-            for key in (None, *MOMENTS):
+                state |= {state_name(name, key): numbers[key] for key in self._optimizer.numbers}
+            for key in (None, *self._optimizer.moments):
                 value = (
                     safe_get_full_optimizer_state(parameter, key)
                     if key
@@ -132,16 +127,18 @@ class _DeepSpeed:
             for name, parameter in some:
                 shape = getattr(parameter, "ds_shape", parameter.shape)
                 whole[name] = torch.empty(shape)
-                whole |= {state_name(name, key): torch.empty(shape) for key in MOMENTS}
-                whole |= {state_name(name, key): torch.empty(()) for key in NUMBERS}
+                whole |= {
+                    state_name(name, key): torch.empty(shape) for key in self._optimizer.moments
+                }
+                whole |= {state_name(name, key): torch.empty(()) for key in self._optimizer.numbers}
             read(whole)
             for name, parameter in some:
                 self._fill(parameter, whole[name])
                 safe_set_full_fp32_param(parameter, whole[name])
-                for key in MOMENTS:
+                for key in self._optimizer.moments:
                     safe_set_full_optimizer_state(parameter, whole[state_name(name, key)], key)
         for state in self._zero.optimizer.state.values():
-            for key in NUMBERS:
+            for key in self._optimizer.numbers:
                 state[key].copy_(whole[state_name(parameters[-1][0], key)])
 
     def _fill(self, parameter: nn.Parameter, value: Tensor) -> None:

@@ -23,13 +23,7 @@ from moray.errors import UserError
 from moray.model.blocks import blocks_of
 from moray.model.precision import resolve
 from moray.tasks.interface import LossModule
-from moray.train.optimizer import (
-    make_optimizer,
-    make_state,
-    take_step,
-    trained_parameters,
-    training_state,
-)
+from moray.train.optimizer import Optimizer, trained_parameters
 from moray.train.strategies import Read
 from moray.workers.worker import Worker
 
@@ -47,6 +41,7 @@ class _FSDP2:
     def __init__(self, settings: Train, worker: Worker) -> None:
         self._settings = settings
         self._worker = worker
+        self._optimizer = Optimizer(settings)
         self.loads_weights = worker.rank == 0
 
     def wrap(self, module: LossModule) -> None:
@@ -66,8 +61,8 @@ class _FSDP2:
         set_model_state_dict(module, weights, options=whole)
         self._fill_buffers(module, buffers)
         self.module, self._model = module, module.model
-        self._optimizer = make_optimizer(self._model, self._settings)
-        make_state(self._optimizer, trained_parameters(self._model).values())
+        self._made = self._optimizer.make(self._model)
+        self._optimizer.make_state(self._made, trained_parameters(self._model).values())
 
     def _options(self) -> dict[str, Any]:
         settings, worker = self._settings, self._worker
@@ -109,13 +104,13 @@ class _FSDP2:
         loss.backward()  # type: ignore[no-untyped-call]
 
     def step(self, learning_rate: float) -> Tensor:
-        return take_step(self._model, self._optimizer, learning_rate, self._settings.max_grad_norm)
+        return self._optimizer.step(self._model, self._made, learning_rate)
 
     def state(self) -> dict[str, Tensor]:
-        return training_state(self._model, self._optimizer)
+        return self._optimizer.training_state(self._model, self._made)
 
     def restore(self, read: Read) -> None:
-        read(training_state(self._model, self._optimizer))
+        read(self._optimizer.training_state(self._model, self._made))
 
 
 def _mesh(settings: Train, worker: Worker) -> DeviceMesh:
