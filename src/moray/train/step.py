@@ -13,6 +13,7 @@ from torch import Tensor
 from moray.config.schema import Train
 from moray.model.precision import autocast
 from moray.provenance.manifest import read_manifest
+from moray.rows.loader import Shard, from_memory, from_stream
 from moray.rows.mixture import Mixture
 from moray.rows.order import Drawn
 from moray.rows.sample import sample
@@ -68,6 +69,15 @@ def describe_mixture(job: Job, mixture: Mixture, num_steps: int) -> str | None:
 
 
 Item = TypeVar("Item")
+
+
+def rows_of(job: Job, task: Task, mixture: Mixture, shard: Shard) -> Iterator[Rows]:
+    """The rows that a worker trains on at each step, from memory or streamed."""
+    urls = [(part.store, part.rows_url) for part in job.parts if part.rows_url is not None]
+    if not urls:
+        return from_memory([StoredRows(part.store, "train") for part in job.parts], mixture, shard)
+    readers = [task.window_reader(store, url) for store, url in urls]
+    return from_stream(readers, task.record, mixture, shard)
 
 
 @dataclass(frozen=True)
@@ -185,3 +195,9 @@ def held_out_loss(
                 total += strategy.module(batch.to(worker.device))
     strategy.module.train()
     return sum_over_workers(total).item() / task.weight(rows)
+
+
+def mean_loss(parts: Sequence[Part], losses: dict[str, float]) -> float:
+    """The mean of the datasets' losses, weighted by their shares."""
+    shares = {part.dataset: part.share for part in parts if part.dataset in losses}
+    return sum(shares[name] * loss for name, loss in losses.items()) / sum(shares.values())

@@ -1,7 +1,7 @@
 """Fully sharded data parallel: every worker has a shard of every tensor."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -91,14 +91,11 @@ class _FSDP2:
             setattr(module.get_submodule(owner), key, value)
 
     @contextmanager
-    def _synchronised(self, last: bool) -> Iterator[None]:
+    def micro_batch(self, last: bool) -> Iterator[None]:
         module = self.module
         assert isinstance(module, FSDPModule)
         module.set_requires_gradient_sync(last)
         yield
-
-    def micro_batch(self, last: bool) -> AbstractContextManager[object]:
-        return self._synchronised(last)
 
     def backward(self, loss: Tensor) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
