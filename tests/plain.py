@@ -9,9 +9,9 @@ from packed import pieces_of
 from transformers import AutoModelForCausalLM
 
 from moray.tasks.language.store import StoredSplit
-from moray.train.data import mixture_of
 from moray.train.job import Job
 from moray.train.schedule import learning_rate
+from moray.train.step import mixture_of
 
 
 def losses_one_by_one(job: Job) -> list[float]:

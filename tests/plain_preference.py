@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
 from moray.rows.store import StoredRows
-from moray.train.data import mixture_of
 from moray.train.job import Job
 from moray.train.schedule import learning_rate
+from moray.train.step import mixture_of
 
 Answer = tuple[list[int], list[bool]]
 

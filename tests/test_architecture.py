@@ -38,13 +38,13 @@ FLOORS = [
 # Within training: the driver, what it starts, and down to what all of them know.
 TRAIN_FLOORS = [
     {"driver", "drill"},
-    {"entry", "requirements"},
+    {"entry"},
     {"loop"},
-    {"continuation"},
-    {"supervision"},
-    {"checkpoints"},
-    {"engine"},
-    {"data", "early_stopping", "feed", "history", "identity", "job", "schedule", "throughput"},
+    {"continuation", "failures", "saver"},
+    {"checkpoints", "engine", "restore", "step", "supervision"},
+    {"kernels", "strategies"},
+    {"checks"},
+    {"history", "identity", "job", "optimizer", "performance", "schedule", "statistics"},
 ]
 
 

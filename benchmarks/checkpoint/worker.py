@@ -9,9 +9,9 @@ from torch import Tensor
 
 from benchmarks.train.contestants import CORES
 from benchmarks.train.setting import BATCH_SIZE, job
-from moray.train.checkpoints.saver import Saver
 from moray.train.history import History
 from moray.train.loop import train
+from moray.train.saver import Saver
 from moray.workers.worker import Worker
 
 STEPS = 20

@@ -10,7 +10,7 @@ import typer
 from benchmarks.gpu.contestants import CONTESTANTS, PRODUCTS, measure
 from benchmarks.gpu.setting import prepare
 from moray.model.precision import resolve
-from moray.train.throughput import peak_flops
+from moray.train.performance import peak_flops
 
 
 def main(dry_run: bool = False, only: list[str] | None = None) -> None:

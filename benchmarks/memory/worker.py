@@ -19,11 +19,10 @@ from moray.model.shapes import (
 from moray.rows.order import Drawn
 from moray.tasks.language.store import StoredSplit
 from moray.tasks.of_store import task_of
-from moray.train.engine.build import build
-from moray.train.engine.footprint import footprint, frozen_bytes
-from moray.train.engine.step import gradients
-from moray.train.engine.strategies import make_strategy
-from moray.train.feed import feeds
+from moray.train.checks import footprint, frozen_bytes
+from moray.train.engine import build
+from moray.train.step import feeds, gradients
+from moray.train.strategies import make_strategy
 from moray.workers.worker import Worker
 
 ENGINES: dict[str, dict[str, Any]] = {

@@ -174,7 +174,7 @@ def compiler() -> Check:
     """Whether `torch.compile` works, which needs a compiler."""
     import torch
 
-    from moray.train.engine.compilation import compiler_fault
+    from moray.train.kernels import compiler_fault
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if fault := compiler_fault(device):

@@ -31,4 +31,4 @@ def test_each_task_has_facts_and_its_section_is_one_of_a_run() -> None:
 def test_each_strategy_has_facts_and_a_module() -> None:
     assert STRATEGIES.keys() == set(get_args(StrategyName))
     for name in STRATEGIES:
-        assert find_spec(f"moray.train.engine.strategies.{name}")
+        assert find_spec(f"moray.train.strategies.{name}")

@@ -11,8 +11,7 @@ import torch.distributed.checkpoint.filesystem as tensors
 
 from moray.provenance import manifest
 from moray.storage import folder
-from moray.train import history
-from moray.train.checkpoints import checkpoint, saver
+from moray.train import history, saver
 
 Original = Callable[..., Any]
 
@@ -72,7 +71,7 @@ POINTS: dict[str, tuple[Any, str, Original]] = {
     "before the folder's fsync": (folder, "_sync", _before),
     "before the rename": (Path, "rename", _before_commit),
     "after the rename": (Path, "rename", _after_commit),
-    "before old ones are deleted": (checkpoint, "remove_old", _before),
+    "before old ones are deleted": (saver, "remove_old", _before),
     "while an old one is deleted": (shutil, "rmtree", _one_file),
     "after an old one is deleted": (shutil, "rmtree", _after),
 }

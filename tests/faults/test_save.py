@@ -15,9 +15,9 @@ from torch import Tensor
 
 from moray.provenance.manifest import damaged_files
 from moray.storage.paths import folder_of, path_of, step_of
-from moray.train.checkpoints.saver import Saver
 from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.saver import Saver
 from moray.workers.worker import Worker
 
 ALONE = Worker(rank=0, world_size=1, device=torch.device("cpu"))

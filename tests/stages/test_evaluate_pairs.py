@@ -18,8 +18,8 @@ from moray.provenance.manifest import write_manifest
 from moray.stages.evaluate import evaluate
 from moray.storage.paths import folder_of, path_of
 from moray.tasks.language.store import StoredSplit
-from moray.train.checkpoints.trained_model import trained_model
 from moray.train.loop import train
+from moray.train.restore import trained_model
 from moray.workers.worker import Worker
 
 CFG: dict[str, Any] = {

@@ -14,7 +14,7 @@ from moray.provenance.manifest import Files
 from moray.storage.buckets import open_objects
 from moray.storage.commits import Commits
 from moray.storage.object_store import ObjectStorage
-from moray.train.checkpoints import checkpoint
+from moray.train import checkpoints
 
 # Two parts and a bit, so that parts are uploaded.
 PART = 5 * 2**20
@@ -60,7 +60,7 @@ POINTS: dict[str, tuple[Any, str, Original]] = {
     "after the files": (ObjectStorage, "persist", _after),
     "before the manifest": (Commits, "append", _before),
     "after the manifest": (Commits, "append", _after),
-    "before old ones are removed": (checkpoint, "remove_old", _before),
+    "before old ones are removed": (checkpoints, "remove_old", _before),
     "after the manifest of an old one is removed": (Commits, "remove", _after),
     "before what was left is removed": (OBJECTS, "abort_uploads", _before),
 }
@@ -97,7 +97,7 @@ def die(folder: Path, url: str, point: str, environment: dict[str, str]) -> None
         original = getattr(where, name)
         setattr(where, name, lambda *given, **named: fault(original, *given, **named))
         write(storage, 20)
-        checkpoint.remove_old(storage, keep=1)
+        checkpoints.remove_old(storage, keep=1)
 
 
 # Each costs a process of its own. Parts of uploads to GCS are sent by compiled code.
@@ -121,7 +121,7 @@ def test_an_upload_that_is_killed_costs_no_checkpoint(
     assert bool(uploads(place)) == (" part" in point)
 
     storage, skipped = place.opened(), list[int]()
-    step = checkpoint.resume_point(storage, lambda step, names: skipped.append(step))
+    step = checkpoints.resume_point(storage, lambda step, names: skipped.append(step))
     assert step == (20 if point in COMMITTED else 10)
     assert skipped == []
     assert (storage.fetch(step) / "model").read_bytes() == WEIGHTS + bytes([step])

@@ -20,9 +20,9 @@ from moray.storage.paths import folder_of, path_of
 from moray.tasks.language.batch import make_batch
 from moray.tasks.language.loss import TokenLoss, has_plain_head
 from moray.tasks.language.store import StoredSplit
-from moray.train.checkpoints.trained_model import trained_model
 from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.restore import trained_model
 from moray.workers.worker import Worker
 
 Jobs = dict[tuple[str, str], Job]

@@ -19,12 +19,12 @@ from moray.rows.sample import sample
 from moray.storage.folder import FolderStorage
 from moray.storage.paths import folder_of, path_of, step_of
 from moray.tasks.language.store import StoredSplit
-from moray.train.checkpoints import checkpoint
-from moray.train.checkpoints.saver import Saver
+from moray.train import checkpoints
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.loop import train
-from moray.train.supervision.requests import Request, prunes_of
+from moray.train.saver import Saver
+from moray.train.supervision import Request, prunes_of
 from moray.workers.worker import Worker
 
 
@@ -34,7 +34,7 @@ def losses(job: Job) -> list[float]:
 
 def weights(job: Job) -> dict[str, torch.Tensor]:
     storage = FolderStorage(job.work)
-    step = checkpoint.newest(storage, lambda step, names: None)
+    step = checkpoints.newest(storage, lambda step, names: None)
     assert step
     return tensors_of(storage.fetch(step))
 

@@ -21,12 +21,12 @@ from moray.stages.tokenize import tokenize
 from moray.storage.folder import FolderStorage
 from moray.storage.paths import folder_of, path_of
 from moray.tasks.language.rows import is_trained
-from moray.train.checkpoints import checkpoint
-from moray.train.data import mixture_of
+from moray.train import checkpoints
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import identity_of
 from moray.train.job import Job, Part
 from moray.train.loop import train
+from moray.train.step import mixture_of
 from moray.workers.worker import Worker
 
 SHARES = {"functions": 0.7, "modules": 0.3}
@@ -95,7 +95,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     train(undisturbed, alone)
     resumed = replace(undisturbed, work=tmp_path / "resumed")
     shutil.copytree(undisturbed.work, resumed.work)
-    checkpoint.remove_from(FolderStorage(resumed.work), 5)
+    checkpoints.remove_from(FolderStorage(resumed.work), 5)
     facts = train(resumed, alone)
     assert facts["resumed_from"] == 4
     assert losses(resumed) == losses(undisturbed)

@@ -18,8 +18,8 @@ from torch import Tensor, equal
 from moray.config.schema import Ray, Train
 from moray.model.load import load_model
 from moray.storage.buckets import open_objects
-from moray.train.checkpoints.trained_model import trained_model
 from moray.train.history import read_history
+from moray.train.restore import trained_model
 
 pytestmark = pytest.mark.long
 

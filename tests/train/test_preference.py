@@ -14,10 +14,10 @@ from plain_preference import preference_losses_one_by_one
 from moray.config.schema import Adapter, Preference, result_keys
 from moray.storage.folder import FolderStorage
 from moray.storage.paths import folder_of, path_of
-from moray.train.checkpoints import checkpoint
-from moray.train.checkpoints.saver import Saver
+from moray.train import checkpoints
 from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.saver import Saver
 from moray.workers.worker import Worker
 
 Jobs = dict[tuple[str, str], Job]
@@ -156,6 +156,6 @@ def test_a_resumed_run_ends_with_the_same_bits(
 
 def weights(job: Job) -> dict[str, torch.Tensor]:
     storage = FolderStorage(job.work)
-    step = checkpoint.newest(storage, lambda step, names: None)
+    step = checkpoints.newest(storage, lambda step, names: None)
     assert step
     return tensors_of(storage.fetch(step))

@@ -12,13 +12,10 @@ from fleet import losses
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from moray.config.schema import Train
-from moray.train.engine.strategies import make_strategy
-from moray.train.engine.strategies.ddp import DistributedDataParallelStrategy
-from moray.train.engine.strategies.deepspeed import DeepSpeedStrategy
-from moray.train.engine.strategies.fsdp2 import FullyShardedStrategy
-from moray.train.feed import feeds
 from moray.train.history import HISTORY, read_history
 from moray.train.loop import train
+from moray.train.step import feeds
+from moray.train.strategies import ddp, deepspeed, fsdp2, make_strategy
 from moray.workers.worker import Worker
 
 
@@ -128,9 +125,9 @@ def test_a_forward_pass_takes_the_rows_of_a_micro_batch(
 @pytest.mark.parametrize(
     ("name", "strategy"),
     [
-        ("ddp", DistributedDataParallelStrategy),
-        ("fsdp2", FullyShardedStrategy),
-        ("deepspeed", DeepSpeedStrategy),
+        ("ddp", ddp.strategy),
+        ("fsdp2", fsdp2.strategy),
+        ("deepspeed", deepspeed.strategy),
     ],
 )
 def test_the_strategy_is_that_of_the_config(name: Any, strategy: type, alone: Worker) -> None:

@@ -107,8 +107,8 @@ WITHOUT_EFFECT = (
     "storage/lease.py",
     "tracking/following.py",
     "train/driver.py",
-    "train/requirements.py",
-    "train/supervision/progress.py",
+    "train/checks.py",
+    "train/supervision.py",
     "workers/ray_train.py",
 )
 

@@ -200,7 +200,7 @@ def check_runs(jobs):
 
 def stop_on_sigterm(runs):
     """Make runs save a checkpoint and stop at SIGTERM; Snakemake then starts no more jobs."""
-    from moray.train.supervision.requests import Request, Requests
+    from moray.train.supervision import Request, Requests
 
     before = signal.getsignal(signal.SIGTERM)
 

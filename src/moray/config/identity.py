@@ -56,15 +56,12 @@ _TRAINING = (
     *_in("rows", "loader mixture order sample store windows"),
     *_in("model", "adapter attention blocks compiler precision"),
     *_in("tasks", "interface of_store"),
-    *_in("train", "data early_stopping feed loop schedule"),
-    *_in("train/engine", "attention build compilation determinism optimizer statistics step"),
-    "train/engine/strategies/*",
+    *_in("train", "engine kernels loop optimizer schedule statistics step strategies/*"),
     "workers/collectives",
 )
 _EXPORT = (
     "stages/exported",
-    *_in("train/checkpoints", "checkpoint metadata saver trained_model"),
-    *_in("train/engine", "statistics strategies/state"),
+    *_in("train", "optimizer restore statistics"),
     *_in("model", "folder load"),
 )
 
@@ -190,7 +187,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "download_images": _COLUMNS,
     "evaluate": ("model/adapter",),
     "export_images": ("model/adapter",),
-    "finetune": ("model/isolation",),
+    "finetune": _in("model", "isolation load"),
     "generate": (*_STDLIB, "evaluate/doctests"),
     "predict": ("evaluate/bootstrap", "model/adapter"),
     "reference": (
@@ -198,6 +195,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
         "model/log_probabilities",
         *_in("tasks/preference", "batch loss"),
     ),
+    "smoke_test": _in("model", "folder load"),
     "tokenize": ("rows/windows", "tasks/*/windows"),
 }
 # What stages import to say, start, keep or watch something; for the rest, rows of other stages.
@@ -211,10 +209,8 @@ NEVER_DECIDING = (
     *_in("stages", "boundary evaluation"),
     "storage/*",
     "tracking/*",
-    *_in("train", "continuation driver entry history identity job requirements throughput"),
-    "train/checkpoints/*",
-    *_in("train/engine", "footprint gpu_only memory profiling"),
-    "train/supervision/*",
+    *_in("train", "checkpoints checks continuation driver entry failures history identity job"),
+    *_in("train", "performance restore saver supervision"),
     "workers/*",
 )
 

@@ -1,4 +1,4 @@
-"""Facts about strategies that are needed without importing `moray.train.engine.strategies`."""
+"""Facts about strategies that are needed without importing `moray.train.strategies`."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,14 +13,14 @@ class StrategyFacts:
 
     Attributes:
         sharded: what each worker has only a shard of.
-        optimizer_floats: numbers of optimizer state for each trained parameter.
+        copies_weights: whether it has a copy of the trained parameters, in fp32, for the optimizer.
         library: optional library that it needs, and the extra of that name.
         deterministic: whether it is documented to be deterministic on GPUs.
         takes_4bit: whether a frozen base can be quantized to 4 bits.
     """
 
     sharded: frozenset[Part] = frozenset()
-    optimizer_floats: int = 2
+    copies_weights: bool = False
     library: str | None = None
     deterministic: bool = True
     takes_4bit: bool = False
@@ -31,8 +31,8 @@ _ALL: frozenset[Part] = frozenset(("parameters", "gradients", "optimizer"))
 STRATEGIES: dict[StrategyName, StrategyFacts] = {
     "ddp": StrategyFacts(takes_4bit=True),
     "fsdp2": StrategyFacts(sharded=_ALL),
-    # Of ZeRO's third stage. Its optimizer state has a copy of the trained parameters.
+    # Of ZeRO's third stage.
     "deepspeed": StrategyFacts(
-        sharded=_ALL, optimizer_floats=3, library="deepspeed", deterministic=False
+        sharded=_ALL, copies_weights=True, library="deepspeed", deterministic=False
     ),
 }

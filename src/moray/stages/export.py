@@ -15,7 +15,7 @@ from moray.provenance.manifest import whole_or_nothing
 from moray.stages.boundary import File, Files, Folder, Json, command_line
 from moray.stages.exported import write_card, write_export_manifest, write_lineage
 from moray.tasks.language.tokenizer import load_tokenizer
-from moray.train.checkpoints.trained_model import trained_model
+from moray.train.restore import trained_model
 
 _ALONE = """ This folder contains
 only the adapter, which is loaded on top of `{start}`."""

@@ -12,7 +12,7 @@ from moray.model.image_processor import load_processor
 from moray.provenance.manifest import whole_or_nothing
 from moray.stages.boundary import File, Files, Folder, Json, command_line
 from moray.stages.exported import write_card, write_export_manifest, write_lineage
-from moray.train.checkpoints.trained_model import trained_model
+from moray.train.restore import trained_model
 
 _CLASSES = """ It tells {count}
 classes apart: {classes}.

@@ -22,7 +22,7 @@ from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
 from moray.serving.llama_cpp import missing_tools
 from moray.tracking.trackers import missing_packages
-from moray.train.requirements import misfits, unmet_requirements
+from moray.train.checks import misfits, unmet_requirements
 
 _RESULTS = Path("results")
 

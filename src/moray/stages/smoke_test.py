@@ -120,7 +120,7 @@ def measure(job: Job, worker: Worker) -> dict[str, Any]:
     from moray.rows.loader import Shard, from_memory, from_stream
     from moray.rows.store import StoredRows
     from moray.tasks.of_store import task_of
-    from moray.train.data import mixture_of
+    from moray.train.step import mixture_of
 
     mixture = mixture_of(job.parts, job.settings)
     task = task_of(job.store, job.task_settings)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from moray.train.early_stopping import Evaluations
 from moray.train.history import read_history
+from moray.train.schedule import Evaluations
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from moray.storage.opened import state_of
 from moray.sweeps.study import Trial, Verdict
 from moray.sweeps.trajectory import Trajectory, read_trajectory
 from moray.train.driver import run_training
+from moray.train.failures import DIVERGED
 from moray.train.identity import identity_of
 from moray.train.job import Part
-from moray.train.supervision.failures import DIVERGED
 
 _RECORD = "trial.json"
 

@@ -13,12 +13,12 @@ from moray.provenance.manifest import as_json
 from moray.storage.interface import Storage
 from moray.storage.opened import storage_with
 from moray.storage.paths import name_of, step_of
-from moray.train.checkpoints import checkpoint
-from moray.train.data import mixture_of
-from moray.train.early_stopping import Evaluations
+from moray.train.checkpoints import newest_step, remove_from
 from moray.train.history import HISTORY, evaluations
 from moray.train.identity import Identity, differences, read_identity, write_identity
 from moray.train.job import Part
+from moray.train.optimizer import is_state, trained_parameters
+from moray.train.schedule import Evaluations
 
 _RECORD = "continued_from.json"
 _KEY = "train.resume_from_checkpoint"
@@ -56,7 +56,7 @@ def prepare_work(
     Raises:
         UserError: if the run can't continue from `train.resume_from_checkpoint`.
     """
-    own, given = checkpoint.newest_step(storage), settings.resume_from_checkpoint
+    own, given = newest_step(storage), settings.resume_from_checkpoint
     identity = identity.after(read_identity(storage.records), own)
     write_identity(identity, storage.records)
     if given is None:
@@ -106,6 +106,9 @@ def _look_elsewhere(run: str, storage: Storage, identity: Identity, settings: Tr
 
 
 def _check_position(key: str, given: str, settings: Train, parts: Sequence[Part]) -> None:
+    # PyTorch and transformers take seconds to import.
+    from moray.train.step import mixture_of
+
     mixture = mixture_of(parts, settings)
     num_steps = settings.max_steps or mixture.num_steps(settings.num_epochs)
     if step_of(Path(given)) > num_steps:
@@ -125,14 +128,12 @@ def _check_tensors(
     sections: dict[str, Any],
 ) -> None:
     """Refuse a checkpoint whose tensors aren't those that the run trains."""
-    # PyTorch and transformers take seconds to import.
     import torch
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     from moray.tasks.of_store import task_of
-    from moray.train.checkpoints.metadata import MetadataReader
-    from moray.train.engine.statistics import statistics_of
-    from moray.train.engine.strategies.state import trained_parameters
+    from moray.train.restore import MetadataReader
+    from moray.train.statistics import statistics_of
 
     model = task_of(store, sections).empty(start, torch.float32)
     if adapter is not None:
@@ -153,8 +154,7 @@ def _check_tensors(
         for name, entry in MetadataReader(source.fetch(step))
         .read_metadata()
         .state_dict_metadata.items()
-        # Names with a slash are the optimizer's.
-        if isinstance(entry, TensorStorageMetadata) and "/" not in name
+        if isinstance(entry, TensorStorageMetadata) and not is_state(name)
     }
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
@@ -194,7 +194,7 @@ def _bring_in(key: str, given: str, storage: Storage, settings: Train) -> None:
             )
     with storage.sole_writer():
         # Checkpoints of earlier steps belong to a different loss curve than the history.
-        checkpoint.remove_from(storage, 0)
+        remove_from(storage, 0)
         shutil.copyfile(history / HISTORY, storage.work / HISTORY)
         # The checkpoint to resume from comes last.
         for number in sorted(wanted):

@@ -12,7 +12,7 @@ from typing import Any
 from moray.background import in_thread, repeated
 from moray.provenance.manifest import write_json
 from moray.storage.folder import FolderStorage
-from moray.train.checkpoints.checkpoint import newest_step
+from moray.train.checkpoints import newest_step
 from moray.train.entry import train_on_worker
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job

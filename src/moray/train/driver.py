@@ -24,20 +24,21 @@ from moray.storage.opened import deliver, is_remote, state_of
 from moray.tracking.following import tracked
 from moray.tracking.interface import TrackedRun, tracked_run
 from moray.tracking.trackers import missing_packages
-from moray.train.checkpoints.checkpoint import newest_step
+from moray.train.checkpoints import newest_step
+from moray.train.checks import misfits, unmet_requirements
 from moray.train.continuation import continued_from, prepare_work
 from moray.train.entry import run_job
+from moray.train.failures import forget, meaning_of
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import id_of_training, identity_of, other_libraries
 from moray.train.job import Job, Part
-from moray.train.requirements import misfits, unmet_requirements
-from moray.train.supervision.failures import forget, meaning_of
-from moray.train.supervision.progress import shown
-from moray.train.supervision.pruning import Judge, judged
-from moray.train.supervision.requests import (
+from moray.train.supervision import (
+    Judge,
     Requests,
     beside_signals,
+    judged,
     prunes_of,
+    shown,
     stopped_by_signals,
 )
 from moray.workers.launch import WorkersFailedError

@@ -1,19 +1,29 @@
-"""Run a training job on workers."""
+"""Run a training job on workers, which may be on machines without the run's work folder."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from moray.config.schema import Ray
 from moray.config.strategies import STRATEGIES
+from moray.errors import UserError
+from moray.storage import exchange
+from moray.storage.buckets import open_objects
+from moray.storage.interface import Remote
 from moray.storage.opened import needed_libraries
-from moray.train.engine.memory import uncollected
+from moray.train.failures import MEANING, collective_timeout, stacks_name
+from moray.train.history import HISTORY
 from moray.train.job import Job, with_inputs_here
-from moray.train.supervision.exchange import received, sent
-from moray.train.supervision.stall import collective_timeout
-from moray.workers.faults import FirstFault
+from moray.train.performance import uncollected
+from moray.workers.faults import FAULT, FirstFault
 from moray.workers.launch import Launch, WorkersFailedError
+from moray.workers.output import output_name
 from moray.workers.run import run_on_workers
 from moray.workers.worker import Worker
+
+# What workers have sent, below the run's URL.
+_FOLDER = "live"
 
 
 def run_job(job: Job, ray: Ray, run: str) -> dict[str, Any]:
@@ -43,7 +53,7 @@ def run_job(job: Job, ray: Ray, run: str) -> dict[str, Any]:
         shared_folder=job.remote is None,
     )
     try:
-        with received(job.work, job.remote):
+        with _received(job.work, job.remote):
             # All workers return the same.
             return run_on_workers(train_on_worker, job, launch)[0]
     except WorkersFailedError as error:
@@ -66,5 +76,46 @@ def train_on_worker(job: Job, worker: Worker) -> dict[str, Any]:
     # Garbage collections during these imports would take half a second.
     with uncollected():
         from moray.train.loop import train
-    with sent(job.work, job.remote, worker):
+    with _sent(job.work, job.remote, worker):
         return train(with_inputs_here(job), worker)
+
+
+@contextmanager
+def _received(work: Path, remote: Remote | None) -> Iterator[None]:
+    """During the body and after it, take what workers on other machines have sent."""
+    if remote is None:
+        yield
+        return
+    # What drivers that were killed have left; this one has the run's lock.
+    left = open_objects(f"{remote.url}/{_FOLDER}")
+    left.delete(left.listed(""))
+    with exchange.received(work, _url(work, remote)):
+        yield
+
+
+@contextmanager
+def _sent(work: Path, remote: Remote | None, worker: Worker) -> Iterator[None]:
+    """During the body, send this worker's files, if the driver is on another machine.
+
+    Raises:
+        UserError: what the body raised; the other workers and the driver have it then.
+    """
+    if remote is None:
+        yield
+        return
+    names = [output_name(worker.rank), stacks_name(worker.rank), MEANING]
+    if worker.rank == 0:
+        names.append(HISTORY)
+        # Of an earlier attempt.
+        open_objects(_url(work, remote)).delete([MEANING])
+    with exchange.sent(work, _url(work, remote), names, FAULT):
+        try:
+            yield
+        except UserError as error:
+            FirstFault(work).record(error)
+            raise
+
+
+def _url(work: Path, remote: Remote) -> str:
+    # The folder's name is of this start of the driver alone.
+    return f"{remote.url}/{_FOLDER}/{work.name}"

@@ -1,6 +1,6 @@
 """The training loop that runs on every worker."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from math import ceil
@@ -14,30 +14,30 @@ from moray import machine
 from moray.config.schema import Train
 from moray.errors import UserError
 from moray.model.precision import agreed
-from moray.rows.loader import Shard, drawn, from_memory, from_stream
-from moray.rows.mixture import Mixture
-from moray.rows.store import Rows, StoredRows
+from moray.rows.loader import Shard, drawn
 from moray.storage.interface import Storage
 from moray.storage.opened import open_storage
 from moray.tasks.interface import Task
 from moray.tasks.of_store import task_of
-from moray.train.checkpoints.checkpoint import newest_step
-from moray.train.checkpoints.resume import resume
-from moray.train.checkpoints.saver import Saver
-from moray.train.data import describe_mixture, held_out, mixture_of
-from moray.train.engine.build import build
-from moray.train.engine.determinism import compute_deterministically
-from moray.train.engine.memory import collected_when_asked, keep_freed_memory
-from moray.train.engine.profiling import profiled
-from moray.train.engine.step import gradients, held_out_loss
-from moray.train.engine.strategies import make_strategy
-from moray.train.feed import feeds
+from moray.train.checkpoints import newest_step
+from moray.train.engine import build, compute_deterministically
+from moray.train.failures import DIVERGED, collective_timeout, ended_by_stall, explained
 from moray.train.job import Job
+from moray.train.performance import Stopwatch, collected_when_asked, keep_freed_memory, profiled
+from moray.train.saver import Saver, resume
 from moray.train.schedule import learning_rate
-from moray.train.supervision.failures import DIVERGED, explained
-from moray.train.supervision.requests import Request, Requests, prunes_of
-from moray.train.supervision.stall import collective_timeout, ended_by_stall
-from moray.train.throughput import Stopwatch
+from moray.train.step import (
+    describe_mixture,
+    feeds,
+    gradients,
+    held_out,
+    held_out_loss,
+    mean_loss,
+    mixture_of,
+    rows_of,
+)
+from moray.train.strategies import make_strategy
+from moray.train.supervision import Request, Requests, prunes_of
 from moray.workers.collectives import sum_over_workers
 from moray.workers.worker import Worker
 
@@ -97,7 +97,7 @@ def _train(
         worker, task.unit, size * task.units_per_row, size * built.flops_per_row, first_step
     )
     shard = Shard(first_step, num_steps, worker.rank, worker.world_size)
-    rows, where = _rows(job, task, mixture, shard), drawn(mixture, shard)
+    rows, where = rows_of(job, task, mixture, shard), drawn(mixture, shard)
 
     done = looked_at = first_step
     request = Request.NONE
@@ -155,7 +155,7 @@ def _train(
                 dataset: held_out_loss(strategy, task, split, settings, worker)
                 for dataset, split in validation.items()
             }
-            judged.losses[done] = _mean(job, held_out_losses)
+            judged.losses[done] = mean_loss(job.parts, held_out_losses)
             if history:
                 each = {"eval_losses": held_out_losses} if len(held_out_losses) > 1 else {}
                 history.append(
@@ -212,20 +212,6 @@ def _due(settings: Train, done: int, num_steps: int) -> set[str]:
     due = {name for name, steps in intervals.items() if done % steps == 0 or done == num_steps}
     # An evaluated step can be the last or the best one, so its training loss is logged too.
     return due | {"log"} if "evaluate" in due else due
-
-
-def _rows(job: Job, task: Task, mixture: Mixture, shard: Shard) -> Iterator[Rows]:
-    urls = [(part.store, part.rows_url) for part in job.parts if part.rows_url is not None]
-    if not urls:
-        return from_memory([StoredRows(part.store, "train") for part in job.parts], mixture, shard)
-    readers = [task.window_reader(store, url) for store, url in urls]
-    return from_stream(readers, task.record, mixture, shard)
-
-
-def _mean(job: Job, losses: dict[str, float]) -> float:
-    """The mean of the datasets' losses, weighted by their shares."""
-    shares = {part.dataset: part.share for part in job.parts if part.dataset in losses}
-    return sum(shares[name] * loss for name, loss in losses.items()) / sum(shares.values())
 
 
 def _seed_dropout(seed: int, step: int, rank: int) -> None:

@@ -1,6 +1,7 @@
-"""The learning rate, as a pure function of the step."""
+"""The learning rate, as a pure function of the step; and whether a run stops early."""
 
 import math
+from dataclasses import dataclass
 
 from moray.config.schema import Train
 
@@ -29,3 +30,32 @@ def learning_rate(settings: Train, step: int, num_steps: int) -> float:
     lowest = 1.0 if settings.lr_scheduler_type == "constant" else settings.min_lr_ratio
     share = shares[settings.lr_scheduler_type]
     return settings.learning_rate * (lowest + (1 - lowest) * share)
+
+
+@dataclass
+class Evaluations:
+    """The validation losses of a run, in the order of their steps.
+
+    Attributes:
+        patience: stop after this many evaluations in a row without a lower loss; None for never.
+        losses: in nats per token, by step.
+    """
+
+    patience: int | None
+    losses: dict[int, float]
+
+    @property
+    def best(self) -> int | None:
+        """The step with the lowest loss, the first of equal ones; None before any evaluation."""
+        return min(self.losses, key=self._rank, default=None)
+
+    def _rank(self, step: int) -> float:
+        loss = self.losses[step]
+        return math.inf if math.isnan(loss) else loss
+
+    @property
+    def stop(self) -> bool:
+        """Whether the run stops early."""
+        if self.patience is None or self.best is None:
+            return False
+        return list(self.losses).index(self.best) + self.patience < len(self.losses)

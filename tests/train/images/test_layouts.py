@@ -16,15 +16,15 @@ from moray.config.schema import Data, Ray
 from moray.rows.store import StoredRows
 from moray.storage.folder import FolderStorage
 from moray.storage.paths import folder_of, path_of
-from moray.train.checkpoints import checkpoint
-from moray.train.checkpoints.saver import read_state
-from moray.train.data import mixture_of
+from moray.train import checkpoints
 from moray.train.driver import run_training
-from moray.train.engine.statistics import statistics_of
 from moray.train.history import read_history
 from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.restore import read_state
 from moray.train.schedule import learning_rate
+from moray.train.statistics import statistics_of
+from moray.train.step import mixture_of
 from moray.workers.worker import Worker
 
 RUN: dict[str, Any] = {
@@ -171,7 +171,7 @@ def test_a_resumed_run_has_the_same_bits_statistics_included(
     train_all([*jobs.values()], 2, "torchrun", tmp_path / "first")
     before = {engine: last_state(job) for engine, job in jobs.items()}
     for job in jobs.values():
-        checkpoint.remove_from(FolderStorage(job.work), 20)
+        checkpoints.remove_from(FolderStorage(job.work), 20)
     train_all([*jobs.values()], 2, "torchrun", tmp_path / "second")
     for engine, job in jobs.items():
         after = last_state(job)

@@ -17,8 +17,8 @@ from moray.rows.store import StoredRows
 from moray.storage.paths import folder_of, path_of
 from moray.tasks.of_store import task_of
 from moray.train.continuation import _check_tensors
-from moray.train.engine.statistics import statistics_of
 from moray.train.loop import train
+from moray.train.statistics import statistics_of
 from moray.workers.worker import Worker
 
 

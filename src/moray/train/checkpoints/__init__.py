@@ -1,1 +1,0 @@
-"""Checkpoints: writing, committing, finding and reading them."""

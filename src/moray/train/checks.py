@@ -1,0 +1,342 @@
+"""Checks for everything that would make a run fail later, before anything slow starts."""
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+
+from moray import machine
+from moray.config.layout import check_gpus, lay_out_here, workers_are_here
+from moray.config.schema import Adapter, Ray, Train
+from moray.config.strategies import STRATEGIES, Part
+from moray.errors import UserError
+from moray.model.shapes import (
+    Shapes,
+    layers_of,
+    num_adapter_parameters,
+    num_in_linear_layers,
+    num_parameters,
+)
+from moray.provenance.manifest import MANIFEST
+from moray.provenance.space import check_space
+from moray.storage.buckets import check_objects
+from moray.storage.node import scratch
+from moray.storage.opened import is_remote, needed_libraries, storage_with
+from moray.storage.paths import step_of
+from moray.train.optimizer import Optimizer
+from moray.workers.resources import check_cores
+
+_FLOAT = 4
+_BYTES = {"fp32": 4, "bf16": 2}
+# A weight's own 4 bits; a scale of 8 bits for every 64 weights, and one of 32 bits for every 256 of
+# these. Source: Dettmers et al., "QLoRA", 2023, section 3.
+_FOUR_BIT_BYTES = 1 / 2 + 1 / 64 + 4 / (64 * 256)
+# What earlier stages of ZeRO don't shard.
+_WHOLE_UNTIL_STAGE_3: dict[int, set[Part]] = {
+    1: {"parameters", "gradients"},
+    2: {"parameters"},
+    3: set(),
+}
+# Memory limit of a container: bytes, or "max". Doesn't exist elsewhere.
+_CONTAINER = Path("/sys/fs/cgroup/memory.max")
+
+
+def unmet_requirements(
+    run: str,
+    settings: Train,
+    adapter: Adapter | None,
+    ray: Ray,
+    shapes: Shapes | None,
+    results: Path,
+    work: Path | None = None,
+) -> list[UserError]:
+    """Why a run can't be trained here; empty if it can.
+
+    Args:
+        run: name of the run.
+        settings: its `train` section.
+        adapter: its `adapter` section.
+        ray: its `ray` section.
+        shapes: shapes of the weights that it starts from; None if they aren't known yet.
+        results: folder that its model will be written below.
+        work: folder of its checkpoints; None if it isn't known yet.
+    """
+    found = [
+        *_processors(run, ray, settings.global_batch_size),
+        *_libraries(run, settings, adapter, ray),
+        *_checkpoint(run, settings),
+        *_attention(run, settings, ray),
+        *_storage(run, ray.storage_path),
+        *_writable("the working directory", results),
+    ]
+    if shapes is None:
+        return found
+    whole = num_parameters(shapes)
+    trained = whole if adapter is None else num_adapter_parameters(shapes, adapter.rank)
+    linear = num_in_linear_layers(shapes)
+    frozen = frozen_bytes(adapter, linear=linear, other=whole - linear)
+    if ray.address == "local":
+        layout = lay_out_here(ray, settings.global_batch_size)
+        if not layout.use_gpu:
+            found += _memory(run, settings, layout.num_workers, trained, frozen)
+    checkpoint = (_FLOAT + Optimizer(settings).state_bytes) * trained
+    kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
+    if settings.max_steps:
+        kept = min(kept, -(-settings.max_steps // settings.save_steps))
+    # A resumed run already has some of them. Until the fingerprint is known, any can be its own.
+    folders = [work] if work else Path(ray.storage_path, run).glob("*")
+    files = [file for folder in folders for file in folder.glob("checkpoints/step-????????/*")]
+    missing = kept * checkpoint - sum(file.stat().st_size for file in files)
+    if ray.in_object_store:
+        # A checkpoint is on this machine's disk only until it is uploaded.
+        found += _disk(scratch(), checkpoint, results, _FLOAT * whole)
+    else:
+        found += _disk(Path(ray.storage_path), max(0, missing), results, _FLOAT * whole)
+    return found
+
+
+def misfits(
+    run: str,
+    block_size: int | None,
+    positions: int | None,
+    adapter: Adapter | None,
+    shapes: Shapes | None,
+) -> Iterator[UserError]:
+    """Settings of a run that the model it starts from doesn't support.
+
+    Args:
+        run: name of the run.
+        block_size: tokens in a row; None if rows aren't sequences of tokens.
+        positions: maximum row length of the model; None if it isn't known.
+        adapter: the run's `adapter` section.
+        shapes: shapes of the model's weights; None if they aren't known yet.
+    """
+    if positions is not None and block_size is not None and block_size > positions:
+        yield UserError(
+            f"runs.{run}.data.block_size",
+            f"got {block_size}, expected at most the {positions} positions of the model",
+            "lower it or choose another model",
+        )
+    if adapter is None or adapter.target_modules == "all-linear" or not shapes:
+        return
+    layers = layers_of(shapes)
+    for name in adapter.target_modules:
+        # Names in checkpoints can have other prefixes than in the model.
+        last = name.rpartition(".")[2]
+        if last not in layers:
+            close = difflib.get_close_matches(last, layers, n=1)
+            yield UserError(
+                f"runs.{run}.adapter.target_modules",
+                f"got {name}, expected the name of a layer with weights of its own",
+                f"did you mean {close[0]}?" if close else "choose all-linear",
+            )
+
+
+def _processors(run: str, ray: Ray, batch_size: int) -> Iterator[UserError]:
+    path = f"runs.{run}.ray"
+    checks: list[Callable[[], None]] = [lambda: check_cores(ray, path, batch_size)]
+    if ray.address == "local":
+        gpus, layout = len(machine.gpus()), lay_out_here(ray, batch_size)
+        checks.append(lambda: check_gpus(layout, gpus, path))
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            yield error
+
+
+def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> Iterator[UserError]:
+    """Optional libraries that are missing here; nodes of a cluster are asked once connected."""
+    if not workers_are_here(ray, settings.launcher):
+        return
+    library = STRATEGIES[settings.strategy].library
+    if library and not find_spec(library):
+        yield UserError(
+            f"runs.{run}.train.strategy",
+            f"{library} is not installed",
+            f"pip install 'moray[{library}]', or choose another strategy",
+        )
+    if ray.include_dashboard and settings.launcher == "ray" and not find_spec("aiohttp_cors"):
+        yield UserError(
+            f"runs.{run}.ray.include_dashboard",
+            "true needs packages that are not installed",
+            "pip install 'moray[dashboard]', or set it to false",
+        )
+    if adapter and adapter.quantize_base and not find_spec("bitsandbytes"):
+        yield UserError(
+            f"runs.{run}.adapter.quantize_base",
+            f"{adapter.quantize_base} needs bitsandbytes, which is not installed",
+            "pip install 'moray[qlora]', or remove it",
+        )
+
+
+def _checkpoint(run: str, settings: Train) -> Iterator[UserError]:
+    given = settings.resume_from_checkpoint
+    if given is not None and not (re.fullmatch(r"step-\d{8}", Path(given).name) and _there(given)):
+        yield UserError(
+            f"runs.{run}.train.resume_from_checkpoint",
+            f"got {given}, expected a checkpoint folder, …/checkpoints/step-NNNNNNNN",
+            "check the path; it is relative to the working directory",
+        )
+
+
+def _there(given: str) -> bool:
+    if is_remote(given):
+        return step_of(Path(given)) in storage_with(given).steps()
+    return Path(given, MANIFEST).is_file()
+
+
+def _attention(run: str, settings: Train, ray: Ray) -> Iterator[UserError]:
+    if settings.attention in ("varlen", "flex") and _on_cpus(ray, settings):
+        yield needs_gpu(f"runs.{run}.train.attention", settings.attention)
+
+
+def _on_cpus(ray: Ray, settings: Train) -> bool:
+    """Whether it is certain that workers compute on CPUs."""
+    if ray.use_gpu is False:
+        return True
+    return ray.address == "local" and not lay_out_here(ray, settings.global_batch_size).use_gpu
+
+
+def _memory(
+    run: str, settings: Train, workers: int, trained: int, frozen: int
+) -> Iterator[UserError]:
+    each = footprint(settings, trained, frozen, workers).total
+    there = psutil.virtual_memory().available
+    if _CONTAINER.exists() and (limit := _CONTAINER.read_text().strip()).isdigit():
+        there = min(there, int(limit))
+    if each * workers > there:
+        yield UserError(
+            f"runs.{run}.ray.num_workers",
+            f"{workers} workers need {each / 1e9:,.1f} GB each for weights, gradients and "
+            f"optimizer state, but only {there / 1e9:,.1f} GB of memory are free",
+            "lower it, set train.strategy: fsdp2, or train an adapter",
+        )
+
+
+def _storage(run: str, storage_path: str) -> Iterator[UserError]:
+    path = f"runs.{run}.ray.storage_path"
+    if not is_remote(storage_path):
+        yield from _writable(path, Path(storage_path))
+        return
+    if not all(map(find_spec, needed_libraries(storage_path))):
+        yield UserError(
+            path, "gs:// needs obstore, which is not installed", "pip install 'moray[gcs]'"
+        )
+        return
+    try:
+        check_objects(storage_path, path)
+    except UserError as error:
+        yield error
+
+
+def _writable(path: str, folder: Path) -> Iterator[UserError]:
+    there = _existing(folder)
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        yield UserError(
+            path,
+            f"can't write to {folder}, because {there} is not a writable folder",
+            "change its permissions or choose another folder",
+        )
+
+
+def _disk(storage: Path, checkpoints: int, results: Path, model: int) -> Iterator[UserError]:
+    """Whether there is space for checkpoints and model, which may share a disk."""
+    storage, results = _existing(storage), _existing(results)
+    needs = {storage: checkpoints, results: model}
+    if storage.stat().st_dev == results.stat().st_dev:
+        needs = {storage: checkpoints + model}
+    for folder, needed in needs.items():
+        try:
+            check_space(folder, needed)
+        except UserError as error:
+            yield error
+
+
+def _existing(folder: Path) -> Path:
+    """A folder, or its nearest parent that exists."""
+    folders = (folder.absolute(), *folder.absolute().parents)
+    # `os.path.exists` is false for folders that can't be read, where pathlib would raise.
+    return next(path for path in folders if os.path.exists(path))
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes on a worker; activations come on top.
+
+    Attributes:
+        parameters: what the forward pass computes with.
+        gradients: gradients of the trained parameters.
+        optimizer: the optimizer's state; with ZeRO, also a copy of the trained parameters.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """Sum of all three."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+def frozen_bytes(adapter: Adapter | None, linear: int, other: int) -> int:
+    """Bytes of the weights of a frozen base; 0 without an adapter, when all weights are trained.
+
+    Args:
+        adapter: the `adapter` section.
+        linear: number of weights in linear layers other than the output embedding.
+        other: number of all other weights.
+    """
+    if adapter is None:
+        return 0
+    each: float = _BYTES[adapter.base_dtype]
+    in_linear = _FOUR_BIT_BYTES if adapter.quantize_base == "4bit" else each
+    return round(in_linear * linear + each * other)
+
+
+def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footprint:
+    """The memory footprint of a run's strategy.
+
+    Source: Rajbhandari et al., "ZeRO", 2020, section 3, for fp32 throughout.
+
+    Args:
+        settings: the `train` section.
+        trained: number of trained parameters, which are in fp32.
+        frozen: bytes of the frozen parameters; see `frozen_bytes`.
+        workers: number of workers.
+    """
+    strategy = STRATEGIES[settings.strategy]
+    sharded = strategy.sharded
+    if settings.strategy == "fsdp2":
+        if settings.global_batch_size > workers * settings.micro_batch_size:
+            # Gradients that are accumulated before they are reduced are not sharded.
+            sharded -= {"gradients"}
+        workers = settings.fsdp2.shard_size or workers
+    if settings.strategy == "deepspeed":
+        sharded -= _WHOLE_UNTIL_STAGE_3[settings.deepspeed.zero_stage]
+
+    copy = _FLOAT if strategy.copies_weights else 0
+
+    def share(part: Part) -> int:
+        return workers if part in sharded else 1
+
+    return Footprint(
+        (_FLOAT * trained + frozen) // share("parameters"),
+        _FLOAT * trained // share("gradients"),
+        (Optimizer(settings).state_bytes + copy) * trained // share("optimizer"),
+    )
+
+
+def needs_gpu(path: str, kind: str) -> UserError:
+    """The error for an attention implementation that doesn't work on CPUs."""
+    return UserError(
+        path,
+        f"{kind} needs GPUs: in PyTorch, it has no backward pass on CPUs",
+        "set it to auto, or train on GPUs",
+    )

@@ -1,0 +1,138 @@
+"""Build the module to train from a Hugging Face folder, reproducibly if asked to."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from moray.errors import UserError
+from moray.model.size import num_quantized, num_weights
+from moray.tasks.interface import Task
+from moray.train.checks import footprint, frozen_bytes
+from moray.train.job import Job
+from moray.train.kernels import (
+    choose_attention,
+    compile_blocks,
+    reason_not_to_compile,
+    use_attention,
+    use_cache,
+)
+from moray.train.statistics import Statistics
+from moray.train.strategies import Strategy
+from moray.workers.collectives import from_any_worker, from_first_worker, together
+from moray.workers.worker import Worker
+
+_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Built:
+    """Facts about a module that was built.
+
+    Attributes:
+        flops_per_row: FLOPs of a forward and a backward pass.
+        compiled: whether its blocks are compiled.
+        note: description for the user.
+        statistics: its running statistics.
+    """
+
+    flops_per_row: float
+    compiled: bool
+    note: str
+    statistics: Statistics
+
+
+def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: int) -> Built:
+    """Build the module of a job and pass it to a strategy.
+
+    Args:
+        job: the run.
+        worker: this worker.
+        strategy: wraps the module.
+        task: what the rows mean.
+        num_rows: number of rows in the whole run.
+
+    Raises:
+        UserError: if the model doesn't fit the rows or the settings.
+    """
+    settings = job.settings
+    model = together(lambda: _model(job, task, strategy.loads_weights))
+    flops = task.flops_per_row(model)
+    held = _held(model, job, worker)
+    processors = worker.world_size * (job.threads if worker.device.type == "cpu" else 1)
+    use_cache(job.cache)
+    # Machines may differ, and all can check at the same time.
+    reason = from_any_worker(
+        lambda: reason_not_to_compile(settings, model, flops * num_rows, worker.device, processors)
+    )
+    module = task.loss_module(model)
+    attention = from_first_worker(
+        lambda: choose_attention(
+            model, settings, worker.device, task.row_length, compiled=reason is None
+        )
+    )
+    together(lambda: use_attention(model, attention))
+    module.attention = attention
+    if settings.gradient_checkpointing:
+        _check_checkpointing(model)
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if reason is None:
+        compile_blocks(module)
+    module.train()
+    strategy.wrap(module)
+    note = "compiled" if reason is None else f"not compiled: {reason}"
+    if worker.device.type != "cpu":
+        note += f"; attention: {attention or 'default of transformers'}"
+    statistics = Statistics(module.model, worker)
+    return Built(flops, reason is None, f"{held}; blocks are {note}", statistics)
+
+
+def _check_checkpointing(model: PreTrainedModel) -> None:
+    if not model.supports_gradient_checkpointing:
+        raise UserError(
+            "train.gradient_checkpointing",
+            f"a {model.config.model_type} model doesn't support it",
+            "set it to false",
+        )
+
+
+def _model(job: Job, task: Task, with_weights: bool) -> PreTrainedModel:
+    adapter = job.adapter
+    dtype = _DTYPE[adapter.base_dtype] if adapter else torch.float32
+    in_4bit = adapter is not None and adapter.quantize_base == "4bit"
+    model = task.load(job.start, dtype, in_4bit) if with_weights else task.empty(job.start, dtype)
+    if adapter is not None:
+        # PEFT takes a while to import.
+        from moray.model.adapter import add_adapter
+
+        add_adapter(model, adapter, job.settings.seed)
+    return model
+
+
+def _held(model: PreTrainedModel, job: Job, worker: Worker) -> str:
+    trained = model.num_parameters(only_trainable=True)
+    quantized = num_quantized(model)
+    frozen = sum(map(num_weights, model.parameters())) - trained
+    held = frozen_bytes(job.adapter, linear=quantized, other=frozen - quantized)
+    megabytes = footprint(job.settings, trained, held, worker.world_size).total / 1e6
+    share = f" of {(trained + frozen) / 1e6:.1f} M" if frozen else ""
+    workers = "the worker" if worker.world_size == 1 else f"each of {worker.world_size} workers"
+    return (
+        f"{trained / 1e6:.1f} M{share} parameters are trained; {workers} ({worker.device.type}) "
+        f"needs {megabytes:,.0f} MB for weights, gradients and optimizer state"
+    )
+
+
+def compute_deterministically(device: torch.device) -> None:
+    """Use only deterministic algorithms on a GPU; call before anything is computed on it.
+
+    Operations without a deterministic algorithm raise. Source: PyTorch, "Reproducibility".
+    """
+    if device.type == "cpu":
+        return
+    # cuBLAS reads it when it is first used.
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False

@@ -1,1 +1,0 @@
-"""What computes a step: the module, its optimizer, and their distribution over workers."""

@@ -1,0 +1,190 @@
+"""What a model is computed with: compiled blocks, if that saves time overall, and attention."""
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from moray.config.schema import Train
+from moray.errors import UserError, first_line
+from moray.model.attention import FLEX, VARLEN, fault_of_kernel
+from moray.model.blocks import blocks_of
+from moray.model.compiler import compiler_options
+from moray.tasks.interface import LossModule
+from moray.train.checks import needs_gpu
+
+# Rough FLOP/s of an uncompiled run: on a core with bf16, on a data-centre GPU.
+_FLOPS_PER_CORE, _FLOPS_PER_GPU = 0.15e12, 100e12
+# Compiling takes some 20 s when nothing is cached, and saves about a third of the time.
+_SECONDS_THAT_EARN_IT = 60.0
+# PyTorch compiles the same code for so many shapes, and runs it uncompiled for others.
+_MOST_KINDS = 8
+
+
+def reason_not_to_compile(
+    settings: Train,
+    model: PreTrainedModel,
+    flops: float,
+    device: torch.device,
+    processors: float,
+) -> str | None:
+    """Why a run isn't compiled; None if it is.
+
+    Depends only on the run and its hardware, never on the number of steps left, so that a resumed
+    run computes as before.
+
+    Args:
+        settings: the `train` section.
+        model: model of the run.
+        flops: FLOPs of the whole run.
+        device: device of the run.
+        processors: number of GPUs, or of CPU cores, over all workers.
+
+    Raises:
+        UserError: if the config asks for compilation, but it isn't possible here.
+    """
+    if settings.compile is False:
+        return "compile: false"
+    each = _FLOPS_PER_CORE if device.type == "cpu" else _FLOPS_PER_GPU
+    seconds = flops / (each * processors)
+    if settings.compile == "auto" and seconds < _SECONDS_THAT_EARN_IT:
+        return "the run is too short for compiling to pay off"
+    if settings.compile == "auto" and _is_recurrent(model):
+        # Measured on a tiny Mamba: two minutes for rows of 32 tokens.
+        return f"the compiler would unroll a {model.config.model_type} model token by token"
+    if settings.compile == "auto" and (kinds := _num_kinds(model)) > _MOST_KINDS:
+        return f"its blocks have {kinds} different shapes, and each would be compiled by itself"
+    fault = _no_blocks(model) or compiler_fault(device)
+    if fault and settings.compile is True:
+        raise UserError("train.compile", f"can't compile: {fault}", "set it to auto or false")
+    return fault
+
+
+def _is_recurrent(model: PreTrainedModel) -> bool:
+    """Whether it is a language model without attention."""
+    text = model.config.get_text_config()
+    return hasattr(text, "vocab_size") and not getattr(text, "num_attention_heads", 0)
+
+
+def _num_kinds(model: PreTrainedModel) -> int:
+    """Number of different blocks, by the shapes of their weights."""
+    blocks = blocks_of(model)
+    return len({(type(one), *(weight.shape for weight in one.parameters())) for one in blocks})
+
+
+def _no_blocks(model: PreTrainedModel) -> str | None:
+    if blocks_of(model):
+        return None
+    kind = model.config.model_type
+    return f"transformers doesn't say which modules of a {kind} model are its blocks"
+
+
+def compiler_fault(device: torch.device) -> str | None:
+    """Why this machine can't compile, for example a missing compiler; None if it can."""
+    values = torch.ones(8, device=device)
+    try:
+        torch.compile(torch.exp, options=compiler_options())(values)
+    except RuntimeError as error:
+        return f"the compiler fails ({first_line(error)})"
+    return None
+
+
+def use_cache(folder: Path) -> None:
+    """Cache compiled code in a folder for later runs; call before anything is compiled."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+
+
+def compile_blocks(module: LossModule) -> None:
+    """Compile the model's blocks and the loss on their first call.
+
+    Compiled block by block: all share the same code, and compiling it takes a fifth of the time
+    that the whole model takes.
+    """
+    for block in blocks_of(module.model):
+        block.compile(dynamic=False, options=compiler_options())
+    module.compile_loss()
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """During the body, compiled modules run uncompiled."""
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+_NAMES = {"eager": "eager", "sdpa": "sdpa", "varlen": VARLEN, "flex": FLEX}
+
+# When compiled, plain attention on a CPU is faster than PyTorch's own kernel, whose backward pass
+# is slow. But it keeps the scores of all pairs of tokens in memory, so rows have to be short.
+_PLAIN_ATTENTION_TOKENS = 512
+# FlashAttention's kernels need an Ampere GPU or a later one.
+_OLDEST_CAPABILITY = (8, 0)
+
+
+def choose_attention(
+    model: PreTrainedModel,
+    settings: Train,
+    device: torch.device,
+    row_length: int | None,
+    compiled: bool,
+) -> str | None:
+    """`eager`, `sdpa`, `varlen` or `flex`; None for the default of transformers.
+
+    Args:
+        model: before it is moved to its device.
+        settings: the `train` section, whose `precision` isn't `auto`.
+        device: device of the run.
+        row_length: tokens per row; None if rows aren't sequences.
+        compiled: whether blocks are compiled.
+
+    Raises:
+        UserError: if the device or the model doesn't support what the config asks for.
+    """
+    wanted = settings.attention
+    if wanted in ("eager", "sdpa"):
+        return wanted
+    if device.type == "cpu":
+        if wanted != "auto":
+            raise needs_gpu("train.attention", wanted)
+        short = row_length is not None and row_length <= _PLAIN_ATTENTION_TOKENS
+        return "eager" if compiled and short else None
+    if wanted == "auto":
+        # On an H200, `varlen` was 4 % faster and `flex` 1 %; see docs/performance.md.
+        return None
+    fault = fault_of_kernel(model, _NAMES[wanted])
+    if wanted == "varlen":
+        fault = fault or _fault_of_device(settings, device)
+    if fault:
+        raise UserError(
+            "train.attention",
+            f"{wanted} can't be used with this {model.config.model_type} model: {fault}",
+            "set it to auto or sdpa",
+        )
+    return wanted
+
+
+def use_attention(model: PreTrainedModel, kind: str | None) -> None:
+    """Set the attention implementation that `choose_attention` returned.
+
+    Raises:
+        UserError: if the architecture doesn't support it.
+    """
+    if kind is None:
+        return
+    try:
+        model.set_attn_implementation(_NAMES[kind])
+    except ValueError as error:
+        raise UserError(
+            "train.attention",
+            f"{kind} can't be used with this model ({first_line(error)})",
+            "set it to auto",
+        ) from error
+
+
+def _fault_of_device(settings: Train, device: torch.device) -> str | None:
+    if settings.precision != "bf16":
+        return "it is trained in fp32, but the kernel computes in bf16"
+    if torch.version.hip is None and torch.cuda.get_device_capability(device) < _OLDEST_CAPABILITY:
+        return "the GPU is too old for FlashAttention"
+    return None

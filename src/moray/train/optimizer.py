@@ -1,0 +1,106 @@
+"""The optimizer: the state that it keeps, the memory that it takes, and its step.
+
+Strategies, checkpoints and checks know its state from here alone. Checks come before anything slow,
+so PyTorch is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from moray.config.schema import Train
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+class Optimizer:
+    """The optimizer of a run: AdamW (Loshchilov and Hutter, 2019).
+
+    Attributes:
+        moments: what it keeps for a weight, by PyTorch's names: fp32 tensors of the weight's shape.
+        numbers: tensors of shape () that it keeps for a weight in addition.
+        state_bytes: bytes of state for each trained parameter; numbers don't count.
+    """
+
+    moments = ("exp_avg", "exp_avg_sq")
+    numbers = ("step",)
+
+    def __init__(self, settings: Train) -> None:
+        self._settings = settings
+        self.state_bytes = 4 * len(self.moments)
+
+    def make(self, model: nn.Module) -> torch.optim.Optimizer:
+        """PyTorch's optimizer over all trainable parameters.
+
+        Norms and biases are vectors and are not decayed.
+        """
+        from torch.optim import AdamW
+
+        settings, trained = self._settings, trained_parameters(model).values()
+        groups = [
+            {"params": [p for p in trained if p.dim() >= 2], "weight_decay": settings.weight_decay},
+            {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+        ]
+        betas = (settings.adam_beta1, settings.adam_beta2)
+        filled = [group for group in groups if group["params"]]
+        return AdamW(filled, lr=settings.learning_rate, betas=betas, fused=True)
+
+    def make_state(self, made: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> None:
+        """Initialise the state of parameters, as before the first step."""
+        import torch
+
+        for parameter in parameters:
+            made.state[parameter] = {
+                **{key: torch.zeros((), device=parameter.device) for key in self.numbers},
+                **{key: torch.zeros_like(parameter) for key in self.moments},
+            }
+
+    def training_state(self, model: nn.Module, made: torch.optim.Optimizer) -> dict[str, Tensor]:
+        """Weights and their state, by their names in a checkpoint; they share memory with both."""
+        state: dict[str, Tensor] = {}
+        for name, parameter in trained_parameters(model).items():
+            state[name] = parameter.detach()
+            for key in (*self.moments, *self.numbers):
+                state[state_name(name, key)] = made.state[parameter][key]
+        return state
+
+    def step(self, model: nn.Module, made: torch.optim.Optimizer, learning_rate: float) -> Tensor:
+        """Clip, step, and clear the gradients; returns their norm before clipping, shape ().
+
+        On a CPU, no step is taken if the norm is not finite.
+        """
+        import torch
+        from torch.distributed.tensor import DTensor
+
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), self._settings.max_grad_norm)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        if norm.device.type != "cpu" or torch.isfinite(norm):
+            set_learning_rate(made, learning_rate)
+            made.step()
+        made.zero_grad()
+        return norm
+
+
+def set_learning_rate(made: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Set the learning rate of the next step."""
+    for group in made.param_groups:
+        group["lr"] = learning_rate
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name; tied ones once."""
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def state_name(weight: str, key: str) -> str:
+    """The name that state of a weight has in a checkpoint; no weight's own has a slash."""
+    return f"{weight}/{key}"
+
+
+def is_state(name: str) -> bool:
+    """Whether a name in a checkpoint is of optimizer state."""
+    return "/" in name

@@ -1,0 +1,159 @@
+"""Save checkpoints in the background of training, and resume from the newest one.
+
+Tensors are written with PyTorch's distributed checkpointing: each worker writes its part, and any
+number of workers can read it, see `restore`.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from moray.provenance.manifest import Files
+from moray.provenance.space import telling_of_full_disk, try_room
+from moray.storage.interface import Storage
+from moray.train.checkpoints import remove_old, resume_step
+from moray.train.history import History, evaluations
+from moray.train.job import Job
+from moray.train.restore import read_state
+from moray.train.schedule import Evaluations
+from moray.train.statistics import Statistics
+from moray.train.strategies import Strategy
+from moray.workers.collectives import from_first_worker, gathered, together
+from moray.workers.worker import Worker
+
+
+class Saver:
+    """Saves checkpoints of a run, one at a time, in the background.
+
+    All workers call the same methods in the same order.
+    """
+
+    def __init__(self, storage: Storage, keep: int, timeout: float) -> None:
+        """Prepare to save.
+
+        Args:
+            storage: the state of the run.
+            keep: number of newest checkpoints to keep.
+            timeout: seconds after which workers stop waiting for each other.
+        """
+        self._storage = storage
+        self._keep = keep
+        self._pending: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1)
+        # A separate group: background collectives must not mix with those of the training.
+        self._group = (
+            dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+            if dist.is_initialized()
+            else None
+        )
+
+    def save(self, step: int, state: dict[str, Tensor], best: int | None) -> None:
+        """Copy a state, and write it in the background while the training continues.
+
+        Args:
+            step: number of steps done.
+            state: this worker's part of the state.
+            best: a step whose checkpoint is kept, however old it is.
+        """
+        self.finish()
+        copy = BlockingAsyncStager().stage(state)
+        attempt = from_first_worker(lambda: self._begin(step))
+        self._pending = self._thread.submit(self._write, step, copy, attempt, best)
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is committed.
+
+        Raises:
+            UserError: if the disk is full; earlier checkpoints are unchanged.
+        """
+        if self._pending:
+            self._pending.result()
+            self._pending = None
+
+    def _begin(self, step: int) -> str:
+        with telling_of_full_disk(self._storage.folder):
+            return self._storage.begin(step)
+
+    def _write(self, step: int, state: dict[str, Tensor], attempt: str, best: int | None) -> None:
+        try:
+            temporary = self._storage.staging(attempt)
+            # A worker that fails must not remove files that another one still reads.
+            together(lambda: self._write_tensors(state, temporary), self._group)
+            # Each worker digests its own files: one would take long for all, while the others wait.
+            mine = together(lambda: self._persist_own_files(attempt, temporary), self._group)
+            files = gathered(mine, self._group)
+            # The others must not continue as if it existed.
+            together(lambda: self._commit(step, attempt, files, best), self._group)
+        except BaseException:
+            self._storage.discard(attempt)
+            raise
+
+    def _write_tensors(self, state: dict[str, Tensor], temporary: Path) -> None:
+        with telling_of_full_disk(self._storage.folder):
+            try:
+                save(
+                    state,
+                    # The manifest flushes the files to disk.
+                    storage_writer=FileSystemWriter(temporary, sync_files=False),
+                    process_group=self._group,
+                    no_dist=self._group is None,
+                )
+            except CheckpointException as failed:
+                # If one worker fails, it is raised on all of them.
+                error, _ = next(iter(failed.failures.values()))
+                # PyTorch's writer doesn't report a full disk; this check does, on the worker whose
+                # disk it is.
+                together(lambda: self._ask_for_room(state), self._group)
+                raise error from failed
+
+    def _ask_for_room(self, state: dict[str, Tensor]) -> None:
+        with telling_of_full_disk(self._storage.folder):
+            try_room(self._storage.folder, sum(value.nbytes for value in state.values()))
+
+    def _persist_own_files(self, attempt: str, temporary: Path) -> Files:
+        rank = dist.get_rank() if self._group else 0
+        paths = list(temporary.glob(f"__{rank}_*"))
+        if rank == 0:
+            paths.append(temporary / ".metadata")
+        with telling_of_full_disk(self._storage.folder):
+            return self._storage.persist(attempt, paths)
+
+    def _commit(self, step: int, attempt: str, files: list[Files], best: int | None) -> None:
+        if self._group is not None and dist.get_rank() > 0:
+            return
+        with telling_of_full_disk(self._storage.folder):
+            whole = {name: facts for listed in files for name, facts in listed.items()}
+            self._storage.commit(step, attempt, whole)
+            remove_old(self._storage, self._keep, best)
+
+
+def resume(
+    job: Job,
+    worker: Worker,
+    storage: Storage,
+    strategy: Strategy,
+    statistics: Statistics,
+    num_steps: int,
+) -> tuple[int, History | None, Evaluations]:
+    """Restore the newest valid checkpoint; returns the steps done, history and evaluations."""
+    skipped = list[str]()
+    # The first worker decides: on a shared file system, others may not see all files yet.
+    step = from_first_worker(lambda: resume_step(job, storage, skipped))
+    if step:
+        path = together(lambda: storage.fetch(step))
+        strategy.restore(lambda state: read_state(path, state))
+        if statistics.tensors:
+            read_state(path, statistics.tensors)
+    history = History(job.work, step) if worker.rank == 0 else None
+    if history:
+        for note in skipped:
+            history.append(step=step, num_steps=num_steps, note=note)
+    losses = from_first_worker(lambda: evaluations(job.work, until=step))
+    return step, history, Evaluations(job.settings.early_stopping_patience, losses)

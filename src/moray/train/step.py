@@ -1,0 +1,203 @@
+"""A step: its rows, its batches, which are prepared one step ahead, and its gradients."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from moray.config.schema import Train
+from moray.model.precision import autocast
+from moray.provenance.manifest import read_manifest
+from moray.rows.loader import Shard, from_memory, from_stream
+from moray.rows.mixture import Mixture
+from moray.rows.order import Drawn
+from moray.rows.sample import sample
+from moray.rows.store import Rows, StoredRows
+from moray.tasks.interface import Batch, Task
+from moray.train.job import Job, Part
+from moray.train.kernels import uncompiled
+from moray.train.strategies import Strategy
+from moray.workers.collectives import sum_over_workers
+from moray.workers.worker import Worker
+
+
+def mixture_of(parts: Sequence[Part], settings: Train) -> Mixture:
+    """Which rows make up each step of a run.
+
+    The rows of datasets differ in weight (their number of trained tokens, for example), so a
+    dataset's share of the rows is its share divided by the mean weight of its rows.
+    """
+    facts = [_facts(part.store) for part in parts]
+    return Mixture(
+        [fact["windows"] for fact in facts],
+        [
+            part.share * fact["rows"] / fact["weight"]
+            for part, fact in zip(parts, facts, strict=True)
+        ],
+        settings.global_batch_size,
+        settings.seed,
+    )
+
+
+def _facts(store: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = read_manifest(store)["splits"]["train"]
+    return facts
+
+
+def held_out(job: Job) -> dict[str, StoredRows]:
+    """The validation splits that aren't empty, by dataset."""
+    splits = {part.dataset: StoredRows(part.store, "validation") for part in job.parts}
+    return {dataset: split for dataset, split in splits.items() if len(split)}
+
+
+def describe_mixture(job: Job, mixture: Mixture, num_steps: int) -> str | None:
+    """How often the rows of each dataset are seen; None for a single dataset."""
+    if len(job.parts) == 1:
+        return None
+    total = sum(part.share for part in job.parts)
+    seen = mixture.counts(num_steps)
+    texts = (
+        f"{part.dataset} {part.share / total:.1%}, each row seen {count / order.num_rows:.2g} times"
+        for part, count, order in zip(job.parts, seen, mixture.orders, strict=True)
+    )
+    return f"mixture: {'; '.join(texts)}"
+
+
+Item = TypeVar("Item")
+
+
+def rows_of(job: Job, task: Task, mixture: Mixture, shard: Shard) -> Iterator[Rows]:
+    """The rows that a worker trains on at each step, from memory or streamed."""
+    urls = [(part.store, part.rows_url) for part in job.parts if part.rows_url is not None]
+    if not urls:
+        return from_memory([StoredRows(part.store, "train") for part in job.parts], mixture, shard)
+    readers = [task.window_reader(store, url) for store, url in urls]
+    return from_stream(readers, task.record, mixture, shard)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A worker's part of a step.
+
+    Attributes:
+        batches: its micro-batches, all of the same size.
+        weight: what the loss of their rows is averaged over, see `Task.weight`.
+    """
+
+    batches: list[Batch]
+    weight: int
+
+
+def feeds(
+    task: Task,
+    rows: Iterator[Rows],
+    drawn: Iterator[Drawn],
+    micro_batch_size: int,
+    count: int | None = None,
+) -> Iterator[Feed]:
+    """A worker's part of each step; the next one is prepared while the current one is used.
+
+    Args:
+        task: makes the batches.
+        rows: the worker's rows of each step.
+        drawn: where in the order's sequence they are.
+        micro_batch_size: maximum rows in a batch.
+        count: minimum number of batches in a step, see `micro_batches`.
+    """
+    parts = (
+        Feed(micro_batches(task, mine, micro_batch_size, count, where), task.weight(mine))
+        for mine, where in zip(rows, drawn, strict=False)
+    )
+    return _ahead(parts)
+
+
+def micro_batches(
+    task: Task, rows: Rows, size: int, count: int | None = None, drawn: Drawn | None = None
+) -> list[Batch]:
+    """Rows in batches of the same size, so that code compiled for that size works for all.
+
+    Args:
+        task: makes the batches.
+        rows: shape (rows,).
+        size: maximum rows in a batch.
+        count: minimum number of batches; workers that shard a model need the same number.
+        drawn: where in the order's sequence the rows are; None for held-out rows.
+    """
+    count = max(count or 1, -(-len(rows) // size))
+    # A worker may have none.
+    size = max(1, -(-len(rows) // count))
+    missing = count * size - len(rows)
+    padded = np.concatenate([rows, np.zeros(missing, rows.dtype)])
+    parts: list[Drawn | None] = [None] * count
+    if drawn is not None:
+        positions = np.concatenate([drawn.positions, np.zeros(missing, np.int64)])
+        parts = [Drawn(drawn.seed, part) for part in np.split(positions, count)]
+    return [task.batch(one, part) for one, part in zip(np.split(padded, count), parts, strict=True)]
+
+
+def _ahead(items: Iterator[Item]) -> Iterator[Item]:
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, items, None)
+            yield item
+
+
+def gradients(
+    strategy: Strategy, batches: Sequence[Batch], weight: float, settings: Train, worker: Worker
+) -> Tensor:
+    """Accumulate the gradient of the step's mean loss over all workers and micro-batches.
+
+    Args:
+        strategy: has the module and its gradients.
+        batches: this worker's micro-batches.
+        weight: what the loss is averaged over: the sum of `Task.weight` over all workers.
+        settings: the `train` section.
+        worker: this worker.
+
+    Returns:
+        This worker's share of that loss, shape ().
+    """
+    # Workers whose rows have more weight count for more: the sum is divided by the weight of the
+    # whole step, and the strategy's mean over workers is turned back into a sum.
+    total = torch.zeros((), device=worker.device)
+    for number, batch in enumerate(batches, 1):
+        with strategy.micro_batch(last=number == len(batches)):
+            with autocast(settings.precision, worker.device):
+                loss = strategy.module(batch.to(worker.device)) / weight
+            strategy.backward(loss * worker.world_size)
+        total += loss.detach()
+    return total
+
+
+@torch.no_grad()
+def held_out_loss(
+    strategy: Strategy, task: Task, split: StoredRows, settings: Train, worker: Worker
+) -> float:
+    """Mean loss over a sample of `eval_rows` rows."""
+    # Not the first rows: they can differ from the others, as packed ones do.
+    rows = split.rows[sample(len(split), settings.eval_rows)]
+    mine = np.array_split(rows, worker.world_size)[worker.rank]
+    most = -(-len(rows) // worker.world_size)
+    total = torch.zeros((), device=worker.device)
+    strategy.module.eval()
+    # Evaluation is rare: compiling for it would take longer than it saves.
+    with uncompiled():
+        for batch in micro_batches(
+            task, mine, settings.micro_batch_size, count=-(-most // settings.micro_batch_size)
+        ):
+            with autocast(settings.precision, worker.device):
+                total += strategy.module(batch.to(worker.device))
+    strategy.module.train()
+    return sum_over_workers(total).item() / task.weight(rows)
+
+
+def mean_loss(parts: Sequence[Part], losses: dict[str, float]) -> float:
+    """The mean of the datasets' losses, weighted by their shares."""
+    shares = {part.dataset: part.share for part in parts if part.dataset in losses}
+    return sum(shares[name] * loss for name, loss in losses.items()) / sum(shares.values())

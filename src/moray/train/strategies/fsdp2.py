@@ -1,0 +1,144 @@
+"""Fully sharded data parallel: every worker has a shard of every tensor."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from transformers import PreTrainedModel
+
+from moray.config.schema import Train
+from moray.errors import UserError
+from moray.model.blocks import blocks_of
+from moray.model.precision import resolve
+from moray.tasks.interface import LossModule
+from moray.train.optimizer import Optimizer, trained_parameters
+from moray.train.strategies import Read
+from moray.workers.worker import Worker
+
+
+class _FSDP2:
+    """PyTorch's FSDP2, sharded block by block.
+
+    The first worker loads the weights into main memory; the others start empty and get their shards
+    from it, so that no device ever has the whole model. With `fsdp2.shard_size`, each group of so
+    many workers has a copy of the model (hybrid sharding, HSDP).
+    """
+
+    module: nn.Module
+
+    def __init__(self, settings: Train, worker: Worker) -> None:
+        self._settings = settings
+        self._worker = worker
+        self._optimizer = Optimizer(settings)
+        self.loads_weights = worker.rank == 0
+
+    def wrap(self, module: LossModule) -> None:
+        _check_blocks(module.model)
+        weights = dict(module.state_dict()) if self.loads_weights else {}
+        buffers = dict(module.named_buffers())
+        module.to("meta")
+        # Moving a module makes new parameters, which unties tied ones.
+        module.model.tie_weights()
+        options = self._options()
+        for block in blocks_of(module.model):
+            fully_shard(block, **options)
+        fully_shard(module, **options)
+        offload = self._settings.fsdp2.cpu_offload
+        module.to_empty(device=torch.device("cpu") if offload else self._worker.device)
+        whole = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_model_state_dict(module, weights, options=whole)
+        self._fill_buffers(module, buffers)
+        self.module, self._model = module, module.model
+        self._made = self._optimizer.make(self._model)
+        self._optimizer.make_state(self._made, trained_parameters(self._model).values())
+
+    def _options(self) -> dict[str, Any]:
+        settings, worker = self._settings, self._worker
+        bf16 = resolve(settings.precision, worker.device) == "bf16"
+        return {
+            "mesh": _mesh(settings, worker),
+            "reshard_after_forward": settings.fsdp2.reshard_after_forward,
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=torch.bfloat16 if bf16 else None,
+                reduce_dtype=torch.float32,
+                cast_forward_inputs=False,
+            ),
+            "offload_policy": CPUOffloadPolicy(pin_memory=worker.device.type == "cuda")
+            if settings.fsdp2.cpu_offload
+            else OffloadPolicy(),
+        }
+
+    def _fill_buffers(self, module: nn.Module, found: dict[str, Tensor]) -> None:
+        """Set all buffers, also those missing in state dicts, such as rotary embeddings' angles."""
+        for name, buffer in module.named_buffers():
+            value = torch.empty_like(buffer, device=self._worker.device)
+            if self.loads_weights:
+                value.copy_(found[name])
+            dist.broadcast(value, src=0)
+            owner, _, key = name.rpartition(".")
+            setattr(module.get_submodule(owner), key, value)
+
+    @contextmanager
+    def micro_batch(self, last: bool) -> Iterator[None]:
+        module = self.module
+        assert isinstance(module, FSDPModule)
+        module.set_requires_gradient_sync(last)
+        yield
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def step(self, learning_rate: float) -> Tensor:
+        return self._optimizer.step(self._model, self._made, learning_rate)
+
+    def state(self) -> dict[str, Tensor]:
+        return self._optimizer.training_state(self._model, self._made)
+
+    def restore(self, read: Read) -> None:
+        read(self._optimizer.training_state(self._model, self._made))
+
+
+def _mesh(settings: Train, worker: Worker) -> DeviceMesh:
+    """All workers in a row, or a row for each copy of the model.
+
+    Ranks are consecutive on a node.
+    """
+    size = settings.fsdp2.shard_size
+    if size is None:
+        return init_device_mesh(worker.device.type, (worker.world_size,))
+    if worker.world_size % size:
+        raise UserError(
+            "train.fsdp2.shard_size",
+            f"got {size}, expected a divisor of the number of workers ({worker.world_size})",
+            "change it, or set ray.num_workers",
+        )
+    return init_device_mesh(
+        worker.device.type,
+        (worker.world_size // size, size),
+        mesh_dim_names=("replicate", "shard"),
+    )
+
+
+def _check_blocks(model: PreTrainedModel) -> None:
+    if not blocks_of(model):
+        raise UserError(
+            "train.strategy",
+            "fsdp2 shards a model block by block, but transformers doesn't say which modules of a "
+            f"{model.config.model_type} model are its blocks",
+            "choose ddp",
+        )
+
+
+strategy = _FSDP2

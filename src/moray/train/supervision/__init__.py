@@ -1,1 +1,0 @@
-"""Supervision of a run: locks, requests, stalls, failures, progress."""

@@ -1,0 +1,151 @@
+"""What the libraries behind the strategies are given; DDP over gloo, in real processes."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from checkpoints import tensors_of
+from forks import run_forks
+from torch.distributed.fsdp import CPUOffloadPolicy
+
+from moray.config.schema import Train
+from moray.errors import UserError
+from moray.model.load import load_model
+from moray.storage.paths import folder_of, path_of
+from moray.tasks.language.loss import TokenLoss
+from moray.train.history import HISTORY, read_history
+from moray.train.job import Job
+from moray.train.loop import train
+from moray.train.strategies import deepspeed, fsdp2
+from moray.workers.worker import Worker
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A process group of one."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("given", [True, False])
+def test_fsdp2_has_the_options_of_the_config(alone: Worker, given: bool) -> None:
+    settings = Train.model_validate(
+        {"strategy": "fsdp2", "fsdp2": {"reshard_after_forward": given, "cpu_offload": given}}
+    )
+    options = fsdp2.strategy(settings, alone)._options()
+    assert options["reshard_after_forward"] is given
+    assert isinstance(options["offload_policy"], CPUOffloadPolicy) is given
+
+
+@pytest.mark.usefixtures("group")
+def test_workers_that_make_no_whole_copies_are_refused(alone: Worker) -> None:
+    settings = Train.model_validate({"strategy": "fsdp2", "fsdp2": {"shard_size": 2}})
+    with pytest.raises(UserError) as caught:
+        fsdp2.strategy(settings, alone)._options()
+    assert str(caught.value) == (
+        "train.fsdp2.shard_size: got 2, expected a divisor of the number of workers (1); change "
+        "it, or set ray.num_workers"
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"zero_stage": 1}, {"stage": 1}),
+        (
+            {"zero_stage": 2, "offload_optimizer": True},
+            {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+        ),
+        (
+            {"zero_stage": 3, "offload_parameters": True},
+            {"stage": 3, "offload_param": {"device": "cpu"}},
+        ),
+    ],
+)
+def test_deepspeed_has_the_options_of_the_config(
+    alone: Worker, keys: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    settings = Train.model_validate({"strategy": "deepspeed", "deepspeed": keys})
+    zero = deepspeed.strategy(settings, alone)._config()["zero_optimization"]
+    named = ("stage", "offload_optimizer", "offload_param")
+    assert {key: zero[key] for key in named if key in zero} == expected
+
+
+def test_an_architecture_that_names_no_blocks_is_refused(model_folder: Path, alone: Worker) -> None:
+    model = load_model(model_folder)
+    model._no_split_modules = None
+    with pytest.raises(UserError) as caught:
+        fsdp2.strategy(Train(strategy="fsdp2"), alone).wrap(TokenLoss(model, True))
+    assert str(caught.value) == (
+        "train.strategy: fsdp2 shards a model block by block, but transformers doesn't say "
+        "which modules of a llama model are its blocks; choose ddp"
+    )
+
+
+KEEP_ALL = {"save_total_limit": 10}
+
+
+def losses(job: Job) -> list[float]:
+    return [line["loss"] for line in read_history(job.work / HISTORY) if "loss" in line]
+
+
+def work(rank: int, world_size: int, store: str, job: Job) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
+    train(job, Worker(rank, world_size, torch.device("cpu")))
+    dist.destroy_process_group()
+
+
+def train_on(world_size: int, job: Job, folder: Path) -> None:
+    store = folder / f"rendezvous-{job.work.name}-{world_size}"
+    run_forks(work, (world_size, str(store), job), world_size)
+
+
+@pytest.mark.long
+def test_two_workers_have_the_losses_of_one(make_job: Any, alone: Worker, tmp_path: Path) -> None:
+    one, two = make_job("one"), make_job("two", micro_batch_size=3)
+    train(one, alone)
+    train_on(2, two, tmp_path)
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
+    held_out = [
+        [line["eval_loss"] for line in read_history(job.work / HISTORY) if "eval_loss" in line]
+        for job in (one, two)
+    ]
+    assert held_out[1] == pytest.approx(held_out[0], rel=1e-4)
+
+
+@pytest.mark.long
+def test_three_workers_resume_to_the_same_bits(make_job: Any, tmp_path: Path) -> None:
+    """With three, the order of summation matters, and must not depend on when DDP began."""
+    settings = {"global_batch_size": 9, "save_total_limit": 10, "save_steps": 3}
+    undisturbed, resumed = make_job("undisturbed", **settings), make_job("resumed", **settings)
+    train_on(3, undisturbed, tmp_path)
+    train_on(3, resumed, tmp_path)
+    folder = folder_of(resumed.work)
+    for step in (6, 8):
+        (path_of(folder, step) / "manifest.json").unlink()
+    (tmp_path / "rendezvous-resumed-3").unlink(missing_ok=True)
+    train_on(3, resumed, tmp_path)
+    last = [path_of(folder_of(job.work), 8) for job in (undisturbed, resumed)]
+    first, second = (tensors_of(path) for path in last)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert losses(resumed) == losses(undisturbed)
+
+
+@pytest.mark.long
+def test_a_run_of_two_workers_goes_on_with_one(
+    make_job: Any, alone: Worker, tmp_path: Path
+) -> None:
+    whole, moved = make_job("whole"), make_job("moved")
+    train(whole, alone)
+    train_on(2, replace(moved, settings=moved.settings.model_copy(update=KEEP_ALL)), tmp_path)
+    for step in (6, 8):
+        (path_of(folder_of(moved.work), step) / "manifest.json").unlink()
+    assert train(moved, alone)["resumed_from"] == 4
+    assert losses(moved) == pytest.approx(losses(whole), rel=1e-4)
