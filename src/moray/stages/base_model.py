@@ -13,14 +13,13 @@ from moray.model.load import load_model
 from moray.model.obtain import copy_folder, download_snapshot
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import whole_or_nothing, write_manifest
-from moray.stages.boundary import Folder, Json, command_line
 from moray.tasks.language.tokenizer import load_tokenizer
 
 # 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.
 _GROUPS_TO_LEARN_FROM = 64
 
 
-def base_model(output: Folder, cfg: Json, dataset: Folder | None = None) -> None:
+def base_model(output: Path, cfg: dict[str, Any], dataset: Path | None = None) -> None:
     """Write a Hugging Face folder, its manifest last.
 
     Args:
@@ -69,7 +68,3 @@ def _texts(file: Path) -> Iterator[str]:
     groups = num_groups(file)
     for group in range(0, groups, -(-groups // _GROUPS_TO_LEARN_FROM)):
         yield from map(plain_text, read_group(file, group))
-
-
-if __name__ == "__main__":
-    command_line(base_model)

@@ -12,10 +12,9 @@ from moray.model.classifier import classifier_for, new_classifier
 from moray.model.image_processor import load_processor, save_processor
 from moray.model.obtain import copy_folder, download_snapshot
 from moray.provenance.manifest import whole_or_nothing, write_manifest
-from moray.stages.boundary import Folder, Json, command_line
 
 
-def base_model_images(output: Folder, cfg: Json, dataset: Folder) -> None:
+def base_model_images(output: Path, cfg: dict[str, Any], dataset: Path) -> None:
     """Write a Hugging Face folder, its manifest last.
 
     Args:
@@ -63,7 +62,3 @@ def _image_size(model: str, cfg: dict[str, Any], common: list[int] | None) -> in
             path, f"got {size}, expected a multiple of vit.patch_size ({patch})", "change one"
         )
     return size
-
-
-if __name__ == "__main__":
-    command_line(base_model_images)

@@ -1,6 +1,8 @@
 """Read a dataset from its source, split it, and write it as Parquet."""
 
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -11,12 +13,11 @@ from moray.corpus.sources.opened import opened
 from moray.corpus.split import by_hash, by_tail
 from moray.hub import refusals_explained
 from moray.provenance.manifest import whole_or_nothing
-from moray.stages.boundary import Folder, Json, command_line
 
 _DATASET: TypeAdapter[TextDataset] = TypeAdapter(TextDataset)
 
 
-def download(output: Folder, cfg: Json, files: Json | None = None) -> None:
+def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = None) -> None:
     """Write `train.parquet`, `validation.parquet`, `test.parquet` and `dataset.json`.
 
     Args:
@@ -46,7 +47,3 @@ def download(output: Folder, cfg: Json, files: Json | None = None) -> None:
     size = sum(facts["bytes"] for facts in splits.values())
     copies = f", {dropped.total():,} duplicates dropped" if dropped else ""
     say(f"dataset {output.name}: {counts} rows, {size / 1e6:.1f} MB{copies}")
-
-
-if __name__ == "__main__":
-    command_line(download)

@@ -1,6 +1,8 @@
 """Read a dataset of images from its source, check and split it, and write it as Parquet."""
 
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -13,12 +15,11 @@ from moray.corpus.split import by_hash
 from moray.errors import UserError
 from moray.hub import refusals_explained
 from moray.provenance.manifest import whole_or_nothing
-from moray.stages.boundary import Folder, Json, command_line
 
 _DATASET: TypeAdapter[ImageDataset] = TypeAdapter(ImageDataset)
 
 
-def download_images(output: Folder, cfg: Json, files: Json | None = None) -> None:
+def download_images(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = None) -> None:
     """Write `train.parquet`, `validation.parquet`, `test.parquet` and `dataset.json`.
 
     Args:
@@ -49,7 +50,3 @@ def download_images(output: Folder, cfg: Json, files: Json | None = None) -> Non
     counts = ", ".join(f"{split} {facts['rows']:,}" for split, facts in splits.items())
     copies = f", {dropped.total():,} duplicates dropped" if dropped else ""
     say(f"dataset {output.name}: {counts} images of {len(label_names)} classes{copies}")
-
-
-if __name__ == "__main__":
-    command_line(download_images)

@@ -12,7 +12,6 @@ from moray.model.adapter import merged, save_adapter
 from moray.model.folder import base_reference, stored_dtype, whole_model_and_adapters
 from moray.model.load import load_model
 from moray.provenance.manifest import whole_or_nothing
-from moray.stages.boundary import File, Files, Folder, Json, command_line
 from moray.stages.exported import write_card, write_export_manifest, write_lineage
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train.checkpoints.trained_model import trained_model
@@ -26,7 +25,7 @@ _ADAPTER_DTYPE = {"auto": torch.float32, **_DTYPE}
 
 
 def export(
-    start: Folder, train: File, history: File, sources: Files, output: Folder, cfg: Json
+    start: Path, train: Path, history: Path, sources: list[Path], output: Path, cfg: dict[str, Any]
 ) -> None:
     """Write model, tokenizer, generation config, model card, and the manifest last.
 
@@ -87,7 +86,3 @@ def _dtype(key: str, start: Path) -> torch.dtype:
 
 def _unit(record: dict[str, Any]) -> str:
     return "per pair" if "preference" in record else "nats per token"
-
-
-if __name__ == "__main__":
-    command_line(export)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -10,7 +11,6 @@ from moray.model.classifier import load_classifier, names_of
 from moray.model.folder import stored_dtype
 from moray.model.image_processor import load_processor
 from moray.provenance.manifest import whole_or_nothing
-from moray.stages.boundary import File, Files, Folder, Json, command_line
 from moray.stages.exported import write_card, write_export_manifest, write_lineage
 from moray.train.checkpoints.trained_model import trained_model
 
@@ -28,7 +28,7 @@ _SHOWN = 20
 
 
 def export_images(
-    start: Folder, train: File, history: File, sources: Files, output: Folder, cfg: Json
+    start: Path, train: Path, history: Path, sources: list[Path], output: Path, cfg: dict[str, Any]
 ) -> None:
     """Write model, image processor, model card, and the manifest last.
 
@@ -63,7 +63,3 @@ def export_images(
         write_export_manifest(output, cfg, record, start, parameters=model.num_parameters())
         write_lineage(output, train, history, sources)
     say(f"model of {cfg['run']}: {output}")
-
-
-if __name__ == "__main__":
-    command_line(export_images)
