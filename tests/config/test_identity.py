@@ -34,7 +34,9 @@ STAGES = {stage.partition(" ")[0] for stage in DECIDING}
 # Modules that import others by a name from the config.
 BY_NAME = {
     "corpus/sources/opened": "moray.corpus.sources.{}",
+    "stages/base_model": "moray.stages.{}.base_model",
     "stages/evaluate": "moray.evaluate.{}",
+    "stages/export": "moray.stages.{}.export",
     "stages/tokenize": "moray.tasks.{}.tokens",
     "tasks/of_store": "moray.tasks.{}.task",
     "train/engine/strategies/__init__": "moray.train.engine.strategies.{}",
@@ -50,9 +52,10 @@ def modules_in(folder: str) -> list[str]:
 # The names that stages import modules by.
 SOURCES = modules_in("corpus/sources")
 NAMES: dict[str, list[str]] = {
-    "download": [name for name in SOURCES if name.startswith("text.")],
-    "download_images": [name for name in SOURCES if name.startswith("images.")],
+    "base_model": ["text", "images"],
+    "download": [name for name in SOURCES if name.startswith(("text.", "images."))],
     "evaluate": [*TASKS],
+    "export": ["text", "images"],
     "finetune": [*TASKS],
     "generate": ["chrf", "doctests"],
     "tokenize": ["language", "preference"],

@@ -8,12 +8,12 @@ rule base_model:
         "logs/base_model/{model}.log",
     benchmark:
         "results/benchmarks/base_model/{model}.tsv"
-    wildcard_constraints:
-        model=any_of(models_of("text")),
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code("base_model"),
+        code=lambda wildcards: code(
+            "base_model", plan.modality_of_model(EXPERIMENT, wildcards.model)
+        ),
         cfg=lambda wildcards: plan.model_config(EXPERIMENT, wildcards.model),
     message:
         "base model {wildcards.model}"

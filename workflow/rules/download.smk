@@ -11,8 +11,6 @@ rule download:
         "logs/download/{dataset}.log",
     benchmark:
         "results/benchmarks/download/{dataset}.tsv"
-    wildcard_constraints:
-        dataset=any_of(datasets_of("text")),
     conda:
         "../../envs/environment.yaml"
     params:

@@ -1,0 +1,1 @@
+"""What is particular to images in stages that text and images share."""

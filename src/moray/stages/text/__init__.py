@@ -1,0 +1,1 @@
+"""What is particular to text in stages that text and images share."""
