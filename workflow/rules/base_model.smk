@@ -8,6 +8,8 @@ rule base_model:
         "logs/base_model/{model}.log",
     benchmark:
         "results/benchmarks/base_model/{model}.tsv"
+    wildcard_constraints:
+        model=any_of(EXPERIMENT.models),
     conda:
         "../../envs/environment.yaml"
     params:

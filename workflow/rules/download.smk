@@ -11,6 +11,8 @@ rule download:
         "logs/download/{dataset}.log",
     benchmark:
         "results/benchmarks/download/{dataset}.tsv"
+    wildcard_constraints:
+        dataset=any_of(EXPERIMENT.datasets),
     conda:
         "../../envs/environment.yaml"
     params:

@@ -12,6 +12,8 @@ rule export:
         "logs/export/{run}.log",
     benchmark:
         "results/benchmarks/export/{run}.tsv"
+    wildcard_constraints:
+        run=any_of(EXPERIMENT.runs),
     conda:
         "../../envs/environment.yaml"
     params:

@@ -63,9 +63,9 @@ _TRAINING = (
 )
 
 # By stage: modules of the package, by their paths. Rows of a stage and a name hold for that task,
-# source or metric, and `{}` stands for the name.
+# modality, source or metric, and `{}` stands for the name.
 DECIDING: dict[str, tuple[str, ...]] = {
-    "base_model": ("model/obtain", *_in("stages", "base_model {}/base_model")),
+    "base_model": ("model/obtain", *_in("stages", "base_model base_model_{}")),
     "base_model text": (
         *_DATASET,
         *_in("model", "isolation scratch"),
@@ -108,7 +108,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "evaluate preference": (*_PREFERENCE, "evaluate/likelihood"),
     "evaluate images": (*_IMAGES, *_in("model", "folder load")),
     "export": (
-        *_in("stages", "export {}/export"),
+        *_in("stages", "export export_{}"),
         *_in("train/checkpoints", "checkpoint metadata saver trained_model"),
         *_in("train/engine", "statistics strategies/state"),
         *_in("model", "folder load"),
@@ -213,7 +213,7 @@ def code_of(stage: str, *names: str) -> str:
 
     Args:
         stage: the stage, as its script is named.
-        names: of its task, its source or its metrics.
+        names: of its task, its modality, its source or its metrics.
 
     Returns:
         A digest, 16 hexadecimal digits: of this code, or of an earlier version's that is known to

@@ -21,7 +21,7 @@ def base_model(output: Path, cfg: dict[str, Any], dataset: Path | None = None) -
     """
     modality = "text" if cfg.get("classes_of") is None else "images"
     # By name: the other need not be imported.
-    make = import_module(f"moray.stages.{modality}.base_model").make
+    make = import_module(f"moray.stages.base_model_{modality}").make
     with (
         refusals_explained(f"models.{output.name}", str(cfg.get("repo_id"))),
         whole_or_nothing(output),

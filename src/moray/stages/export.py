@@ -88,7 +88,7 @@ def export(
         modality: that of the run.
     """
     # By name: the other need not be imported.
-    write = import_module(f"moray.stages.{modality}.export").write
+    write = import_module(f"moray.stages.export_{modality}").write
     record = json.loads(train.read_text())
     with whole_or_nothing(output):
         exported: Exported = write(start, record, output, cfg)

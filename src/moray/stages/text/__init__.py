@@ -1,1 +1,0 @@
-"""What is particular to text in stages that text and images share."""
