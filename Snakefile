@@ -112,10 +112,7 @@ include: "workflow/rules/push.smk"
 include: "workflow/rules/gguf.smk"
 include: "workflow/rules/generate.smk"
 include: "workflow/rules/report.smk"
-include: "workflow/rules/download_images.smk"
-include: "workflow/rules/base_model_images.smk"
 include: "workflow/rules/decode.smk"
-include: "workflow/rules/export_images.smk"
 include: "workflow/rules/predict.smk"
 
 

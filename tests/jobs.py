@@ -1,10 +1,10 @@
 """Jobs of a few steps for tests."""
 
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from run_stage import stage_command
 
 from moray.config.schema import Adapter, Data, Ray, Train, execution_keys, result_keys
 from moray.train.driver import run_training
@@ -78,7 +78,7 @@ def train_run(
     )
 
 
-def stage_command(
+def training_command(
     start: Path,
     store: Path,
     output: Path,
@@ -95,6 +95,12 @@ def stage_command(
         "tracking": tracking or [],
         "train": execution_keys(settings),
     }
-    command = [sys.executable, "-m", "moray.stages.finetune", "name"]
-    command += ["--start", str(start), "--stores", str(store), "--output", str(output)]
-    return [*command, "--cfg", json.dumps(result), "--execution", json.dumps(execution)]
+    return stage_command(
+        "finetune",
+        run="name",
+        start=start,
+        stores=[store],
+        output=output,
+        cfg=result,
+        execution=execution,
+    )

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from moray.config.schema import ScratchVisionModel, result_keys
-from moray.stages.base_model_images import base_model_images
+from moray.stages.base_model import base_model
 from moray.stages.decode import decode
-from moray.stages.download_images import download_images
+from moray.stages.download import download
 
 DIGITS = {"source": "digits", "format": "images", "validation_share": 0.1, "test_share": 0.1}
 RESNET: dict[str, Any] = {
@@ -38,8 +38,8 @@ def model_section(**keys: Any) -> dict[str, Any]:
 
 def make_digits(folder: Path, **model: Any) -> Path:
     """A folder with `dataset`, `model` and `pixels`, of scikit-learn's digits."""
-    download_images(folder / "dataset", DIGITS)
-    base_model_images(folder / "model", model_section(**model), folder / "dataset")
+    download(folder / "dataset", DIGITS)
+    base_model(folder / "model", model_section(**model), folder / "dataset")
     decode(folder / "dataset", folder / "model", folder / "pixels", {"format": "images"})
     return folder
 

@@ -13,8 +13,9 @@ import pytest
 from checkpoints import tensors_of
 from clusters.nodes import ADDRESS, ADDRESSES, Nodes, two_nodes
 from fleet import until
-from jobs import stage_command
+from jobs import training_command
 from object_store import CREDENTIALS
+from run_stage import stage_command
 from torch import equal
 
 from moray.config.schema import Ray, Train, execution_keys
@@ -93,7 +94,7 @@ def started(
     """The stage on node `a`."""
     output.mkdir(exist_ok=True)
     section = Ray(num_workers=2, **ray)
-    command = stage_command(small / "model", small / "tokens", output, settings, section)
+    command = training_command(small / "model", small / "tokens", output, settings, section)
     return subprocess.Popen(
         nodes.command("a", *command),
         env=nodes.environment | {"PYTHONPATH": str(SOURCE)},
@@ -204,11 +205,16 @@ def test_models_are_evaluated_on_both_nodes_with_the_figures_of_this_machine(
             "ray": execution_keys(ray),
             "stall_timeout": 600.0,
         }
-        options = {"base": model_folder, "tuned": tuned_folder, "stores": store, "output": output}
-        command = [sys.executable, "-m", "moray.stages.evaluate", name]
-        for option, path in options.items():
-            command += [f"--{option}", str(path)]
-        command += ["--cfg", json.dumps(cfg), "--execution", json.dumps(execution)]
+        command = stage_command(
+            "evaluate",
+            run=name,
+            base=model_folder,
+            tuned=tuned_folder,
+            stores=[store],
+            output=output,
+            cfg=cfg,
+            execution=execution,
+        )
         done = subprocess.run(
             nodes.command("a", *command),
             env=nodes.environment | {"PYTHONPATH": str(SOURCE)},
@@ -269,7 +275,7 @@ def test_a_driver_that_is_lost_is_replaced_once_its_lease_has_run_out(
     ray = {"storage_path": "s3://bucket/driver", "address": ADDRESS}
     with started(nodes, small, tmp_path, TRAIN, **ray) as process:
         follow(process, SAVED)
-        nodes.kill("a", "moray.stages.finetune")
+        nodes.kill("a", "run_stage.py finetune")
         process.communicate()
     reported = end(started(nodes, small, tmp_path, TRAIN, **ray))
     assert "waiting 30 s for a sign of life" in reported

@@ -34,7 +34,9 @@ STAGES = {stage.partition(" ")[0] for stage in DECIDING}
 # Modules that import others by a name from the config.
 BY_NAME = {
     "corpus/sources/opened": "moray.corpus.sources.{}",
+    "stages/base_model": "moray.stages.base_model_{}",
     "stages/evaluate": "moray.evaluate.{}",
+    "stages/export": "moray.stages.export_{}",
     "stages/tokenize": "moray.tasks.{}.tokens",
     "tasks/of_store": "moray.tasks.{}.task",
     "train/strategies/__init__": "moray.train.strategies.{}",
@@ -50,9 +52,10 @@ def modules_in(folder: str) -> list[str]:
 # The names that stages import modules by.
 SOURCES = modules_in("corpus/sources")
 NAMES: dict[str, list[str]] = {
-    "download": [name for name in SOURCES if name.startswith("text.")],
-    "download_images": [name for name in SOURCES if name.startswith("images.")],
+    "base_model": ["text", "images"],
+    "download": [name for name in SOURCES if name.startswith(("text.", "images."))],
     "evaluate": [*TASKS],
+    "export": ["text", "images"],
     "finetune": [*TASKS],
     "generate": ["chrf", "doctests"],
     "tokenize": ["language", "preference"],
@@ -156,7 +159,7 @@ def test_what_decides_a_result_is_imported_for_it() -> None:
 
 
 def decided_by(pattern: str) -> set[tuple[str, str]]:
-    """The stages, and the names of their tasks, sources or metrics, that a module decides."""
+    """The stages, and the names of tasks, modalities, sources or metrics, that a module decides."""
     return {
         (stage, name)
         for stage in STAGES
@@ -177,6 +180,13 @@ def test_a_module_decides_what_it_should() -> None:
     assert ("tokenize", "language") in decided_by("tasks/language/packing")
     assert decided_by("tasks/images/loss") == {("finetune", "images")}
     assert decided_by("corpus/sources/text/url") == {("download", "text.url")}
+    on_images = {("base_model", "images"), ("export", "images")}
+    assert decided_by("model/image_processor") == {*on_images, ("decode", "")}
+    assert decided_by("stages/*_images") == on_images
+    assert decided_by("stages/*_text") == {("base_model", "text"), ("export", "text")}
+    seen = decided_by("corpus/image")
+    assert {stage for stage, _ in seen} == {"decode", "download"}
+    assert all(name.startswith("images.") for stage, name in seen if stage == "download")
     for inert in ("errors", "console", "storage/*", "train/supervision", "provenance/*"):
         assert decided_by(inert) == set(), inert
     assert {stage for stage, _ in decided_by("tracking/*")} == {"track"}
@@ -248,6 +258,9 @@ def test_each_change_of_what_the_code_does_counts() -> None:
         assert meaning(CODE.encode()) != meaning(CODE.replace(old, new).encode()), (old, new)
 
 
+PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
+
+
 def runs(python: str) -> bool:
     """Version managers have commands for versions that aren't there."""
     if shutil.which(python) is None:
@@ -255,9 +268,7 @@ def runs(python: str) -> bool:
     return subprocess.run([python, "--version"], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "python", [*filter(runs, ("python3.11", "python3.12", "python3.13", "python3.14"))]
-)
+@pytest.mark.parametrize("python", [name for name in PYTHONS if runs(name)])
 def test_other_versions_of_python_have_the_same_digests(python: str) -> None:
     program = "from moray.config.identity import *; print([*map(code_digest, DECIDING)])"
     done = subprocess.run(

@@ -4,15 +4,12 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from moray.errors import ConfigError, UserError
-from moray.stages import base_model, download, evaluate, generate, tokenize
-from moray.stages.boundary import command_line
+from moray.errors import UserError
 
 
 def run_stage(log: Path, body: str) -> subprocess.CompletedProcess[str]:
@@ -88,16 +85,6 @@ def test_each_fault_of_a_config_costs_one_line(tmp_path: Path) -> None:
     assert f"{FAULT_LINES}\n" in log.read_text()
 
 
-def test_each_fault_of_a_config_costs_a_command_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise ConfigError(FAULTS)
-
-    monkeypatch.setattr("sys.argv", ["x"])
-    with pytest.raises(SystemExit) as ended:
-        command_line(refuse)
-    assert ended.value.code == FAULT_LINES
-
-
 def test_an_exit_of_the_stage_s_own_is_kept(tmp_path: Path) -> None:
     done = run_stage(tmp_path / "stage.log", "sys.exit(7)")
     assert (done.returncode, done.stderr) == (7, "")
@@ -121,51 +108,3 @@ def test_a_stage_ends_with_whoever_started_it(tmp_path: Path) -> None:
     assert ended
     assert os.read(reader, 1) == b""
     os.close(reader)
-
-
-STAGES: dict[str, tuple[Callable[..., None], list[str]]] = {
-    "download": (download.download, ["--output", "--cfg", "--files"]),
-    "base_model": (base_model.base_model, ["--output", "--cfg", "--dataset"]),
-    "tokenize": (tokenize.tokenize, ["--dataset", "--model", "--output", "--cfg"]),
-    "evaluate": (evaluate.evaluate, ["--base", "--tuned", "--stores", "--execution"]),
-    "generate": (generate.generate, ["--base", "--tuned", "--rows", "--output", "--cfg"]),
-}
-
-
-@pytest.mark.parametrize("name", STAGES)
-def test_every_stage_is_a_command_that_explains_itself(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    function, options = STAGES[name]
-    monkeypatch.setattr("sys.argv", [name, "--help"])
-    with pytest.raises(SystemExit) as ended:
-        command_line(function)
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    assert [option for option in options if option not in shown] == []
-
-
-def test_a_command_takes_sections_as_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(
-        "sys.argv", ["base_model", "--output", str(tmp_path / "out"), "--cfg", "{not json"]
-    )
-    with pytest.raises(SystemExit) as ended:
-        command_line(base_model.base_model)
-    assert ended.value.code == 2
-    assert "--cfg" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_failure_of_a_command_costs_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cfg = '{"source": "path", "path": "missing"}'
-    monkeypatch.setattr("sys.argv", ["x", "--output", str(tmp_path / "out"), "--cfg", cfg])
-    with pytest.raises(SystemExit) as ended:
-        command_line(base_model.base_model)
-    assert str(ended.value.code).startswith(
-        "error: missing: the folder has no weights in .safetensors"
-    )
-    assert isinstance(ended.value.__cause__ or ended.value.__context__, UserError)

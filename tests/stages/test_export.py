@@ -88,7 +88,7 @@ def run(
     trained: Path, output: Path, name: str = "run", start: str = "start", **changes: Any
 ) -> Path:
     files = trained / name / "train.json", trained / name / "history.jsonl"
-    export(trained / start, *files, [trained / start / MANIFEST], output, CFG | changes)
+    export(trained / start, *files, [trained / start / MANIFEST], output, CFG | changes, "text")
     return output
 
 

@@ -1,13 +1,13 @@
 """A run's model for llama.cpp, by its own converter where it is, and by a stand-in elsewhere."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 from conversations import CHATML
 from fleet import until
+from run_stage import stage_command
 
 from moray.errors import ConfigError, UserError
 from moray.provenance.manifest import damaged_files, read_manifest
@@ -62,9 +62,10 @@ def test_a_killed_stage_ends_the_converter(
     tmp_path: Path, model_folder: Path, llama_cpp: Path
 ) -> None:
     (llama_cpp / "convert_hf_to_gguf.py").write_text("import time\ntime.sleep(600)\n")
-    command = [sys.executable, "-m", "moray.stages.gguf", "tuned", "--model", str(model_folder)]
-    command += ["--output", str(tmp_path / "gguf"), "--cfg", '{"types": ["f16"]}']
-    stage = psutil.Popen(command)
+    output, cfg = tmp_path / "gguf", {"types": ["f16"]}
+    stage = psutil.Popen(
+        stage_command("gguf", run="tuned", model=model_folder, output=output, cfg=cfg)
+    )
 
     def converters() -> list[psutil.Process]:
         assert stage.poll() is None, "the stage has ended"

@@ -29,11 +29,11 @@ from moray.model.classifier import load_classifier, names_of
 from moray.model.image_processor import load_processor
 from moray.provenance.manifest import read_manifest
 from moray.rows.store import StoredRows
-from moray.stages.base_model_images import base_model_images
+from moray.stages.base_model import base_model
 from moray.stages.decode import decode
-from moray.stages.download_images import download_images
+from moray.stages.download import download
 from moray.stages.evaluate import evaluate
-from moray.stages.export_images import export_images
+from moray.stages.export import export
 from moray.stages.predict import predict
 from moray.train.driver import run_training
 
@@ -55,7 +55,7 @@ def photos(tmp_path: Path) -> Path:
     """A dataset of two classes, of images of 10 x 12."""
     folder = image_folder(tmp_path / "photos", {"cat": 20, "dog": 20}, 10, 12)
     shares = {"validation_share": 0.2, "test_share": 0.2}
-    download_images(tmp_path / "dataset", folder_section(folder, **shares))
+    download(tmp_path / "dataset", folder_section(folder, **shares))
     return tmp_path / "dataset"
 
 
@@ -79,7 +79,7 @@ def test_shares_of_train_are_held_out(kind: str, tmp_path: Path) -> None:
         "image-folder": {"path": str(image_folder(tmp_path / "photos", {"a": 200, "b": 200}))},
     }
     shares = {"validation_share": 0.2, "test_share": 0.3}
-    download_images(tmp_path / "dataset", {"source": kind, **FORMAT, **sections[kind], **shares})
+    download(tmp_path / "dataset", {"source": kind, **FORMAT, **sections[kind], **shares})
     splits = json.loads((tmp_path / "dataset/dataset.json").read_text())["splits"]
     rows = np.array([splits[split]["rows"] for split in ("train", "validation", "test")])
     assert rows.sum() == (1797 if kind == "digits" else 400)
@@ -91,12 +91,12 @@ def test_of_a_folder_with_a_broken_image_nothing_is_left(broken: bytes, tmp_path
     folder = image_folder(tmp_path / "photos", {"cat": 20, "dog": 20})
     (folder / "dog/003.png").write_bytes(broken)
     with pytest.raises(UserError, match=f"^{folder}/dog/003.png: "):
-        download_images(tmp_path / "dataset", folder_section(folder))
+        download(tmp_path / "dataset", folder_section(folder))
     assert not (tmp_path / "dataset").exists()
 
 
 def make_model(dataset: Path, output: Path, **keys: Any) -> Path:
-    base_model_images(output, model_section(**{**VIT, **keys}), dataset)
+    base_model(output, model_section(**{**VIT, **keys}), dataset)
     return output
 
 
@@ -120,7 +120,7 @@ def test_images_of_all_modes_become_the_models_channels(mode: str, tmp_path: Pat
         (folder / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
         image = colours(8, 8, number).convert(mode)
         image.save(folder / "ab"[number % 2] / f"{number}.png")
-    download_images(tmp_path / "dataset", folder_section(folder, test_share=0.3))
+    download(tmp_path / "dataset", folder_section(folder, test_share=0.3))
     model = make_model(tmp_path / "dataset", tmp_path / "model")
     decode(tmp_path / "dataset", model, tmp_path / "pixels", FORMAT)
     pixels = {image.tobytes() for image in StoredRows(tmp_path / "pixels", "train").rows["pixels"]}
@@ -132,7 +132,7 @@ def test_images_of_all_modes_become_the_models_channels(mode: str, tmp_path: Pat
 def test_without_a_size_images_of_different_sizes_cost_one_line(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "photos", {"cat": 20, "dog": 20})
     colours(9, 8).save(folder / "cat/000.png")
-    download_images(tmp_path / "dataset", folder_section(folder))
+    download(tmp_path / "dataset", folder_section(folder))
     with pytest.raises(UserError, match=r"^models\.model\.image_size: is not set, .*different"):
         make_model(tmp_path / "dataset", tmp_path / "model")
     assert not (tmp_path / "model").exists()
@@ -149,7 +149,7 @@ def test_a_size_that_patches_do_not_divide_costs_one_line(photos: Path, tmp_path
 def test_an_image_processor_that_keeps_sizes_costs_one_line(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "photos", {"cat": 20, "dog": 20})
     colours(9, 8).save(folder / "cat/000.png")
-    download_images(tmp_path / "dataset", folder_section(folder))
+    download(tmp_path / "dataset", folder_section(folder))
     model = make_model(tmp_path / "dataset", tmp_path / "model", image_size=8)
     file = model / "preprocessor_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "do_resize": False}))
@@ -181,12 +181,12 @@ def test_the_seed_alone_decides_the_weights(photos: Path, tmp_path: Path) -> Non
 
 def test_a_model_of_other_classes_gets_a_new_output_layer(photos: Path, tmp_path: Path) -> None:
     """And one of the same classes keeps its own."""
-    download_images(tmp_path / "digits", DIGITS)
+    download(tmp_path / "digits", DIGITS)
     old = make_model(tmp_path / "digits", tmp_path / "old", image_size=8)
     section = {"source": "path", "path": str(old), "seed": 0, "classes_of": "photos"}
     for name, dataset in (("same", tmp_path / "digits"), ("new", photos), ("again", photos)):
-        base_model_images(tmp_path / name, section, dataset)
-    base_model_images(tmp_path / "seeded", {**section, "seed": 1}, photos)
+        base_model(tmp_path / name, section, dataset)
+    base_model(tmp_path / "seeded", {**section, "seed": 1}, photos)
     names = ("old", "same", "new", "again", "seeded")
     models = {name: load_classifier(tmp_path / name) for name in names}
     heads = {name: model.classifier.weight for name, model in models.items()}
@@ -224,7 +224,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cfg = {"run": "name", "start": "model", "datasets": {"digits": 1.0}, "dtype": "auto"}
     record, history = folder / "run/train.json", folder / "run/history.jsonl"
     sources = [folder / "model/manifest.json", folder / "pixels/manifest.json"]
-    export_images(folder / "model", record, history, sources, folder / "tuned", cfg)
+    export(folder / "model", record, history, sources, folder / "tuned", cfg, "images")
     return folder
 
 
@@ -259,7 +259,7 @@ def test_weights_have_the_type_that_the_config_names(
 ) -> None:
     cfg = {"run": "name", "start": "model", "datasets": {"digits": 1.0}, "dtype": dtype}
     record, history = trained / "run/train.json", trained / "run/history.jsonl"
-    export_images(trained / "model", record, history, [], tmp_path / "out", cfg)
+    export(trained / "model", record, history, [], tmp_path / "out", cfg, "images")
     weights = load_file(tmp_path / "out/model.safetensors")
     assert {value.dtype for value in weights.values() if value.is_floating_point()} == {expected}
 

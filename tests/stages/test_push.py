@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hub_server import Hub, Repository, hub_server
+from run_stage import stage_command
 from safetensors.torch import load_file
 from small_config import config_with
 
@@ -65,9 +66,9 @@ def python(hub: Hub, token: str | None, folder: Path, *arguments: str) -> Any:
 
 def push(hub: Hub, token: str | None, run: Path, **section: Any) -> Any:
     cfg = {"private": True, "repo": REPO, "run": "tuned", **section}
-    files = ["--model", str(run / "model"), "--card", str(run / "README.md")]
-    files += ["--output", str(run / "pushed.json"), "--cfg", json.dumps(cfg)]
-    return python(hub, token, run, "-m", "moray.stages.push", *files)
+    model, card, output = (run / name for name in ("model", "README.md", "pushed.json"))
+    command = stage_command("push", model=model, card=card, output=output, cfg=cfg)
+    return python(hub, token, run, *command[1:])
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import psutil
 import pytest
 import yaml
 from fleet import until
+from run_stage import stage_command
 
 from moray.config.schema import Data, Ray, Train, execution_keys, result_keys
 from moray.errors import UserError
@@ -81,13 +81,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Path:
 
 
 def started(folder: Path, small: Path) -> subprocess.Popen[bytes]:
-    given = arguments(folder, small)
-    options = [sys.executable, "-m", "moray.stages.search", "tuned"]
-    for name in ("start", "best", "trials"):
-        options += [f"--{name}", str(given[name])]
-    options += ["--stores", str(given["stores"][0])]
-    options += ["--cfg", json.dumps(given["cfg"]), "--execution", json.dumps(given["execution"])]
-    return subprocess.Popen(options, stderr=(folder / "reported").open("ab"))
+    command = stage_command("search", run="tuned", **arguments(folder, small))
+    return subprocess.Popen(command, stderr=(folder / "reported").open("ab"))
 
 
 def kill_at(folder: Path, small: Path, finished: int, step: int) -> dict[Path, str]:

@@ -1,6 +1,5 @@
 """From a dataset to its token store."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conversations import CHATML, SAID, TALKS
+from run_stage import stage_command
 from transformers import PreTrainedTokenizerFast
 
 from moray.config.schema import Data, result_keys
@@ -277,30 +277,10 @@ def test_a_preview_shows_documents_of_the_test_split(
     assert [entry.partition("\n")[2] for entry in entries] == shown
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "moray.stages.tokenize", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@pytest.mark.release
-def test_it_is_a_command_too(tmp_path: Path, model_folder: Path) -> None:
-    dataset, out = tmp_path / "dataset", tmp_path / "out"
-    write_dataset(dataset, iter((split, Document(text="x")) for split in SPLITS), "text", {})
-    paths = ["--dataset", str(dataset), "--model", str(model_folder), "--output", str(out)]
-    done = run(*paths, "--cfg", json.dumps(CFG))
-    assert done.returncode == 0, done.stderr
-    assert damaged_files(out) == []
-    assert "tokens out: " in done.stderr
-
-
 FULL_DISK = """
 import resource, runpy, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
-runpy.run_module("moray.stages.tokenize", run_name="__main__")
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
 
@@ -314,10 +294,9 @@ def test_a_full_disk_costs_one_line_and_no_restart_by_hand(
     dataset, out = tmp_path / "dataset", tmp_path / "out"
     pairs = ((split, Document(text=text)) for split in SPLITS for text in texts)
     write_dataset(dataset, pairs, "text", {})
-    options = {"dataset": dataset, "model": model_folder, "output": out, "cfg": json.dumps(cfg)}
-    command = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    command = stage_command("tokenize", dataset=dataset, model=model_folder, output=out, cfg=cfg)
     done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(limit), *command],
+        [sys.executable, "-c", FULL_DISK, str(limit), *command[1:]],
         capture_output=True,
         text=True,
         check=False,
@@ -329,11 +308,3 @@ def test_a_full_disk_costs_one_line_and_no_restart_by_hand(
     assert not out.exists()
     tokenize(dataset, model_folder, out, cfg)
     assert damaged_files(out) == []
-
-
-@pytest.mark.release
-def test_the_command_explains_itself() -> None:
-    done = run("--help")
-    assert done.returncode == 0
-    for option in ("--dataset", "--model", "--output", "--cfg"):
-        assert option in done.stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fleet import until
-from jobs import stage_command
+from jobs import training_command
 
 from moray.config.schema import Ray, Train
 from moray.provenance.manifest import Files, read_manifest
@@ -34,7 +34,7 @@ def trained(small: Path, folder: Path, number: signal.Signals | None = None) -> 
     output.mkdir(parents=True)
     ray = Ray(storage_path=str(folder / "state"), num_workers=1)
     trackers = [] if number is None else ["tensorboard"]
-    command = stage_command(
+    command = training_command(
         small / "model", small / "tokens", output, TRAIN, ray, tracking=trackers
     )
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as running:

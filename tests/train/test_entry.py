@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from fleet import losses, until
-from jobs import stage_command, train_run
+from jobs import train_run, training_command
 
 from moray.config.schema import Ray, result_keys
 from moray.errors import UserError
@@ -117,7 +117,7 @@ def test_a_signal_to_the_driver_saves_the_step_and_a_second_start_goes_on(
     train(undisturbed, alone)
     settings = undisturbed.settings.model_copy(update={"launcher": "torchrun", "save_steps": 1000})
     ray = Ray(num_workers=1, storage_path=str(tmp_path / "state"))
-    command = stage_command(small / "model", small / "tokens", tmp_path, settings, ray)
+    command = training_command(small / "model", small / "tokens", tmp_path, settings, ray)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as driver:
         until(lambda: steps_in(tmp_path / "state") or driver.poll() is not None)
         driver.send_signal(signal.SIGTERM)

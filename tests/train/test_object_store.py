@@ -11,7 +11,7 @@ import psutil
 import pytest
 from checkpoints import tensors_of
 from fleet import until
-from jobs import stage_command
+from jobs import training_command
 from object_store import bucket_of
 from torch import Tensor, equal
 
@@ -48,7 +48,7 @@ def started(small: Path, output: Path, storage_path: str, **train: Any) -> subpr
     output.mkdir(exist_ok=True)
     settings = TRAIN.model_copy(update=train)
     ray = Ray(storage_path=storage_path, num_workers=2, resources_per_worker={"CPU": 0.5})
-    command = stage_command(small / "model", small / "tokens", output, settings, ray)
+    command = training_command(small / "model", small / "tokens", output, settings, ray)
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 

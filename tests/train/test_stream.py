@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from jobs import stage_command
+from jobs import training_command
 from many_windows import write_many_windows
 from small_model import MODEL
 
@@ -60,7 +60,7 @@ def started(inputs: Path, output: Path, loader: str) -> subprocess.Popen[str]:
     ray = Ray(storage_path=str(output / "state"), num_workers=2)
     launcher, tokens = LOADERS[loader]
     settings = TRAIN.model_copy(update={"launcher": launcher})
-    command = stage_command(inputs / "model", inputs / tokens, output, settings, ray, loader)
+    command = training_command(inputs / "model", inputs / tokens, output, settings, ray, loader)
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 

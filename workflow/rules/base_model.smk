@@ -9,11 +9,13 @@ rule base_model:
     benchmark:
         "results/benchmarks/base_model/{model}.tsv"
     wildcard_constraints:
-        model=any_of(models_of("text")),
+        model=any_of(EXPERIMENT.models),
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code("base_model"),
+        code=lambda wildcards: code(
+            "base_model", plan.modality_of_model(EXPERIMENT, wildcards.model)
+        ),
         cfg=lambda wildcards: plan.model_config(EXPERIMENT, wildcards.model),
     message:
         "base model {wildcards.model}"

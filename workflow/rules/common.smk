@@ -71,24 +71,6 @@ def runs_of(modality):
     ]
 
 
-def models_of(modality):
-    """The names of the base models for text or for images."""
-    return [
-        name
-        for name in EXPERIMENT.models
-        if plan.modality_of_model(EXPERIMENT, name) == modality
-    ]
-
-
-def datasets_of(modality):
-    """The names of the datasets of text or of images."""
-    return [
-        name
-        for name in EXPERIMENT.datasets
-        if plan.modality_of_dataset(EXPERIMENT, name) == modality
-    ]
-
-
 def stores_of(modality):
     """The names of the stores of text or of images."""
     return [

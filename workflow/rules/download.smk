@@ -12,7 +12,7 @@ rule download:
     benchmark:
         "results/benchmarks/download/{dataset}.tsv"
     wildcard_constraints:
-        dataset=any_of(datasets_of("text")),
+        dataset=any_of(EXPERIMENT.datasets),
     conda:
         "../../envs/environment.yaml"
     params:

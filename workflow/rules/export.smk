@@ -13,12 +13,14 @@ rule export:
     benchmark:
         "results/benchmarks/export/{run}.tsv"
     wildcard_constraints:
-        run=any_of(runs_of("text")),
+        run=any_of(EXPERIMENT.runs),
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code("export"),
+        code=lambda wildcards: code("export", plan.modality(EXPERIMENT, wildcards.run)),
         cfg=lambda wildcards: plan.export_config(EXPERIMENT, wildcards.run),
+        # Not compared with the last execution, because it takes `input`.
+        modality=lambda wildcards, input: plan.modality(EXPERIMENT, wildcards.run),
     message:
         "export {wildcards.run}"
     script:

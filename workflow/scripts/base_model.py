@@ -8,9 +8,9 @@ with stage(snakemake.log[0]):
     from moray.stages.base_model import base_model
 
     cfg = snakemake.params.cfg
-    from_scratch = cfg["source"] == "scratch"
+    needs_dataset = cfg["source"] == "scratch" or "classes_of" in cfg
     base_model(
         output=Path(snakemake.output[0]).parent,
         cfg=cfg,
-        dataset=Path(snakemake.input.files[0]).parent if from_scratch else None,
+        dataset=Path(snakemake.input.files[0]).parent if needs_dataset else None,
     )

@@ -14,4 +14,5 @@ with stage(snakemake.log[0]):
         sources=[Path(source) for source in snakemake.input.sources],
         output=Path(snakemake.output[0]).parent,
         cfg=snakemake.params.cfg,
+        modality=snakemake.params.modality,
     )

@@ -59,25 +59,17 @@ _TRAINING = (
     *_in("train", "engine kernels loop optimizer schedule statistics step strategies/*"),
     "workers/collectives",
 )
-_EXPORT = (
-    "stages/exported",
-    *_in("train", "optimizer restore statistics"),
-    *_in("model", "folder load"),
-)
 
 # By stage: modules of the package, by their paths. Rows of a stage and a name hold for that task,
-# source or metric, and `{}` stands for the name.
+# modality, source or metric, and `{}` stands for the name.
 DECIDING: dict[str, tuple[str, ...]] = {
-    "base_model": (
-        "stages/base_model",
+    "base_model": ("model/obtain", *_in("stages", "base_model base_model_{}")),
+    "base_model text": (
         *_DATASET,
-        *_in("model", "isolation obtain scratch"),
+        *_in("model", "isolation scratch"),
         "tasks/language/tokenizer",
     ),
-    "base_model_images": (
-        "stages/base_model_images",
-        *_in("model", "classifier image_processor obtain"),
-    ),
+    "base_model images": _in("model", "classifier image_processor"),
     "benchmark": (
         "stages/benchmark",
         *_in("evaluate", "bootstrap execution harness"),
@@ -104,25 +96,22 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "download text.files": (*_COLUMNS, "corpus/readers"),
     "download text.hub": _COLUMNS,
     "download text.url": (*_COLUMNS, "corpus/readers", "corpus/sources/text/files"),
-    "download_images": (
-        "stages/download_images",
-        *_DATASET,
-        "config/splits",
-        *_in("corpus", "image split"),
-        *_in("corpus/sources", "interface opened {}"),
-    ),
-    "download_images images.files": ("corpus/sources/images/table",),
-    "download_images images.hub": _in("corpus/sources", "images/table text/hub"),
+    "download images.digits": ("corpus/image",),
+    "download images.files": _in("corpus", "image sources/images/table"),
+    "download images.hub": _in("corpus", "image sources/images/table sources/text/hub"),
+    "download images.idx": ("corpus/image",),
+    "download images.image_folder": ("corpus/image",),
     "evaluate": ("stages/evaluate", *_in("evaluate", "bootstrap execution {}")),
     "evaluate language": (*_LANGUAGE, "evaluate/likelihood"),
     "evaluate preference": (*_PREFERENCE, "evaluate/likelihood"),
     "evaluate images": (*_IMAGES, *_in("model", "folder load")),
-    "export": (*_EXPORT, "stages/export", "model/adapter", "tasks/language/tokenizer"),
-    "export_images": (
-        *_EXPORT,
-        "stages/export_images",
-        *_in("model", "classifier image_processor"),
+    "export": (
+        *_in("stages", "export export_{}"),
+        *_in("train", "optimizer restore statistics"),
+        *_in("model", "folder load"),
     ),
+    "export text": ("model/adapter", "tasks/language/tokenizer"),
+    "export images": _in("model", "classifier image_processor"),
     "finetune": ("stages/finetune", "model/folder", *_TRAINING),
     "finetune language": (
         *_DATASET,
@@ -181,12 +170,11 @@ DECIDING: dict[str, tuple[str, ...]] = {
 # once, so that it fails early), or because it shares a module with what they need.
 IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "base_model": _in("model", "adapter folder load"),
-    "base_model_images": ("model/folder",),
     "benchmark": (*_STDLIB, "corpus/document", "evaluate/doctests"),
     "decode": _in("model", "classifier folder"),
-    "download_images": _COLUMNS,
+    "download": ("corpus/image", *_COLUMNS),
     "evaluate": ("model/adapter",),
-    "export_images": ("model/adapter",),
+    "export": ("model/adapter",),
     "finetune": _in("model", "isolation load"),
     "generate": (*_STDLIB, "evaluate/doctests"),
     "predict": ("evaluate/bootstrap", "model/adapter"),
@@ -221,7 +209,7 @@ def code_of(stage: str, *names: str) -> str:
 
     Args:
         stage: the stage, as its script is named.
-        names: of its task, its source or its metrics.
+        names: of its task, its modality, its source or its metrics.
 
     Returns:
         A digest, 16 hexadecimal digits: of this code, or of an earlier version's that is known to

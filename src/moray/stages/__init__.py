@@ -1,1 +1,1 @@
-"""One function per rule. To run one alone: `python -m moray.stages.finetune --help`."""
+"""One function per rule."""

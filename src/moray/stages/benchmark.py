@@ -11,7 +11,6 @@ from moray.evaluate.bootstrap import with_intervals
 from moray.evaluate.requirements import benchmark_faults
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
-from moray.stages.boundary import File, Files, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
 from moray.tasks.language.tokenizer import load_tokenizer
 
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 
 def benchmark(
     run: str,
-    base: Folder,
-    tuned: Folder,
-    files: Files,
-    output: File,
-    cfg: Json,
-    execution: Json,
+    base: Path,
+    tuned: Path,
+    files: list[Path],
+    output: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
 ) -> None:
     """Write `benchmarks.json`.
 
@@ -101,7 +100,3 @@ def _compared(base: "TaskFigures", tuned: "TaskFigures", confidence: float) -> d
         **base.facts,
         **with_intervals(base.figures, tuned.figures, confidence),
     }
-
-
-if __name__ == "__main__":
-    command_line(benchmark)

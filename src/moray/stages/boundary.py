@@ -1,28 +1,16 @@
 """What surrounds a stage: its log, its one-line error, its exit status."""
 
-import json
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
 
 from moray.console import say, streams_into
 from moray.errors import ConfigError, UserError, first_line
 from moray.processes import die_with_parent
 from moray.provenance.space import of_full_disk
-
-# Types of stage arguments, and how they are given on a command line: paths as options, sections as
-# JSON.
-File = Annotated[Path, typer.Option()]
-Files = Annotated[list[Path], typer.Option()]
-Folder = Annotated[Path, typer.Option()]
-Folders = Annotated[list[Path], typer.Option()]
-Json = Annotated[dict[str, Any], typer.Option(parser=json.loads, metavar="JSON")]
 
 
 @contextmanager
@@ -52,14 +40,6 @@ def stage(log: str | Path) -> Iterator[None]:
             what = name if text == name else f"{name}: {text}"
             say(f"error: {what}; the traceback is in {log}")
             sys.exit(1)
-
-
-def command_line(function: Callable[..., None]) -> None:
-    """Run a stage's function as a command whose options are the function's arguments."""
-    try:
-        typer.run(function)
-    except (UserError, ConfigError) as error:
-        sys.exit(_lines(error))
 
 
 def _lines(error: UserError | ConfigError) -> str:

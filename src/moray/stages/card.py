@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard
 
 from moray.config.tasks import SCORED
 from moray.console import say
-from moray.stages.boundary import File, Files, Folder, Json, command_line
 
 _EVALUATION = """
 ## Evaluation
@@ -39,7 +39,9 @@ By lm-evaluation-harness {version}; in brackets, {confidence:.0%} confidence int
 """
 
 
-def card(model: Folder, scores: File, benchmarks: Files, output: File, cfg: Json) -> None:
+def card(
+    model: Path, scores: Path, benchmarks: list[Path], output: Path, cfg: dict[str, Any]
+) -> None:
     """Write the card.
 
     Args:
@@ -110,7 +112,3 @@ def _rows(found: dict[str, Any], label: str = "") -> Iterator[str]:
 
 def _interval(figure: dict[str, float]) -> str:
     return f"[{figure['low']:.4g}, {figure['high']:.4g}]"
-
-
-if __name__ == "__main__":
-    command_line(card)

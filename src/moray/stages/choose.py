@@ -16,12 +16,11 @@ from moray.provenance.manifest import (
     whole_or_nothing,
     write_listed_manifest,
 )
-from moray.stages.boundary import File, Folder, Folders, Json, command_line
 from moray.sweeps.choice import best, validation_loss
 from moray.train.history import HISTORY
 
 
-def choose(runs: Folders, output: Folder, choice: File, cfg: Json) -> None:
+def choose(runs: list[Path], output: Path, choice: Path, cfg: dict[str, Any]) -> None:
     """Copy the model of the run with the lowest validation loss, and record the choice.
 
     The copy has the manifest of the original, so what starts from it can't tell them apart.
@@ -80,7 +79,3 @@ def _copy(model: Path, output: Path) -> None:
         base = Path(os.path.normpath(model / manifest["base"]["path"]))
         manifest["base"] = base_reference(output, base)
     write_listed_manifest(output, listed, **manifest)
-
-
-if __name__ == "__main__":
-    command_line(choose)

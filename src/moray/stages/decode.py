@@ -16,13 +16,12 @@ from moray.model.image_processor import load_processor, normalization, pixels_of
 from moray.provenance.manifest import whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
 from moray.rows.store import RowsWriter, describe
-from moray.stages.boundary import Folder, Json, command_line
 from moray.tasks.images.rows import make_rows, row_type
 
 _AT_ONCE = 256
 
 
-def decode(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
+def decode(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> None:
     """Write the store of a dataset's three splits, its manifest last.
 
     Args:
@@ -93,7 +92,3 @@ def _pixels(documents: list[Document], processor: Any, channels: int) -> list[ND
 
 def _size(shape: tuple[int, ...]) -> str:
     return f"{shape[2]} x {shape[1]}"
-
-
-if __name__ == "__main__":
-    command_line(decode)

@@ -1,52 +1,69 @@
 """Read a dataset from its source, split it, and write it as Parquet."""
 
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from moray.config.schema import TextDataset
+from moray.config.schema import Dataset
 from moray.console import progress, say
 from moray.corpus.dataset import write_dataset
 from moray.corpus.sources.opened import opened
 from moray.corpus.split import by_hash, by_tail
+from moray.errors import UserError
 from moray.hub import refusals_explained
 from moray.provenance.manifest import whole_or_nothing
-from moray.stages.boundary import Folder, Json, command_line
 
-_DATASET: TypeAdapter[TextDataset] = TypeAdapter(TextDataset)
+_DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 
 
-def download(output: Folder, cfg: Json, files: Json | None = None) -> None:
+def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = None) -> None:
     """Write `train.parquet`, `validation.parquet`, `test.parquet` and `dataset.json`.
 
     Args:
         output: the folder to write to.
         cfg: the dataset's section of the config; `state`, what its rows depend on besides.
         files: for `source: files`, the files of each split.
+
+    Raises:
+        UserError: if its documents can't be read, or if images are all of one class.
     """
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
+    images = section.format == "images"
     dropped: Counter[str] = Counter()
+    facts: Callable[[], dict[str, Any]] = dict
     with (
         refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),
         whole_or_nothing(output),
         opened(section, files or {}, output) as source,
     ):
-        given = source.given
+        given, label_names = source.given, source.label_names
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
         if getattr(section, "split_by", "hash") == "tail":
             rows = by_tail(given, validation, test)
         else:
             rows = by_hash(given, validation, test, dropped)
-        shown = progress(rows, f"download {output.name}", "row")
+        if images:
+            if len(label_names) < 2:
+                raise UserError(
+                    f"datasets.{output.name}",
+                    "got only one class, expected at least two",
+                    "add one",
+                )
+            # Here, because it needs Pillow.
+            from moray.corpus.image import ImageFacts
+
+            seen = ImageFacts([*label_names])
+            rows, facts = seen.follow(rows), seen.facts
+        shown = progress(rows, f"download {output.name}", "image" if images else "row")
         description = {"source": section.source, **source.origin, "duplicates": dropped}
-        described = write_dataset(output, shown, section.format, description)
-    splits = described["splits"]
-    counts = ", ".join(f"{split} {facts['rows']:,}" for split, facts in splits.items())
-    size = sum(facts["bytes"] for facts in splits.values())
+        described = write_dataset(output, shown, section.format, description, facts)
+    splits = described["splits"].items()
+    counts = ", ".join(f"{split} {written['rows']:,}" for split, written in splits)
+    size = sum(written["bytes"] for _, written in splits) / 1e6
+    what = f"images of {len(label_names)} classes" if images else f"rows, {size:.1f} MB"
     copies = f", {dropped.total():,} duplicates dropped" if dropped else ""
-    say(f"dataset {output.name}: {counts} rows, {size / 1e6:.1f} MB{copies}")
-
-
-if __name__ == "__main__":
-    command_line(download)
+    say(f"dataset {output.name}: {counts} {what}{copies}")

@@ -1,23 +1,24 @@
 """Score a run's model and its base on the same held-out rows."""
 
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 from moray.console import say
 from moray.evaluate.execution import Evaluation, num_batches
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
-from moray.stages.boundary import File, Folder, Folders, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
 
 
 def evaluate(
     run: str,
-    base: Folder,
-    tuned: Folder,
-    stores: Folders,
-    output: File,
-    cfg: Json,
-    execution: Json,
+    base: Path,
+    tuned: Path,
+    stores: list[Path],
+    output: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
 ) -> None:
     """Write `eval.json`.
 
@@ -50,7 +51,3 @@ def evaluate(
 
 def _shown(figure: dict[str, float]) -> str:
     return f"{figure['value']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
-
-
-if __name__ == "__main__":
-    command_line(evaluate)

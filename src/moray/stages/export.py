@@ -1,34 +1,78 @@
 """Export a run's checkpoint as a Hugging Face folder."""
 
 import json
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from moray.config.schema import Adapter
+from moray.config.tasks import Modality
 from moray.console import say
-from moray.model.adapter import merged, save_adapter
-from moray.model.folder import base_reference, stored_dtype, whole_model_and_adapters
-from moray.model.load import load_model
-from moray.provenance.manifest import whole_or_nothing
-from moray.stages.boundary import File, Files, Folder, Json, command_line
-from moray.stages.exported import write_card, write_export_manifest, write_lineage
-from moray.tasks.language.tokenizer import load_tokenizer
-from moray.train.restore import trained_model
+from moray.provenance.lineage import LINEAGE, write_sealed
+from moray.provenance.manifest import DATASET, MANIFEST, whole_or_nothing, write_manifest
+from moray.train.history import read_history
 
-_ALONE = """ This folder contains
-only the adapter, which is loaded on top of `{start}`."""
+_CARD = """\
+---
+library_name: {library}
+pipeline_tag: {pipeline}
+tags: [moray]
+---
 
-_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
-# Adapters are trained in fp32, and small.
-_ADAPTER_DTYPE = {"auto": torch.float32, **_DTYPE}
+# {run}
+
+`{start}`, fine-tuned on {datasets} for {steps} steps by moray.{more}
+
+| | |
+|---|---|
+| last logged training loss | {loss:.4f} {unit} |
+| loss on the validation split | {eval_loss} |
+| precision of the forward pass | {precision} |
+| fingerprint of settings, data, start and code | `{fingerprint}` |
+{continued}
+## Settings
+
+```json
+{settings}
+```
+
+## Software
+
+```json
+{software}
+```
+"""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model that was written to a folder, for its card and its manifest.
+
+    Attributes:
+        unit: unit of its loss.
+        pipeline: name of transformers' pipeline for it.
+        facts: entries of the manifest.
+        library: name of the library that loads it.
+        more: what follows the first sentence of the card.
+    """
+
+    unit: str
+    pipeline: str
+    facts: dict[str, Any]
+    library: str = "transformers"
+    more: str = ""
 
 
 def export(
-    start: Folder, train: File, history: File, sources: Files, output: Folder, cfg: Json
+    start: Path,
+    train: Path,
+    history: Path,
+    sources: list[Path],
+    output: Path,
+    cfg: dict[str, Any],
+    modality: Modality,
 ) -> None:
-    """Write model, tokenizer, generation config, model card, and the manifest last.
+    """Write model, tokenizer or image processor, model card, the manifest, and the lineage last.
 
     An adapter is merged into the model, and also written to `adapter/`. Without `merge_adapter`,
     only the adapter is written, and the manifest names its base.
@@ -39,55 +83,88 @@ def export(
         history: the run's `history.jsonl`.
         sources: manifests of the start and of the run's rows, and descriptions of its datasets.
         output: folder to write to.
-        cfg: names of the run, its start and its datasets; the `export` section; the run's chat
-            template.
+        cfg: names of the run, its start and its datasets; the `export` section; of text, the run's
+            chat template.
+        modality: that of the run.
     """
+    # By name: the other need not be imported.
+    write = import_module(f"moray.stages.export_{modality}").write
     record = json.loads(train.read_text())
-    adapter = Adapter(**record["adapter"]) if record["adapter"] else None
-    model = trained_model(start, Path(record["checkpoint"]), adapter)
-    dtype = _dtype(cfg["dtype"], start)
     with whole_or_nothing(output):
-        facts: dict[str, Any] = {}
-        if adapter is None or cfg["merge_adapter"]:
-            if adapter is not None:
-                save_adapter(model, adapter, output / "adapter", torch.float32)
-                model = merged(load_model(start), output / "adapter")
-            parameters = model.num_parameters()
-            model.to(dtype).save_pretrained(output)
-        else:
-            save_adapter(model, adapter, output, _ADAPTER_DTYPE[cfg["dtype"]])
-            model.generation_config.save_pretrained(output)
-            parameters = model.num_parameters(only_trainable=True)
-            facts["base"] = base_reference(output, start)
-        tokenizer = load_tokenizer(start)
-        if cfg["chat_template"] is not None:
-            tokenizer.chat_template = cfg["chat_template"]
-        tokenizer.save_pretrained(output)
-        alone = "base" in facts
-        write_card(
+        exported: Exported = write(start, record, output, cfg)
+        _write_card(output, cfg, record, history, exported)
+        lineage = json.loads((start / MANIFEST).read_text())
+        lineage.pop("files")
+        write_manifest(
             output,
-            cfg,
-            record,
-            history,
-            unit=_unit(record),
-            pipeline="text-generation",
-            library="peft" if alone else "transformers",
-            more=_ALONE.format(start=cfg["start"]) if alone else "",
+            run=cfg["run"],
+            fingerprint=record["fingerprint"],
+            continued_from=record["continued_from"],
+            start=lineage,
+            **exported.facts,
         )
-        write_export_manifest(output, cfg, record, start, parameters=parameters, **facts)
-        write_lineage(output, train, history, sources)
+        _write_lineage(output, train, history, sources)
     say(f"model of {cfg['run']}: {output}")
 
 
-def _dtype(key: str, start: Path) -> torch.dtype:
-    if key == "auto":
-        return stored_dtype(whole_model_and_adapters(start)[0])
-    return _DTYPE[key]
+def _write_lineage(output: Path, train: Path, history: Path, sources: list[Path]) -> None:
+    """Write `lineage.json` after the manifest.
+
+    The manifest doesn't list it: that of equal models is equal, however long their training took.
+    """
+    descriptions = [source for source in sources if source.name == DATASET]
+    facts = {
+        "training": json.loads(train.read_text()),
+        "datasets": {source.parent.name: _origin(source) for source in descriptions},
+    }
+    write_sealed(output / LINEAGE, facts, [output / MANIFEST, train, history, *sources])
 
 
-def _unit(record: dict[str, Any]) -> str:
-    return "per pair" if "preference" in record else "nats per token"
+def _origin(description: Path) -> dict[str, Any]:
+    facts = json.loads(description.read_text())
+    # There may be as many as images.
+    return {name: value for name, value in facts.items() if name != "files"}
 
 
-if __name__ == "__main__":
-    command_line(export)
+def _write_card(
+    output: Path, cfg: dict[str, Any], record: dict[str, Any], history: Path, exported: Exported
+) -> None:
+    step, unit = record["exported_step"], exported.unit
+    lines = [line for line in read_history(history) if line["step"] <= step]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    held_out = [line["eval_loss"] for line in lines if "eval_loss" in line]
+    card = _CARD.format(
+        library=exported.library,
+        pipeline=exported.pipeline,
+        run=cfg["run"],
+        start=cfg["start"],
+        datasets=_datasets(cfg["datasets"]),
+        steps=step,
+        more=exported.more,
+        loss=losses[-1],
+        unit=unit,
+        eval_loss=f"{held_out[-1]:.4f} {unit}" if held_out else "none: the split is empty",
+        precision=record["precision"],
+        fingerprint=record["fingerprint"],
+        continued=_continued(record["continued_from"]),
+        settings=json.dumps(record["train"], indent=2),
+        software=json.dumps(record["software"], indent=2),
+    )
+    (output / "README.md").write_text(card)
+
+
+def _datasets(shares: dict[str, float]) -> str:
+    if len(shares) == 1:
+        return f"the dataset `{next(iter(shares))}`"
+    total = sum(shares.values())
+    return "the datasets " + ", ".join(
+        f"`{dataset}` ({share / total:.1%})" for dataset, share in shares.items()
+    )
+
+
+def _continued(record: dict[str, Any] | None) -> str:
+    if record is None:
+        return ""
+    row = "continued at step {step} from a checkpoint of fingerprint"
+    differing = ", ".join(record["differences"])
+    return f"| {row.format(**record)} | `{record['fingerprint']}`; different: {differing} |\n"

@@ -1,17 +1,19 @@
 """Fine-tune a model on Ray Train."""
 
+from pathlib import Path
+from typing import Any
+
 from moray.config.schema import Adapter, Data, Ray, Train
-from moray.stages.boundary import Folder, Folders, Json, command_line
 from moray.train.driver import run_training
 
 
 def finetune(
     run: str,
-    start: Folder,
-    stores: Folders,
-    output: Folder,
-    cfg: Json,
-    execution: Json,
+    start: Path,
+    stores: list[Path],
+    output: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
     code: str = "",
 ) -> None:
     """Write `history.jsonl` and `train.json`; checkpoints go to `execution.ray.storage_path`.
@@ -41,7 +43,3 @@ def finetune(
         trackers=execution["tracking"],
         task_settings={key: cfg[key] for key in cfg if key not in ("adapter", "datasets", "train")},
     )
-
-
-if __name__ == "__main__":
-    command_line(finetune)

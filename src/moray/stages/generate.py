@@ -18,20 +18,19 @@ from moray.evaluate.prompts import Prompt, choose_prompts
 from moray.evaluate.requirements import missing_for_metrics
 from moray.model.load import load_config, longest_sequence
 from moray.provenance.manifest import write_json
-from moray.stages.boundary import File, Files, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
 from moray.tasks.language.recipe import make_encoder
 
 
 def generate(
     run: str,
-    base: Folder,
-    tuned: Folder,
-    rows: Files,
-    output: File,
-    settings: File,
-    cfg: Json,
-    execution: Json,
+    base: Path,
+    tuned: Path,
+    rows: list[Path],
+    output: Path,
+    settings: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
 ) -> None:
     """Write `samples.jsonl`: prompt, reference, both continuations, what metrics say of them.
 
@@ -163,7 +162,3 @@ def _judged(
 
     texts, references = ([getattr(p, name) for p in prompts] for name in ("text", "reference"))
     return judged(metric, texts, references, formats, written)
-
-
-if __name__ == "__main__":
-    command_line(generate)

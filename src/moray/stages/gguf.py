@@ -1,20 +1,20 @@
 """Convert a run's model for llama.cpp and Ollama."""
 
 from pathlib import Path
+from typing import Any
 
 from moray.console import say
 from moray.errors import ConfigError
 from moray.provenance.manifest import whole_or_nothing, write_manifest
 from moray.serving.llama_cpp import CONVERTED, convert, missing_tools, quantize
 from moray.serving.ollama import around, modelfile
-from moray.stages.boundary import Folder, Json, command_line
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
 
 _MODELFILE = "Modelfile"
 
 
-def gguf(run: str, model: Folder, output: Folder, cfg: Json) -> None:
+def gguf(run: str, model: Path, output: Path, cfg: dict[str, Any]) -> None:
     """Write a GGUF file for each type, and a Modelfile for the last of them.
 
     Args:
@@ -65,7 +65,3 @@ def _write_modelfile(model: Path, file: Path, weights: str) -> bool:
         found = around(template.up_to, template.before_answer)
     file.write_text(modelfile(weights, found, tokenizer.bos_token, stops))
     return found is not None
-
-
-if __name__ == "__main__":
-    command_line(gguf)

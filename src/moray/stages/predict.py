@@ -15,7 +15,6 @@ from moray.evaluate.execution import num_batches
 from moray.evaluate.images import ClassifyJob, chosen, classify_on_worker, in_order
 from moray.provenance.manifest import read_manifest, write_json
 from moray.rows.store import StoredRows
-from moray.stages.boundary import File, Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
 
 # Without a date and with fixed identifiers, the same figure is the same file.
@@ -25,15 +24,15 @@ _RIGHT, _WRONG = "black", "#c00000"
 
 def predict(
     run: str,
-    base: Folder,
-    tuned: Folder,
-    store: Folder,
-    output: File,
-    settings: File,
-    png: File,
-    svg: File,
-    cfg: Json,
-    execution: Json,
+    base: Path,
+    tuned: Path,
+    store: Path,
+    output: Path,
+    settings: Path,
+    png: Path,
+    svg: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
 ) -> None:
     """Write `samples.jsonl`: label, and prediction and its probability of both models; a figure.
 
@@ -110,7 +109,3 @@ def _draw(
 
 def _probability(logs: NDArray[np.float32]) -> float:
     return round(float(np.exp(logs.max())), 4)
-
-
-if __name__ == "__main__":
-    command_line(predict)

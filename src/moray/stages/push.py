@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
@@ -9,13 +10,12 @@ from moray.console import say
 from moray.errors import ConfigError
 from moray.hub import has_token, no_token, refusals_explained
 from moray.provenance.manifest import read_manifest, write_json
-from moray.stages.boundary import File, Folder, Json, command_line
 
 _CARD = "README.md"
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
-def push(model: Folder, card: File, output: File, cfg: Json) -> None:
+def push(model: Path, card: Path, output: Path, cfg: dict[str, Any]) -> None:
     """Upload a model with its card in one commit, and write what was uploaded.
 
     Weights of an earlier upload that aren't part of this one are deleted by the same commit; other
@@ -65,7 +65,3 @@ def _files(model: Path, card: Path) -> Iterator[tuple[str, Path]]:
     """
     for name in read_manifest(model)["files"]:
         yield name, card if name == _CARD else model / name
-
-
-if __name__ == "__main__":
-    command_line(push)

@@ -13,7 +13,6 @@ from moray.evaluate.preference import ScorePairsJob, score_pairs_on_worker
 from moray.provenance.manifest import read_manifest, whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
 from moray.rows.store import Record, Rows, RowsWriter, describe, record_of
-from moray.stages.boundary import Folder, Json, command_line
 from moray.stages.evaluation import on_evaluation_workers
 from moray.tasks.language.store import StoredSplit
 from moray.tasks.preference.rows import num_pairs, with_reference
@@ -23,7 +22,12 @@ _SPLITS = ("train", "validation")
 
 
 def reference(
-    run: str, start: Folder, tokens: Folder, output: Folder, cfg: Json, execution: Json
+    run: str,
+    start: Path,
+    tokens: Path,
+    output: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
 ) -> None:
     """Write a store: the rows of a token store with the field `reference`; its manifest last.
 
@@ -92,7 +96,3 @@ def _with_answers(rows: Rows, answers: NDArray[Any], record: Record) -> Rows:
     most = made["reference"].shape[1]
     made["reference"][np.arange(most) < num_pairs(rows)[:, None]] = answers
     return made
-
-
-if __name__ == "__main__":
-    command_line(reference)

@@ -1,12 +1,14 @@
 """Write the page about all runs."""
 
+from pathlib import Path
+from typing import Any
+
 from moray.console import say
 from moray.report.page import write_page
 from moray.results import load
-from moray.stages.boundary import File, Folder, Json, command_line
 
 
-def report(results: Folder, output: File, cfg: Json) -> None:
+def report(results: Path, output: Path, cfg: dict[str, Any]) -> None:
     """Write the page.
 
     Args:
@@ -17,7 +19,3 @@ def report(results: Folder, output: File, cfg: Json) -> None:
     write_page(load(results, runs=cfg["runs"]), output)
     count, size = len(cfg["runs"]), output.stat().st_size
     say(f"report: {output}, {count:,} run{'s' * (count != 1)}, {size / 1e6:.1f} MB")
-
-
-if __name__ == "__main__":
-    command_line(report)

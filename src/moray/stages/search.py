@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -10,19 +11,18 @@ from moray.config.schema import Adapter, Data, Ray, Train
 from moray.console import say
 from moray.errors import UserError
 from moray.provenance.manifest import write_bytes
-from moray.stages.boundary import File, Folder, Folders, Json, command_line
 from moray.sweeps.study import Study, Verdict
 from moray.sweeps.trials import Training, carry_out
 
 
 def search(
     run: str,
-    start: Folder,
-    stores: Folders,
-    best: File,
-    trials: File,
-    cfg: Json,
-    execution: Json,
+    start: Path,
+    stores: list[Path],
+    best: Path,
+    trials: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
     code: str = "",
 ) -> None:
     """Train one trial after another; write them all, and the settings of the best as an overlay.
@@ -75,8 +75,8 @@ def search(
 
 def _training(
     run: str,
-    start: Folder,
-    stores: Folders,
+    start: Path,
+    stores: list[Path],
     cfg: dict[str, Any],
     execution: dict[str, Any],
     code: str,
@@ -143,7 +143,3 @@ def _words(values: dict[str, Any]) -> str:
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {json.dumps(value)}"
         for key, value in values.items()
     )
-
-
-if __name__ == "__main__":
-    command_line(search)

@@ -10,7 +10,6 @@ from typing import Any
 
 from moray.config.schema import Ray, Train
 from moray.console import say
-from moray.stages.boundary import Folder, Folders, Json, command_line
 from moray.train.drill import Timeline, train_and_lose_a_worker
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job, Part
@@ -26,11 +25,11 @@ _STEPS_READ = 50
 
 def smoke_test(
     run: str,
-    start: Folder,
-    stores: Folders,
-    output: Folder,
-    cfg: Json,
-    execution: Json,
+    start: Path,
+    stores: list[Path],
+    output: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
     code: str = "",
 ) -> None:
     """Write `table.txt`; checkpoints go to `execution.ray.storage_path`.
@@ -161,7 +160,3 @@ def _all_reduce_bandwidth(worker: Worker) -> float:
     message[0].item()
     seconds = (time.perf_counter() - began) / _REPETITIONS
     return 2 * (worker.world_size - 1) / worker.world_size * _MESSAGE_BYTES / seconds
-
-
-if __name__ == "__main__":
-    command_line(smoke_test)

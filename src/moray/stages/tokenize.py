@@ -12,14 +12,13 @@ from moray.corpus.dataset import SPLITS
 from moray.errors import UserError
 from moray.provenance.manifest import MANIFEST, read_manifest, whole_or_nothing, write_manifest
 from moray.rows.store import describe
-from moray.stages.boundary import Folder, Json, command_line
 from moray.tasks.language.recipe import make_encoder
 from moray.tasks.language.rows import row_type
 from moray.tasks.language.store import ROWS_FROM, TOKENIZER
 from moray.tasks.tokens import TokensModule
 
 
-def tokenize(dataset: Folder, model: Folder, output: Folder, cfg: Json) -> None:
+def tokenize(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> None:
     """Write the token store of a dataset's three splits, a preview, and its manifest last.
 
     Args:
@@ -98,7 +97,3 @@ def _keep_source(dataset: Path, model: Path, output: Path) -> None:
         shutil.copyfile(dataset / "train.parquet", output / ROWS_FROM)
     unneeded = shutil.ignore_patterns("*.safetensors", MANIFEST)
     shutil.copytree(model, output / TOKENIZER, ignore=unneeded)
-
-
-if __name__ == "__main__":
-    command_line(tokenize)

@@ -12,21 +12,20 @@ from moray.lines import whole_lines
 from moray.provenance.digest import sha256_file
 from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import read_manifest, write_json
-from moray.stages.boundary import File, Files, Folder, Json, command_line
 from moray.tracking.interface import Results, tracked_run
 from moray.tracking.process import send
 from moray.tracking.trackers import missing_packages, open_tracker
 
 
 def track(
-    train: File,
-    history: File,
-    scores: File,
-    samples: File,
-    benchmarks: Files,
-    model: Folder,
-    output: File,
-    cfg: Json,
+    train: Path,
+    history: Path,
+    scores: Path,
+    samples: Path,
+    benchmarks: list[Path],
+    model: Path,
+    output: Path,
+    cfg: dict[str, Any],
 ) -> None:
     """Send everything that a tracker doesn't have yet.
 
@@ -95,7 +94,3 @@ def _figures(place: str, scores: dict[str, Any]) -> Iterator[tuple[str, float]]:
 def _listed(model: Path) -> dict[str, dict[str, Any]]:
     files: dict[str, dict[str, Any]] = read_manifest(model)["files"]
     return files
-
-
-if __name__ == "__main__":
-    command_line(track)

@@ -1,0 +1,57 @@
+"""The export of a language model."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moray.config.schema import Adapter
+from moray.model.adapter import merged, save_adapter
+from moray.model.folder import base_reference, stored_dtype, whole_model_and_adapters
+from moray.model.load import load_model
+from moray.stages.export import Exported
+from moray.tasks.language.tokenizer import load_tokenizer
+from moray.train.restore import trained_model
+
+_ALONE = """ This folder contains
+only the adapter, which is loaded on top of `{start}`."""
+
+_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
+# Adapters are trained in fp32, and small.
+_ADAPTER_DTYPE = {"auto": torch.float32, **_DTYPE}
+
+
+def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> Exported:
+    """Write model or adapter, generation config and tokenizer."""
+    adapter = Adapter(**record["adapter"]) if record["adapter"] else None
+    model = trained_model(start, Path(record["checkpoint"]), adapter)
+    facts: dict[str, Any] = {}
+    alone = adapter is not None and not cfg["merge_adapter"]
+    if adapter is not None and alone:
+        save_adapter(model, adapter, output, _ADAPTER_DTYPE[cfg["dtype"]])
+        model.generation_config.save_pretrained(output)
+        facts["parameters"] = model.num_parameters(only_trainable=True)
+        facts["base"] = base_reference(output, start)
+    else:
+        if adapter is not None:
+            save_adapter(model, adapter, output / "adapter", torch.float32)
+            model = merged(load_model(start), output / "adapter")
+        facts["parameters"] = model.num_parameters()
+        model.to(_dtype(cfg["dtype"], start)).save_pretrained(output)
+    tokenizer = load_tokenizer(start)
+    if cfg["chat_template"] is not None:
+        tokenizer.chat_template = cfg["chat_template"]
+    tokenizer.save_pretrained(output)
+    return Exported(
+        unit="per pair" if "preference" in record else "nats per token",
+        pipeline="text-generation",
+        facts=facts,
+        library="peft" if alone else "transformers",
+        more=_ALONE.format(start=cfg["start"]) if alone else "",
+    )
+
+
+def _dtype(key: str, start: Path) -> torch.dtype:
+    if key == "auto":
+        return stored_dtype(whole_model_and_adapters(start)[0])
+    return _DTYPE[key]
