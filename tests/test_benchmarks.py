@@ -42,13 +42,8 @@ def test_the_gpu_benchmark_imports_neither_ray_nor_snakemake_nor_other_extras() 
 OURS = ("training: moray, LoRA", "evaluation: moray", "generation: moray")
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(OURS, id="ours"),
-        pytest.param((), id="all"),
-    ],
-)
+@pytest.mark.release
+@pytest.mark.parametrize("names", [OURS, ()], ids=["ours", "all"])
 def test_a_dry_run_of_the_gpu_benchmark_measures_contestants(names: tuple[str, ...]) -> None:
     only = [option for name in names for option in ("--only", name)]
     done = subprocess.run(

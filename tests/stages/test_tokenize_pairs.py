@@ -112,7 +112,7 @@ def test_models_that_do_not_isolate_documents_get_a_row_for_each_pair(
     tokenize(dataset, model, tmp_path / "out", recipe())
     rows = StoredSplit(tmp_path / "out", "train").rows
     np.testing.assert_array_equal(num_pairs(rows), [1] * 4)
-    with pytest.raises(UserError, match=r"^data\.packing: documents that share a row see"):
+    with pytest.raises(UserError, match=r"^data\.packing: packed documents would attend"):
         tokenize(dataset, model, tmp_path / "packed", recipe(packing=True))
 
 
