@@ -68,7 +68,7 @@ HOSTED = {"source": "hub", "repo_id": "user/lines", "revision": "0" * 40}
 FETCHED = {"source": "url"}
 MATRIX: dict[str, Any] = {
     "datasets": {
-        "made": {"source": "synthetic", "size_gb": 1e-5},
+        "made": {"source": "synthetic", "size_gb": 1e-4},
         "stdlib": {"source": "python-stdlib"},
         "hosted": HOSTED,
         "fetched": FETCHED,
@@ -117,31 +117,44 @@ SHARDED = ("text", "lora", "mixture", "streamed", "preferred", "images")
 
 
 def main() -> None:
-    """Run both, compare them, and write the table."""
+    """Compare the working tree with the previous release, and write the table."""
     previous = sys.argv[1] if len(sys.argv) > 1 else previous_release()
     shutil.rmtree(FOLDER, ignore_errors=True)
-    sources = {"previous": checked_out(previous), "current": ROOT}
     with served():
-        jobs = {name: run_matrix(FOLDER / name, source) for name, source in sources.items()}
-    stages: dict[str, dict[str, str]] = defaultdict(dict)
-    differing: dict[str, list[str]] = defaultdict(list)
-    for path, (rule, code) in sorted(jobs["current"].items()):
-        if path not in jobs["previous"] or result_of(FOLDER / "current", path, rule) != result_of(
-            FOLDER / "previous", path, rule
-        ):
-            differing[rule].append(path)
-        elif code != (before := jobs["previous"][path][1]):
-            stages[rule][code] = before
-    broken = {jobs["current"][path][1] for paths in differing.values() for path in paths}
-    table = {
-        rule: kept
-        for rule, codes in sorted(stages.items())
-        if (kept := {new: old for new, old in sorted(codes.items()) if new not in broken})
-    }
+        table, differing = compared(checked_out(previous), ROOT, FOLDER)
     EQUIVALENTS.write_text(json.dumps(table, indent=2) + "\n")
     print(f"the same bytes as {previous}: {', '.join(table)}")
     for rule, paths in differing.items():
         print(f"runs again: {rule}, because of {', '.join(paths)}")
+
+
+def compared(
+    previous: Path, current: Path, folder: Path
+) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
+    """Run the matrix under two versions.
+
+    Returns:
+        By rule, digests of the current version's code with those that they stand for; and results
+        that differ, or that the previous version didn't make.
+    """
+    before = recorded(run_matrix(folder / "previous", previous))
+    # By its own digests.
+    project = run_matrix(folder / "current", current, table="{}")
+    equal: dict[str, dict[str, str]] = defaultdict(dict)
+    differing: dict[str, list[str]] = defaultdict(list)
+    broken = set()
+    for path, (rule, code) in sorted(recorded(project).items()):
+        results = [result_of(folder / name, path, rule) for name in ("previous", "current")]
+        if path not in before or results[0] != results[1]:
+            differing[rule].append(path)
+            broken.add(code)
+        elif code != before[path][1]:
+            equal[rule][code] = before[path][1]
+    table = {
+        rule: {new: old for new, old in sorted(codes.items()) if new not in broken}
+        for rule, codes in sorted(equal.items())
+    }
+    return {rule: codes for rule, codes in table.items() if codes}, differing
 
 
 def previous_release() -> str:
@@ -198,9 +211,12 @@ def served() -> Iterator[None]:
         server.shutdown()
 
 
-def run_matrix(folder: Path, source: Path) -> dict[str, tuple[str, str]]:
-    """Run the matrix under a version; returns the rule and the code of each result."""
+def run_matrix(folder: Path, source: Path, table: str | None = None) -> Path:
+    """Run the matrix under a version, with another table of equivalents if one is given."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
     project = Project.create(folder, source)
+    if table is not None:
+        (folder / "src/moray/config" / EQUIVALENTS.name).write_text(table)
     write_config(project)
     write_data(folder / "data")
     cores = str(2 * (os.cpu_count() or 1))
@@ -209,21 +225,25 @@ def run_matrix(folder: Path, source: Path) -> dict[str, tuple[str, str]]:
     (folder / "output.log").write_text(done.stdout + done.stderr)
     if done.returncode:
         print(f"not all stages ended: see {folder / 'output.log'}")
-    return dict(recorded(folder))
+    return folder
 
 
-def recorded(folder: Path) -> Iterator[tuple[str, tuple[str, str]]]:
+def recorded(folder: Path) -> dict[str, tuple[str, str]]:
     """The rule and the code of each result, as Snakemake recorded them."""
+    found = {}
     for file in (folder / ".snakemake/metadata").iterdir():
         facts = json.loads(file.read_text())
         codes = [param.strip("'") for param in facts["params"] if param.startswith("'code ")]
         if len(codes) == 1:
             path = base64.b64decode(file.name).decode()
-            yield path, (facts["rule"], codes[0].removeprefix("code "))
+            found[path] = facts["rule"], codes[0].removeprefix("code ")
+    return found
 
 
 def result_of(folder: Path, path: str, rule: str) -> Any:
     """What a result says: its bytes, without what differs between two executions."""
+    if not (folder / path).is_file():
+        return None
     if rule == "finetune_run":
         # The weights.
         model = Path(path).parent / "model/model.safetensors"
