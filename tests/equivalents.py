@@ -58,8 +58,9 @@ VOLATILE = {
     "step_seconds",
     "tflops",
     "time",
-    "tokens_per_second",
 }
+# So do figures of speed.
+SPEED = "_per_second"
 # Describes the training, with its fingerprint.
 CARD = "README.md"
 
@@ -78,7 +79,7 @@ MATRIX: dict[str, Any] = {
         "coloured": {"source": "image-folder", "path": "data/coloured", "test_share": 0.2},
         "indexed": {
             "source": "idx",
-            "train": {"images": "data/images.gz", "labels": "data/labels.gz"},
+            "train": {"images": "data/images.idx", "labels": "data/labels.idx"},
             "test_share": 0.2,
         },
         "tabled": {**TABLE, "path": "data/tabled.parquet", "format": "images"},
@@ -230,14 +231,19 @@ def run_matrix(folder: Path, source: Path, table: str | None = None) -> Path:
 
 def recorded(folder: Path) -> dict[str, tuple[str, str]]:
     """The rule and the code of each result, as Snakemake recorded them."""
-    found = {}
+    found: dict[str, tuple[str, set[str]]] = {}
     for file in (folder / ".snakemake/metadata").iterdir():
         facts = json.loads(file.read_text())
-        codes = [param.strip("'") for param in facts["params"] if param.startswith("'code ")]
-        if len(codes) == 1:
-            path = base64.b64decode(file.name).decode()
-            found[path] = facts["rule"], codes[0].removeprefix("code ")
-    return found
+        codes = {param.strip("'") for param in facts["params"] if param.startswith("'code ")}
+        path = base64.b64decode(file.name).decode()
+        found[path] = facts["rule"], {code.removeprefix("code ") for code in codes}
+    # A search has that of its trainings besides.
+    training = set().union(*(codes for rule, codes in found.values() if rule == "finetune_run"))
+    own = {
+        path: (rule, codes if rule == "finetune_run" else codes - training)
+        for path, (rule, codes) in found.items()
+    }
+    return {path: (rule, code) for path, (rule, codes) in own.items() for code in codes}
 
 
 def result_of(folder: Path, path: str, rule: str) -> Any:
@@ -270,7 +276,8 @@ def stable(value: Any) -> Any:
     if isinstance(value, dict):
         if files := value.get("files"):
             value = {**value, "files": {n: str(f) for n, f in files.items() if n != CARD}}
-        return {key: stable(entry) for key, entry in value.items() if key not in VOLATILE}
+        kept = {key for key in value if key not in VOLATILE and not key.endswith(SPEED)}
+        return {key: stable(value[key]) for key in value if key in kept}
     return [stable(entry) for entry in value] if isinstance(value, list) else value
 
 
@@ -288,6 +295,12 @@ def write_config(project: Project) -> None:
             runs[f"{run}-{strategy}"] = {**runs[run], "train": train}
     tasks = {"tasks": ["puzzles", "text"], "include_path": "data/tasks"}
     runs["tuned"] |= {"benchmarks": tasks, "generate": {"metrics": ["chrf", "exact_match"]}}
+    for run, metric in (
+        ("lora", "chrf"),
+        ("mixture", "exact_match"),
+        ("streamed", "python_syntax"),
+    ):
+        runs[run] = {**runs[run], "generate": {"metrics": [metric]}}
     rates = {"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
     runs["lora"] |= {"search": {"trials": 2, "space": rates}}
     # Rows of images from each source are made for runs alone.
@@ -314,13 +327,13 @@ def write_data(folder: Path) -> None:
     tokenizer = chat_tokenizer([row["prompt"] + row["completion"] for row in rows])
     (folder / "chat").mkdir()
     size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
     fresh = {"architecture": "llama", "tie_word_embeddings": False, "seed": 0}
     save_llama(folder / "chat", tokenizer, {**fresh, **size, **heads})
     image_folder(folder / "coloured", {"red": 12, "green": 12})
     pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8), dtype=np.uint8)
-    write_idx(folder / "images.gz", pixels)
-    write_idx(folder / "labels.gz", np.arange(24, dtype=np.uint8) % 2)
+    write_idx(folder / "images.idx", pixels)
+    write_idx(folder / "labels.idx", np.arange(24, dtype=np.uint8) % 2)
     images = [path.read_bytes() for path in sorted((folder / "coloured").rglob("*.png"))]
     labels = [number % 2 for number in range(len(images))]
     pd.DataFrame({"image": images, "label": labels}).to_parquet(folder / "tabled.parquet")

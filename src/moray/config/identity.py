@@ -224,7 +224,8 @@ def code_digest(stage: str, *names: str) -> str:
 
     Comments, docstrings, formatting and messages don't change it.
     """
-    digest = hashlib.sha256()
+    # Code that serves several names may have been of several in an earlier version.
+    digest = hashlib.sha256(" ".join(names).encode())
     for path in deciding_files(stage, *names):
         digest.update(f"{path.relative_to(PACKAGE)} {_file_digest(path)}\n".encode())
     return digest.hexdigest()[:16]
