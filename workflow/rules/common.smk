@@ -187,6 +187,8 @@ def stop_on_sigterm(runs):
     before = signal.getsignal(signal.SIGTERM)
 
     def stop(number, frame):
+        # Another one, which may come while this one is handled, is for Snakemake alone.
+        signal.signal(signal.SIGTERM, before)
         for run in runs:
             place = f"{EXPERIMENT.runs[run].ray.storage_path}/{run}"
             Requests(place).ask(Request.STOP)
