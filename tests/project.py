@@ -62,6 +62,15 @@ SECRETS = {
 }
 
 
+def copy_of(root: Path, folder: Path) -> Path:
+    """The files of a clone that the workflow needs, in another folder."""
+    folder.mkdir(exist_ok=True)
+    for name in ("Snakefile", "workflow", "src", "envs", "profiles", "config"):
+        copy = shutil.copytree if (root / name).is_dir() else shutil.copy
+        copy(root / name, folder / name)
+    return folder
+
+
 class Project:
     """A working copy of the project in a folder of its own."""
 
@@ -72,10 +81,7 @@ class Project:
     @classmethod
     def create(cls, folder: Path, root: Path = ROOT) -> "Project":
         """Copy what a clone would bring, with the small experiment in place of the default."""
-        folder.mkdir(exist_ok=True)
-        for name in ("Snakefile", "workflow", "src", "envs", "profiles", "config"):
-            copy = shutil.copytree if (root / name).is_dir() else shutil.copy
-            copy(root / name, folder / name)
+        copy_of(root, folder)
         project = cls(folder)
         project.config.write_text(EXPERIMENT)
         data = folder / "data"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import equivalents
 import pytest
-from project import ROOT, Project
+from project import ROOT, Project, copy_of
 
 LOSS = "src/moray/tasks/language/loss.py"
 RETURNED = "return torch.index_select(states.flatten(0, 1), 0, padded)"
@@ -17,10 +17,7 @@ CHANGED = "return torch.index_select(states.flatten(0, 1), 0, padded) * 1.01"
 
 def version(folder: Path, code: str) -> Path:
     """The project with other code of the loss."""
-    for name in ("Snakefile", "workflow", "src", "envs", "profiles", "config"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, folder / name)
-    file = folder / LOSS
+    file = copy_of(ROOT, folder) / LOSS
     text = file.read_text()
     assert RETURNED in text
     file.write_text(text.replace(RETURNED, code))
@@ -47,7 +44,7 @@ def test_an_upgrade_runs_again_what_makes_other_bytes(
     (project.folder / "src/moray/config/equivalents.json").write_text(json.dumps(table))
     planned = project.planned("eval")
     if code == REFACTORED:
-        assert set(table) == {"evaluate", "finetune_run"}
+        assert {"evaluate", "finetune_run"} <= set(table)
         assert (dict(differing), planned) == ({}, set())
     else:
         assert "finetune_run" in differing
