@@ -20,7 +20,7 @@ from moray.storage.folder import FolderStorage
 from moray.storage.paths import folder_of, path_of, step_of
 from moray.tasks.language.store import StoredSplit
 from moray.train import checkpoints
-from moray.train.history import HISTORY, read_history
+from moray.train.history import HISTORY, History, read_history
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.saver import Saver
@@ -262,3 +262,19 @@ def test_dropout_is_a_function_of_the_step(
     plain = make_job("plain")
     train(plain, alone)
     assert losses(first)[0] != losses(plain)[0]
+
+
+def test_the_history_is_on_the_disk_before_a_checkpoint_is(
+    make_job: Any, alone: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    save = Saver.save
+    monkeypatch.setattr(History, "sync", lambda history: done.append("sync"))
+
+    def saved(saver: Saver, *arguments: Any) -> None:
+        done.append("save")
+        save(saver, *arguments)
+
+    monkeypatch.setattr(Saver, "save", saved)
+    train(make_job(), alone)
+    assert done == ["sync", "save"] * 4
