@@ -17,7 +17,7 @@ from moray.provenance.manifest import MANIFEST
 from moray.storage.folder import FolderStorage
 from moray.train.continuation import continued_from
 from moray.train.history import read_history
-from moray.train.identity import identity_of, write_identity
+from moray.train.identity import identity_of, read_identity, write_identity
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.workers.worker import Worker
@@ -140,8 +140,11 @@ def test_a_run_continues_from_a_checkpoint_of_another_fingerprint_and_records_it
 def test_a_run_continues_where_only_the_name_of_the_folder_differs(
     make_job: Any, small: Path, storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As other versions of moray make other fingerprints."""
+    """As other versions of moray make other fingerprints, perhaps under other libraries."""
     (made,) = storage.glob("name/*")
+    identity = json.loads((made / "identity.json").read_text())
+    identity["libraries"]["torch"] = "2.12.9"
+    (made / "identity.json").write_text(json.dumps(identity))
     made.rename(storage / "name/0123456789abcdef")
     last, job = checkpoint_of(storage, 8), job_with(make_job)
     assert said(job, small, tmp_path / "output", capsys, code="before") == [
@@ -149,6 +152,10 @@ def test_a_run_continues_where_only_the_name_of_the_folder_differs(
     ]
     assert (made / "checkpoints/step-00000008" / MANIFEST).is_file()
     assert continued_from(FolderStorage(made)) is None
+    found = read_identity(FolderStorage(made).records)
+    assert found is not None
+    (earlier,) = found.earlier_libraries
+    assert (earlier["until_step"], earlier["libraries"]["torch"]) == (8, "2.12.9")
 
 
 def test_an_import_that_is_cut_off_is_repeated(

@@ -231,7 +231,7 @@ def code_digest(stage: str, *names: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def deciding_files(stage: str, *names: str, package: Path = PACKAGE) -> list[Path]:
+def deciding_files(stage: str, *names: str) -> list[Path]:
     """The files of the package that decide a stage's result, sorted."""
     patterns = [*DECIDING[stage]]
     for name in names:
@@ -241,15 +241,14 @@ def deciding_files(stage: str, *names: str, package: Path = PACKAGE) -> list[Pat
     found: set[Path] = set()
     for pattern in patterns:
         for filled in [pattern.format(name.replace(".", "/")) for name in names] or [pattern]:
-            found.update(_matching(package, filled))
+            found.update(_matching(filled))
     return sorted(found)
 
 
 @cache
-def _matching(package: Path, pattern: str) -> list[Path]:
-    if "*" in pattern:
-        return [path for path in package.glob(pattern) if path.is_file()]
-    return [path for path in [package / f"{pattern}.py"] if path.is_file()]
+def _matching(pattern: str) -> list[Path]:
+    paths = PACKAGE.glob(pattern) if "*" in pattern else [PACKAGE / f"{pattern}.py"]
+    return [path for path in paths if path.is_file()]
 
 
 def meaning(source: bytes) -> str:

@@ -60,9 +60,9 @@ def prepare_work(
     identity = identity.after(read_identity(storage.records), own)
     write_identity(identity, storage.records)
     if given is None:
-        if own == 0 and alone:
-            _look_elsewhere(run, storage, identity, settings)
-        return identity
+        if own or not alone:
+            return identity
+        return _from_elsewhere(run, storage, identity, settings)
     key = f"runs.{run}.train.resume_from_checkpoint"
     # The record comes last: until it is there, all of this is repeated.
     if continued_from(storage) is None or own < step_of(Path(given)):
@@ -88,21 +88,24 @@ def continued_from(storage: Storage) -> dict[str, Any] | None:
     return record
 
 
-def _look_elsewhere(run: str, storage: Storage, identity: Identity, settings: Train) -> None:
+def _from_elsewhere(run: str, storage: Storage, identity: Identity, settings: Train) -> Identity:
     """Continue from the newest checkpoint under another fingerprint, or point the user to it."""
     last = storage.newest_elsewhere()
     if last is None:
-        return
-    differing = differences(read_identity(storage_with(last).records), identity)
-    if not differing:
-        say(f"run {run}: continuing from {last}, which was made with the same inputs")
-        _bring_in(f"runs.{run}", last, storage, settings)
-        return
-    say(
-        f"run {run}: starting at step 0, because its checkpoint at step "
-        f"{step_of(Path(last))} was made with different inputs: {', '.join(differing)}; to "
-        f"continue from that checkpoint anyway, set runs.{run}.train.resume_from_checkpoint: {last}"
-    )
+        return identity
+    before, step = read_identity(storage_with(last).records), step_of(Path(last))
+    if differing := differences(before, identity):
+        say(
+            f"run {run}: starting at step 0, because its checkpoint at step {step} was made with "
+            f"different inputs: {', '.join(differing)}; to continue from that checkpoint anyway, "
+            f"set runs.{run}.train.resume_from_checkpoint: {last}"
+        )
+        return identity
+    say(f"run {run}: continuing from {last}, which was made with the same inputs")
+    identity = identity.after(before, step)
+    write_identity(identity, storage.records)
+    _bring_in(f"runs.{run}", last, storage, settings)
+    return identity
 
 
 def _check_position(key: str, given: str, settings: Train, parts: Sequence[Part]) -> None:
