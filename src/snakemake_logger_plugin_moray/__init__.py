@@ -61,7 +61,6 @@ class LogHandler(LogHandlerBase):
         self._finished, self._total = 0, 0
 
     def emit(self, record: LogRecord) -> None:
-        """See `logging.Handler.emit`."""
         if self._plain:
             self._print(self.format(record))
             return

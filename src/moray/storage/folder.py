@@ -36,21 +36,17 @@ class FolderRecords:
         self._folder = folder
 
     def read(self, name: str) -> bytes | None:
-        """See `Records`."""
         file = self._folder / name
         return file.read_bytes() if file.exists() else None
 
     def write(self, name: str, content: bytes) -> None:
-        """See `Records`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         write_bytes(self._folder / name, content)
 
     def remove(self, name: str) -> None:
-        """See `Records`."""
         (self._folder / name).unlink(missing_ok=True)
 
     def changed(self, name: str) -> float | None:
-        """See `Records`."""
         file = self._folder / name
         return file.stat().st_mtime if file.exists() else None
 
@@ -64,43 +60,34 @@ class FolderStorage:
 
     @property
     def remote(self) -> None:
-        """See `Storage`."""
         return None
 
     @property
     def run_place(self) -> str:
-        """See `Storage`."""
         return str(self.work.parent)
 
     @property
     def records(self) -> FolderRecords:
-        """See `Storage`."""
         return FolderRecords(self.work)
 
     def sole_driver(self) -> AbstractContextManager[None]:
-        """See `Storage`."""
         return flock.sole_driver(self.work)
 
     def sole_writer(self) -> AbstractContextManager[None]:
-        """See `Storage`."""
         return flock.sole_writer(self.work)
 
     def begin(self, step: int) -> str:
-        """See `Storage`."""
         path = path_of(self.folder, step).with_suffix(f"{_TEMPORARY}{uuid.uuid4().hex[:8]}")
         path.mkdir(parents=True)
         return path.name
 
     def staging(self, attempt: str) -> Path:
-        """See `Storage`."""
         return self.folder / attempt
 
     def persist(self, attempt: str, paths: Iterable[Path]) -> Files:
-        """See `Storage`."""
         return list_files(self.staging(attempt), paths)
 
     def commit(self, step: int, attempt: str, files: Files) -> None:
-        """See `Storage`."""
         temporary = self.staging(attempt)
         write_listed_manifest(temporary, files, step=step)
         _sync(temporary)
@@ -113,7 +100,6 @@ class FolderStorage:
         _sync(self.folder)
 
     def discard(self, attempt: str) -> None:
-        """See `Storage`."""
         shutil.rmtree(self.staging(attempt), ignore_errors=True)
 
     def adopt(self, step: int, source: Path) -> None:
@@ -125,34 +111,27 @@ class FolderStorage:
         _sync(self.folder)
 
     def steps(self) -> list[int]:
-        """See `Storage`."""
         found = self.folder.glob(f"{PREFIX}*")
         return sorted(step_of(path) for path in found if _TEMPORARY not in path.name)
 
     def damaged(self, step: int) -> list[str]:
-        """See `Storage`."""
         return damaged_files(path_of(self.folder, step))
 
     def fetch(self, step: int) -> Path:
-        """See `Storage`."""
         return path_of(self.folder, step)
 
     def history_of(self, step: int) -> Path:
-        """See `Storage`."""
         return self.work
 
     def newest_elsewhere(self) -> str | None:
-        """See `Storage`."""
         glob = f"*/{self.folder.name}/{PREFIX}????????"
         found = [path for path in self.work.parent.glob(glob) if path.is_dir()]
         return str(max(found, key=lambda path: path.stat().st_mtime)) if found else None
 
     def remove(self, step: int) -> None:
-        """See `Storage`."""
         shutil.rmtree(path_of(self.folder, step))
 
     def remove_uncommitted(self) -> None:
-        """See `Storage`."""
         for path in self.folder.glob(f"{PREFIX}*{_TEMPORARY}*"):
             # A dying worker on another node may still be writing there.
             shutil.rmtree(path, ignore_errors=True)

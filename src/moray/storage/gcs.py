@@ -46,7 +46,6 @@ class GcsObjects(Objects):
         )
 
     def get(self, key: str) -> tuple[bytes, str] | None:
-        """See `Objects`."""
         try:
             found = obstore.get(self._store, key)
         except FileNotFoundError:
@@ -54,26 +53,21 @@ class GcsObjects(Objects):
         return bytes(found.bytes()), _version(found.meta)
 
     def head(self, key: str) -> Listed | None:
-        """See `Objects`."""
         try:
             return _listed(obstore.head(self._store, key))
         except FileNotFoundError:
             return None
 
     def put(self, key: str, content: bytes) -> None:
-        """See `Objects`."""
         obstore.put(self._store, key, content, use_multipart=False)
 
     def create(self, key: str, content: bytes) -> str | None:
-        """See `Objects`."""
         return self._put_if(key, content, "create")
 
     def replace(self, key: str, content: bytes, version: str) -> str | None:
-        """See `Objects`."""
         return self._put_if(key, content, {"version": version})
 
     def listed(self, prefix: str) -> dict[str, Listed]:
-        """See `Objects`."""
         return {
             found["path"]: _listed(found)
             for page in obstore.list(self._store, prefix or None)
@@ -81,11 +75,9 @@ class GcsObjects(Objects):
         }
 
     def folders(self) -> list[str]:
-        """See `Objects`."""
         return list(obstore.list_with_delimiter(self._store)["common_prefixes"])
 
     def delete(self, keys: Iterable[str]) -> None:
-        """See `Objects`."""
         for key in keys:
             try:
                 obstore.delete(self._store, key)
@@ -93,14 +85,12 @@ class GcsObjects(Objects):
                 continue
 
     def upload(self, path: Path, key: str) -> None:
-        """See `Objects`."""
         obstore.put(self._store, key, path, chunk_size=_PART, max_concurrency=_THREADS)
 
     def abort_uploads(self, prefix: str, cut_off: Callable[[str], bool]) -> None:
         """Does nothing: obstore can't list uploads; a rule of the bucket can drop them."""
 
     def download(self, key: str, path: Path) -> bool:
-        """See `Objects`."""
         try:
             found = obstore.get(self._store, key)
         except FileNotFoundError:

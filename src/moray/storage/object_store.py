@@ -50,20 +50,16 @@ class ObjectRecords:
         self._objects = objects
 
     def read(self, name: str) -> bytes | None:
-        """See `Records`."""
         found = self._objects.get(name)
         return None if found is None else found[0]
 
     def write(self, name: str, content: bytes) -> None:
-        """See `Records`."""
         self._objects.put(name, content)
 
     def remove(self, name: str) -> None:
-        """See `Records`."""
         self._objects.delete([name])
 
     def changed(self, name: str) -> float | None:
-        """See `Records`."""
         found = self._objects.head(name)
         return None if found is None else found.changed
 
@@ -92,22 +88,18 @@ class ObjectStorage:
 
     @property
     def remote(self) -> Remote:
-        """See `Storage`."""
         return Remote(self._url, self._token)
 
     @property
     def run_place(self) -> str:
-        """See `Storage`."""
         return self._url.rpartition("/")[0]
 
     @property
     def records(self) -> ObjectRecords:
-        """See `Storage`."""
         return ObjectRecords(self._objects)
 
     @contextmanager
     def sole_driver(self) -> Iterator[None]:
-        """See `Storage`."""
         with leased(self._objects, self._lease_seconds) as self._token:
             self.work.mkdir(parents=True, exist_ok=True)
             try:
@@ -117,25 +109,21 @@ class ObjectStorage:
 
     @contextmanager
     def sole_writer(self) -> Iterator[None]:
-        """See `Storage`."""
         self._commits.append_fence(self._token)
         yield
 
     def begin(self, step: int) -> str:
-        """See `Storage`."""
         # The fence tells later cleaning whose it is.
         attempt = f"{name_of(step)}.{self._commits.fence or 0:08d}-{uuid.uuid4().hex[:8]}"
         self.staging(attempt)
         return attempt
 
     def staging(self, attempt: str) -> Path:
-        """See `Storage`."""
         folder = self.folder / attempt
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def persist(self, attempt: str, paths: Iterable[Path]) -> Files:
-        """See `Storage`."""
         paths, folder = list(paths), self.staging(attempt)
         files = list_files(folder, paths)
         # What the run was resumed from isn't needed any more.
@@ -147,7 +135,6 @@ class ObjectStorage:
         return files
 
     def commit(self, step: int, attempt: str, files: Files) -> None:
-        """See `Storage`."""
         history = self.work / _HISTORY
         if history.exists():
             copy = self.staging(attempt) / _HISTORY
@@ -162,11 +149,9 @@ class ObjectStorage:
         self.discard(attempt)
 
     def discard(self, attempt: str) -> None:
-        """See `Storage`."""
         shutil.rmtree(self.folder / attempt, ignore_errors=True)
 
     def adopt(self, step: int, source: Path) -> None:
-        """See `Storage`."""
         attempt = self.begin(step)
         folder = self.staging(attempt)
         shutil.copytree(source, folder, dirs_exist_ok=True)
@@ -174,7 +159,6 @@ class ObjectStorage:
         self.commit(step, attempt, self.persist(attempt, paths))
 
     def steps(self) -> list[int]:
-        """See `Storage`."""
         return sorted({entry["step"] for entry in self._commits.checkpoints().values()})
 
     def damaged(self, step: int) -> list[str]:
@@ -182,7 +166,6 @@ class ObjectStorage:
         return damaged_files(self._downloaded(step)) if step in self.steps() else [MANIFEST]
 
     def fetch(self, step: int) -> Path:
-        """See `Storage`."""
         folder = self._downloaded(step)
         if damaged := damaged_files(folder):
             raise UserError(
@@ -193,11 +176,9 @@ class ObjectStorage:
         return folder
 
     def history_of(self, step: int) -> Path:
-        """See `Storage`."""
         return self._downloaded(step)
 
     def newest_elsewhere(self) -> str | None:
-        """See `Storage`."""
         run, _, own = self._url.rpartition("/")
         found = []
         for fingerprint in open_objects(run).folders():
@@ -212,14 +193,12 @@ class ObjectStorage:
         return max(found)[1] if found else None
 
     def remove(self, step: int) -> None:
-        """See `Storage`."""
         self._commits.check()
         for number, entry in self._commits.checkpoints().items():
             if entry["step"] == step:
                 self._remove(number, entry)
 
     def remove_uncommitted(self) -> None:
-        """See `Storage`."""
         self._commits.check()
         committed = {entry["attempt"] for entry in self._commits.checkpoints().values()}
 

@@ -48,7 +48,6 @@ class S3Objects(Objects):
         self._client = _session().create_client("s3", config=_CONFIG)
 
     def get(self, key: str) -> tuple[bytes, str] | None:
-        """See `Objects`."""
         try:
             found = self._client.get_object(**self._at(key))
             return found["Body"].read(), found["ETag"]
@@ -58,7 +57,6 @@ class S3Objects(Objects):
             raise
 
     def head(self, key: str) -> Listed | None:
-        """See `Objects`."""
         try:
             found = self._client.head_object(**self._at(key))
         except ClientError as error:
@@ -68,19 +66,15 @@ class S3Objects(Objects):
         return Listed(found["ContentLength"], found["LastModified"].timestamp())
 
     def put(self, key: str, content: bytes) -> None:
-        """See `Objects`."""
         self._client.put_object(**self._at(key), Body=content)
 
     def create(self, key: str, content: bytes) -> str | None:
-        """See `Objects`."""
         return self._put_if(key, content, IfNoneMatch="*")
 
     def replace(self, key: str, content: bytes, version: str) -> str | None:
-        """See `Objects`."""
         return self._put_if(key, content, IfMatch=version)
 
     def listed(self, prefix: str) -> dict[str, Listed]:
-        """See `Objects`."""
         return {
             found["Key"].removeprefix(self._prefix): Listed(
                 found["Size"], found["LastModified"].timestamp()
@@ -90,13 +84,11 @@ class S3Objects(Objects):
         }
 
     def folders(self) -> list[str]:
-        """See `Objects`."""
         pages = self._pages("list_objects_v2", "", Delimiter="/")
         found = (entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", []))
         return [prefix.removeprefix(self._prefix).rstrip("/") for prefix in found]
 
     def delete(self, keys: Iterable[str]) -> None:
-        """See `Objects`."""
         keys = list(keys)
         for start in range(0, len(keys), _MOST_DELETED):
             names = [{"Key": self._prefix + key} for key in keys[start : start + _MOST_DELETED]]
@@ -107,7 +99,6 @@ class S3Objects(Objects):
                 raise ClientError({"Error": error}, "DeleteObjects")
 
     def upload(self, path: Path, key: str) -> None:
-        """See `Objects`."""
         size = path.stat().st_size
         if size <= _PART:
             self.put(key, path.read_bytes())
@@ -128,7 +119,6 @@ class S3Objects(Objects):
         self._client.complete_multipart_upload(**this, MultipartUpload={"Parts": parts})
 
     def abort_uploads(self, prefix: str, cut_off: Callable[[str], bool]) -> None:
-        """See `Objects`."""
         for page in self._pages("list_multipart_uploads", prefix):
             for found in page.get("Uploads", []):
                 if cut_off(found["Key"].removeprefix(self._prefix)):
@@ -137,7 +127,6 @@ class S3Objects(Objects):
                     )
 
     def download(self, key: str, path: Path) -> bool:
-        """See `Objects`."""
         try:
             body = self._client.get_object(**self._at(key))["Body"]
         except ClientError as error:

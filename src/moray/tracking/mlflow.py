@@ -72,7 +72,6 @@ class MLflow:
             client.log_batch(self._id, params=params[start : start + _PARAMS])
 
     def log(self, points: Sequence[Point]) -> None:
-        """See `Tracker`."""
         new = [
             Metric(name, value, round(point.time * 1000), point.step)
             for point in points
@@ -85,7 +84,6 @@ class MLflow:
             self._last_steps |= {metric.key: metric.step for metric in batch}
 
     def add_results(self, results: Results) -> None:
-        """See `Tracker`."""
         for name, value in results.scores.items():
             if self._figures.get(name) != value:
                 self._client.log_metric(self._id, name, value, step=results.step)
@@ -96,7 +94,6 @@ class MLflow:
             self._client.log_artifact(self._id, str(file))
 
     def finish(self) -> None:
-        """See `Tracker`."""
         if not self._finished:
             self._client.set_terminated(self._id)
 

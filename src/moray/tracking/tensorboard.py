@@ -37,13 +37,11 @@ class TensorBoard:
         self._add(text_pb("config", _code(json.dumps(run.config, indent=2))), 0)
 
     def log(self, points: Sequence[Point]) -> None:
-        """See `Tracker`."""
         for point in points:
             self._add(_scalars(point.figures), point.step, point.time)
         self._writer.flush()
 
     def add_results(self, results: Results) -> None:
-        """See `Tracker`."""
         self._add(_scalars(results.scores), results.step)
         for number, sample in enumerate(results.samples):
             parts = (f"**{name}**\n\n{_code(str(value))}" for name, value in sample.items())

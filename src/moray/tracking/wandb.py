@@ -59,13 +59,11 @@ class WandB:
         self.finished = False
 
     def log(self, points: Sequence[Point]) -> None:
-        """See `Tracker`."""
         for point in points:
             if point.step >= self._first_step:
                 self._run.log(point.figures, step=point.step)
 
     def add_results(self, results: Results) -> None:
-        """See `Tracker`."""
         self._run.summary.update(results.scores)
         # An artifact with the same content is not made again.
         artifact = wandb.Artifact(
@@ -80,5 +78,4 @@ class WandB:
         self._run.log_artifact(artifact)
 
     def finish(self) -> None:
-        """See `Tracker`."""
         self.finished = True

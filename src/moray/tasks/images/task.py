@@ -35,15 +35,12 @@ class ImageTask:
         self._augmentation = Augmentation(**settings.get("augmentation", {}))
 
     def load(self, start: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
-        """See `Task.load`."""
         return load_classifier(start, dtype)
 
     def empty(self, start: Path, dtype: torch.dtype) -> PreTrainedModel:
-        """See `Task.empty`."""
         return empty_classifier(start, dtype)
 
     def loss_module(self, model: PreTrainedModel) -> ImageLoss:
-        """See `Task.loss_module`."""
         from_first_worker(lambda: self._check_classes(model))
         return ImageLoss(model)
 
@@ -66,7 +63,6 @@ class ImageTask:
         return 3.0 * float(counter.get_total_flops())
 
     def batch(self, rows: Rows, drawn: Drawn | None) -> Batch:
-        """See `Task.batch`."""
         return make_batch(rows, self._normalization, self._augmentation, drawn)
 
     def weight(self, rows: Rows) -> int:
@@ -74,7 +70,6 @@ class ImageTask:
         return num_images(rows)
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
-        """See `Task.window_reader`."""
         return stored_windows(store, rows_url)
 
 

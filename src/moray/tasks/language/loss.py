@@ -36,7 +36,6 @@ class TokenLoss(LossModule):
         self.softmax: SoftmaxLoss = softmax_loss
 
     def compile_loss(self) -> None:
-        """See `LossModule.compile_loss`."""
         self.softmax = torch.compile(softmax_loss, options=compiler_options())
 
     def external_parameters(self) -> list[nn.Parameter]:

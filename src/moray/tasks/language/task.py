@@ -32,15 +32,12 @@ class LanguageTask:
         self._packing: bool = manifest["recipe"]["packing"]
 
     def load(self, start: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
-        """See `Task.load`."""
         return load_model(start, dtype, in_4bit=in_4bit)
 
     def empty(self, start: Path, dtype: torch.dtype) -> PreTrainedModel:
-        """See `Task.empty`."""
         return empty_model(start, dtype)
 
     def loss_module(self, model: PreTrainedModel) -> TokenLoss:
-        """See `Task.loss_module`."""
         return TokenLoss(model, plain_head=from_first_worker(lambda: self._checked(model)))
 
     def _checked(self, model: PreTrainedModel) -> bool:
@@ -51,7 +48,6 @@ class LanguageTask:
         return has_plain_head(model)
 
     def flops_per_row(self, model: PreTrainedModel) -> float:
-        """See `Task.flops_per_row`."""
         return self.units_per_row * flops_per_token(model, self.row_length)
 
     def batch(self, rows: Rows, drawn: Drawn | None) -> Batch:

@@ -16,7 +16,6 @@ class PairsWriter(SplitWriter):
         self._pairs = self._most_pairs = self._truncated = 0
 
     def add(self, window: Packed) -> None:
-        """See `SplitWriter.add`."""
         assert isinstance(window, PackedPairs)
         super().add(window)
         numbers = num_pairs(window.rows)
@@ -25,7 +24,6 @@ class PairsWriter(SplitWriter):
         self._truncated += window.truncated
 
     def facts(self) -> dict[str, Any]:
-        """See `SplitWriter.facts`."""
         return {
             **super().facts(),
             "pairs": self._pairs,

@@ -28,12 +28,10 @@ class PreferenceTask(LanguageTask):
         self._settings = Preference(**settings["preference"])
 
     def loss_module(self, model: PreTrainedModel) -> PreferenceLoss:
-        """See `Task.loss_module`."""
         plain_head = from_first_worker(lambda: self._checked(model))
         return PreferenceLoss(model, plain_head, self._settings)
 
     def batch(self, rows: Rows, drawn: Drawn | None) -> PairBatch:
-        """See `Task.batch`."""
         return make_pair_batch(rows, self._packing)
 
     def weight(self, rows: Rows) -> int:
@@ -41,7 +39,6 @@ class PreferenceTask(LanguageTask):
         return int(num_pairs(rows).sum())
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
-        """See `Task.window_reader`."""
         return stored_windows(store, rows_url)
 
 
