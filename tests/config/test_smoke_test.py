@@ -7,9 +7,9 @@ import pytest
 import yaml
 from small_config import config_with
 
-from moray.config.load import load_experiment
-from moray.config.smoke_test import RUN, check_storage, with_short_keys_resolved
-from moray.errors import ConfigError, UserError
+from moray.config.load import load_experiment, with_short_keys_resolved
+from moray.config.schema.experiment import SMOKE_TEST_RUN
+from moray.errors import ConfigError
 
 OVERLAY = Path(__file__).parents[2] / "config/smoke-test.yaml"
 
@@ -21,14 +21,14 @@ def loaded(**given: Any) -> Any:
 
 def test_keys_of_the_command_line_decide_over_size_workers_and_address() -> None:
     experiment = loaded(size_gb=2, workers=3, address="head:6379")
-    assert list(experiment.runs) == [RUN]
-    ray = experiment.runs[RUN].ray
+    assert list(experiment.runs) == [SMOKE_TEST_RUN]
+    ray = experiment.runs[SMOKE_TEST_RUN].ray
     assert (ray.num_workers, ray.address) == (3, "head:6379")
     assert experiment.datasets["made-up"].size_gb == 2
 
 
 def test_without_them_it_is_small_and_local() -> None:
-    ray = loaded().runs[RUN].ray
+    ray = loaded().runs[SMOKE_TEST_RUN].ray
     assert (ray.num_workers, ray.address) == (2, "local")
 
 
@@ -45,6 +45,5 @@ def test_other_configs_have_no_such_keys() -> None:
 def test_a_smoke_test_needs_a_folder() -> None:
     overlay = yaml.safe_load(OVERLAY.read_text())
     overlay["defaults"]["ray"]["storage_path"] = "s3://bucket/prefix"
-    with pytest.raises(UserError, match=r"^runs\.smoke-test\.ray\.storage_path: got s3://"):
-        check_storage(load_experiment(overlay))
-    check_storage(loaded())
+    with pytest.raises(ConfigError, match=r"^runs\.smoke-test\.ray\.storage_path: got s3://"):
+        load_experiment(overlay)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from moray.config.schema.base import RunName
-from moray.config.schema.sweep import Grid, Member, Sweep
+from moray.config.schema.sweeps import Grid, Member, Sweep
 from moray.errors import ConfigError, UserError
 
 _SEED = "train.seed"

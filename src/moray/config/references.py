@@ -11,15 +11,10 @@ from moray.config.plan import (
     modality_of_model,
     task,
 )
-from moray.config.schema import (
-    Adapter,
-    Augmentation,
-    Experiment,
-    Run,
-    ScratchModel,
-    WorkerRange,
-)
-from moray.config.strategies import STRATEGIES
+from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
+from moray.config.schema.models import ScratchModel
+from moray.config.schema.sections import Augmentation, WorkerRange
+from moray.config.schema.train import STRATEGIES, Adapter
 from moray.errors import UserError
 
 
@@ -38,8 +33,15 @@ def check_references(experiment: Experiment) -> list[UserError]:
     return problems
 
 
-def _stream(name: str, run: Run) -> Iterator[UserError]:
-    """Rows that are streamed from a folder need one that all nodes see."""
+def _folders(name: str, run: Run) -> Iterator[UserError]:
+    """What needs a folder that all nodes see, and can't do with an object store."""
+    if name == SMOKE_TEST_RUN and run.ray.in_object_store:
+        # The measurement doesn't see the files there.
+        yield UserError(
+            f"runs.{name}.ray.storage_path",
+            f"got {run.ray.storage_path}, but the smoke test needs a folder",
+            "set it to a folder that all nodes share",
+        )
     if run.data.loader == "stream" and not run.data.stream_from and run.ray.in_object_store:
         yield UserError(
             f"runs.{name}.data.loader",
@@ -116,7 +118,7 @@ def faults_of_run(experiment: Experiment, name: str, run: Run) -> Iterator[UserE
         )
     yield from _copies(f"runs.{name}", run)
     yield from _engine(experiment, name, run)
-    yield from _stream(name, run)
+    yield from _folders(name, run)
     complete = all(dataset in experiment.datasets for dataset in run.datasets)
     if complete and task(experiment, name) == "preference":
         yield from _pairs(name, run)

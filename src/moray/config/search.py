@@ -10,7 +10,9 @@ from pydantic.fields import FieldInfo
 
 from moray.config.plan import modality, train_config
 from moray.config.references import faults_of_run
-from moray.config.schema import Experiment, Range, Run, is_execution_only, result_keys
+from moray.config.schema.base import is_execution_only, result_keys
+from moray.config.schema.experiment import Experiment, Run
+from moray.config.schema.sweeps import Range
 from moray.config.validation import describe, models_in
 from moray.errors import UserError
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from moray.config.schema import Sections, Train, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.experiment import Sections
+from moray.config.schema.train import Train
 from moray.config.tasks import TASKS
 from moray.results.rows import flat
 

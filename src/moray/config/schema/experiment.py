@@ -5,20 +5,24 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag
 
-from moray.config.schema.adapter import Adapter
 from moray.config.schema.base import Name, RunName, Section, execution_only
-from moray.config.schema.datasets import TextDataset
-from moray.config.schema.gguf import Gguf
-from moray.config.schema.image_datasets import OnlyImages
+from moray.config.schema.datasets import Dataset
 from moray.config.schema.models import BaseModelSource
-from moray.config.schema.preference import Preference
-from moray.config.schema.push import Push
-from moray.config.schema.search import Search
-from moray.config.schema.sections import Benchmarks, Data, Evaluate, Export, Generate, Ray
-from moray.config.schema.sweep import Grid, Sweep
-from moray.config.schema.train import Train
+from moray.config.schema.sections import (
+    Benchmarks,
+    Data,
+    Evaluate,
+    Export,
+    Generate,
+    Gguf,
+    Push,
+    Ray,
+)
+from moray.config.schema.sweeps import Grid, Search, Sweep
+from moray.config.schema.train import Adapter, Preference, Train
 
-Dataset = Annotated[TextDataset | OnlyImages, Field(discriminator="source")]
+# Name of the run in `config/smoke-test.yaml`.
+SMOKE_TEST_RUN = "smoke-test"
 
 
 class RunRef(Section):
