@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from small_config import experiment_with
 
-from moray.config.inputs import benchmark_files
-from moray.config.plan import benchmark_config
+from moray.config.plan import benchmark_config, benchmark_files
 from moray.errors import ConfigError, UserError
 
 OWN = {"runs.tuned.benchmarks.include_path": "tasks", "runs.tuned.benchmarks.tasks": ["words"]}

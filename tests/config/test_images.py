@@ -8,7 +8,7 @@ import pytest
 from pictures import image_folder
 from small_config import experiment_with, faults
 
-from moray.config import inputs, plan
+from moray.config import plan
 from moray.config.references import check_references
 from moray.config.schema.experiment import Experiment
 from moray.errors import UserError
@@ -44,13 +44,13 @@ def test_training_depends_on_the_augmentation(key: str, value: object) -> None:
 
 def test_a_model_of_images_depends_on_the_dataset_of_its_classes(tmp_path: Path) -> None:
     experiment = experiment_with(IMAGES)
-    assert inputs.model_files(experiment, "resnet") == ["results/datasets/digits/dataset.json"]
+    assert plan.model_files(experiment, "resnet") == ["results/datasets/digits/dataset.json"]
     (tmp_path / "config.json").write_text("{}")
     path = {"source": "path", "path": str(tmp_path)}
     experiment = experiment_with(
         {**IMAGES, "models.own": {**path, "classes_of": "digits", "seed": 3}, "models.text": path}
     )
-    files = inputs.model_files(experiment, "own")
+    files = plan.model_files(experiment, "own")
     assert files == ["results/datasets/digits/dataset.json", str(tmp_path / "config.json")]
     assert plan.model_config(experiment, "own")["seed"] == 3
     assert plan.modality_of_model(experiment, "own") == "images"
@@ -65,7 +65,7 @@ def test_a_folder_of_images_is_read_again_when_its_files_change(tmp_path: Path) 
     experiment = experiment_with({"datasets.photos": section})
     before = plan.dataset_config(experiment, "photos")
     assert plan.dataset_config(experiment, "photos") == before
-    assert inputs.dataset_files(experiment, "photos") == {}
+    assert plan.dataset_files(experiment, "photos") == {}
     (folder / "b/new.png").write_bytes(b"x")
     assert plan.dataset_config(experiment, "photos") != before
 
@@ -82,11 +82,11 @@ def test_idx_files_are_inputs_and_have_to_be_there(tmp_path: Path) -> None:
     section = {"source": "idx", "train": files, "test": files}
     experiment = experiment_with({"datasets.mnist": section})
     with pytest.raises(UserError, match=r"^datasets\.mnist\.train\.images: no file matches "):
-        inputs.dataset_files(experiment, "mnist")
+        plan.dataset_files(experiment, "mnist")
     for file in files.values():
         Path(file).write_bytes(b"")
     both = list(files.values())
-    assert inputs.dataset_files(experiment, "mnist") == {"train": both, "test": both}
+    assert plan.dataset_files(experiment, "mnist") == {"train": both, "test": both}
 
 
 def test_what_does_not_fit_images_costs_one_line() -> None:

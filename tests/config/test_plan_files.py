@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from small_config import experiment_with
 
-from moray.config import inputs
+from moray.config import plan
 from moray.errors import UserError
 
 
@@ -33,14 +33,14 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.usefixtures("notes")
 def test_the_files_of_a_dataset_are_found(path: str | list[str], files: list[str]) -> None:
-    found = inputs.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
     assert found == {"train": files}
 
 
 @pytest.mark.usefixtures("notes")
 def test_each_split_has_files_of_its_own() -> None:
     path = {"train": "notes/*.txt", "test": ["notes/deep/c.txt", "notes/deep/*"]}
-    found = inputs.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
     assert found == {"train": ["notes/a.txt", "notes/b.txt"], "test": ["notes/deep/c.txt"]}
 
 
@@ -52,7 +52,7 @@ def test_a_dataset_whose_files_are_missing_is_reported_before_anything_starts(
     missing = path[-1] if isinstance(path, list) else path
     for paths in (path, {"train": path}, {"train": "notes/a.txt", "validation": path}):
         with pytest.raises(UserError) as caught:
-            inputs.dataset_files(experiment_with({"datasets.notes.path": paths}), "notes")
+            plan.dataset_files(experiment_with({"datasets.notes.path": paths}), "notes")
         assert str(caught.value) == (
             f"datasets.notes.path: no file matches {missing}; check the path; it is relative to "
             "the working directory"
@@ -65,7 +65,7 @@ def test_braces_in_the_name_of_a_file_are_refused(notes: Path, name: str) -> Non
     (notes / "notes" / name).parent.mkdir(exist_ok=True)
     (notes / "notes" / name).write_text("x")
     with pytest.raises(UserError) as caught:
-        inputs.dataset_files(experiment_with({"datasets.notes.path": "notes/**/*.txt"}), "notes")
+        plan.dataset_files(experiment_with({"datasets.notes.path": "notes/**/*.txt"}), "notes")
     assert str(caught.value) == (
         f"datasets.notes.path: notes/{name} contains braces, which Snakemake reads as wildcards; "
         "rename the file"
@@ -73,9 +73,9 @@ def test_braces_in_the_name_of_a_file_are_refused(notes: Path, name: str) -> Non
 
 
 def test_a_dataset_that_is_not_read_from_files_has_none() -> None:
-    assert inputs.dataset_files(experiment_with({}), "modules") == {}
+    assert plan.dataset_files(experiment_with({}), "modules") == {}
     url = {"source": "url", "url": {"train": "s3://b/*.csv", "test": "https://h/t.csv"}}
-    assert inputs.dataset_files(experiment_with({"datasets.x": url}), "x") == {}
+    assert plan.dataset_files(experiment_with({"datasets.x": url}), "x") == {}
 
 
 def test_a_model_depends_on_the_files_of_its_folder(notes: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_model_depends_on_the_files_of_its_folder(notes: Path) -> None:
     (folder / "nested").mkdir(parents=True)
     for name in ("model.safetensors", "config.json"):
         (folder / name).write_text(name)
-    files = inputs.model_files(experiment_with({}), "folder")
+    files = plan.model_files(experiment_with({}), "folder")
     assert files == ["models/folder/config.json", "models/folder/model.safetensors"]
 
 
@@ -93,7 +93,7 @@ def test_a_model_depends_on_its_tokenizer_s_other_templates(notes: Path) -> None
     for name in [*names, "additional_chat_templates/notes.txt"]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
-    files = inputs.model_files(experiment_with({}), "folder")
+    files = plan.model_files(experiment_with({}), "folder")
     assert files == [f"models/folder/{name}" for name in names]
 
 
@@ -104,7 +104,7 @@ def test_braces_in_the_name_of_a_model_s_file_are_refused(notes: Path, name: str
     for written in ("config.json", name):
         (folder / written).write_text("{}")
     with pytest.raises(UserError) as caught:
-        inputs.model_files(experiment_with({}), "folder")
+        plan.model_files(experiment_with({}), "folder")
     assert str(caught.value) == (
         f"models.folder.path: models/folder/{name} contains braces, which Snakemake reads as "
         "wildcards; rename the file"
@@ -114,7 +114,7 @@ def test_braces_in_the_name_of_a_model_s_file_are_refused(notes: Path, name: str
 @pytest.mark.usefixtures("notes")
 def test_a_model_whose_folder_is_missing_is_reported_before_anything_starts() -> None:
     with pytest.raises(UserError) as caught:
-        inputs.model_files(experiment_with({}), "folder")
+        plan.model_files(experiment_with({}), "folder")
     assert str(caught.value) == (
         "models.folder.path: got models/folder, expected a folder with a config.json; "
         "check the path; it is relative to the working directory"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import moray
 from moray import machine, project
-from moray.config import inputs, layout, plan
+from moray.config import layout, plan
 from moray.config.identity import code_of
 from moray.config.load import load_experiment, with_short_keys_resolved
 from moray.config.schema.experiment import SMOKE_TEST_RUN
@@ -37,14 +37,12 @@ def load():
     try:
         experiment = load_experiment(with_short_keys_resolved(config))
         files = {
-            name: inputs.dataset_files(experiment, name) for name in experiment.datasets
+            name: plan.dataset_files(experiment, name) for name in experiment.datasets
         }
         models = {
-            name: inputs.model_files(experiment, name) for name in experiment.models
+            name: plan.model_files(experiment, name) for name in experiment.models
         }
-        tasks = {
-            run: inputs.benchmark_files(experiment, run) for run in experiment.runs
-        }
+        tasks = {run: plan.benchmark_files(experiment, run) for run in experiment.runs}
     except (ConfigError, UserError) as error:
         sys.exit(str(error))
     return experiment, files, models, tasks

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from moray.config import inputs, plan
+from moray.config import plan
 from moray.config.schema.experiment import Experiment
 from moray.config.schema.models import (
     BaseModelSource,
@@ -90,12 +90,12 @@ def preflight(
 
 def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserError]:
     for dataset in sorted({name for run in runs for name in experiment.runs[run].datasets}):
-        for files in inputs.dataset_files(experiment, dataset).values():
+        for files in plan.dataset_files(experiment, dataset).values():
             yield from _readable(f"datasets.{dataset}.path", files)
         yield from _libraries(experiment, dataset)
     for model in sorted({experiment.base_model(run) for run in runs}):
         if isinstance(experiment.models[model], PathModel):
-            yield from _readable(f"models.{model}.path", inputs.model_files(experiment, model))
+            yield from _readable(f"models.{model}.path", plan.model_files(experiment, model))
 
 
 def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
