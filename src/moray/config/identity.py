@@ -76,7 +76,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         "tasks/language/tokenizer",
     ),
     "card": ("stages/card", *_in("config", "formats tasks")),
-    "choose": ("stages/choose", "sweeps/choice", "model/folder"),
+    "choose": ("stages/choose", "model/folder"),
     "decode": (
         "stages/decode",
         *_DATASET,
@@ -152,7 +152,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_in("evaluate", "execution likelihood preference"),
     ),
     "report": ("stages/report", "report/*", "report/templates/*", "results/*"),
-    "search": ("stages/search", *_in("sweeps", "study trajectory trials")),
+    "search": ("stages/search", *_in("sweeps", "study trials")),
     "smoke_test": ("stages/smoke_test", "train/drill", *_TRAINING),
     "tokenize": (
         "stages/tokenize",

@@ -13,8 +13,7 @@ from moray.errors import UserError
 from moray.provenance.manifest import as_json
 from moray.storage.interface import Records
 from moray.storage.opened import state_of
-from moray.sweeps.study import Trial, Verdict
-from moray.sweeps.trajectory import Trajectory, read_trajectory
+from moray.sweeps.study import Trajectory, Trial, Verdict, read_trajectory
 from moray.train.driver import run_training
 from moray.train.failures import DIVERGED
 from moray.train.identity import identity_of
