@@ -10,9 +10,11 @@ from moray.config.schema.experiment import Experiment
 from moray.config.schema.sections import Ray, WorkerRange
 from moray.errors import UserError
 
+# Sections of a run whose stages load models without training them.
+Stage = Literal["evaluate", "generate", "benchmarks"]
+
 # Number of workers for `num_workers: auto` without a GPU.
 _CPU_WORKERS = 2
-Stage = Literal["evaluate", "generate", "benchmarks"]
 # Threads of a single process on the CPU; Snakemake lowers it to the available cores.
 _THREADS_OF_ONE = 8
 

@@ -15,13 +15,13 @@ from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.config.schema.models import ScratchModel
 from moray.config.schema.sections import Augmentation, WorkerRange
 from moray.config.schema.train import STRATEGIES, Adapter
+from moray.config.tasks import Modality
 from moray.errors import UserError
 
 
 def check_references(experiment: Experiment) -> list[UserError]:
     """All faults that involve several sections."""
-    problems = [*_shares(experiment), *_tokenizers(experiment), *_classes(experiment)]
-    problems += _repositories(experiment)
+    problems = [*_shares(experiment), *_models(experiment), *_repositories(experiment)]
     judged = candidates(experiment) | {name for name, run in experiment.runs.items() if run.search}
     for name, run in experiment.runs.items():
         problems += faults_of_run(experiment, name, run)
@@ -74,29 +74,25 @@ def _repositories(experiment: Experiment) -> Iterator[UserError]:
             )
 
 
-def _tokenizers(experiment: Experiment) -> Iterator[UserError]:
+def _models(experiment: Experiment) -> Iterator[UserError]:
+    """The datasets that models name."""
     for name, model in experiment.models.items():
+        path = f"models.{name}"
         if isinstance(model, ScratchModel):
-            path = f"models.{name}.tokenizer.train_on"
-            yield from known(path, model.tokenizer.train_on, experiment.datasets, "datasets")
-            yield from _text_only(experiment, path, model.tokenizer.train_on)
+            dataset = model.tokenizer.train_on
+            yield from _dataset(experiment, f"{path}.tokenizer.train_on", dataset, "text")
+        elif model.classes_of is not None:
+            yield from _dataset(experiment, f"{path}.classes_of", model.classes_of, "images")
 
 
-def _text_only(experiment: Experiment, path: str, dataset: str) -> Iterator[UserError]:
-    if dataset in experiment.datasets and modality_of_dataset(experiment, dataset) == "images":
-        yield UserError(path, f"got {dataset}, which has images, expected text", "choose another")
-
-
-def _classes(experiment: Experiment) -> Iterator[UserError]:
-    for name, model in experiment.models.items():
-        dataset, path = getattr(model, "classes_of", None), f"models.{name}.classes_of"
-        if dataset is None:
-            continue
-        yield from known(path, dataset, experiment.datasets, "datasets")
-        if dataset in experiment.datasets and modality_of_dataset(experiment, dataset) != "images":
-            yield UserError(
-                path, f"got {dataset}, which has text, expected images", "choose another"
-            )
+def _dataset(
+    experiment: Experiment, path: str, name: str, expected: Modality
+) -> Iterator[UserError]:
+    yield from known(path, name, experiment.datasets, "datasets")
+    if name in experiment.datasets and modality_of_dataset(experiment, name) != expected:
+        found = modality_of_dataset(experiment, name)
+        problem = f"got {name}, which has {found}, expected {expected}"
+        yield UserError(path, problem, "choose another")
 
 
 def faults_of_run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
