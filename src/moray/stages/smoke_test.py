@@ -110,19 +110,17 @@ def measure(job: Job, worker: Worker) -> dict[str, Any]:
     import ray.util
     import torch
 
-    from moray.rows.loader import Shard, from_memory, from_stream
-    from moray.rows.store import StoredRows
+    from moray.rows.loader import Shard
     from moray.tasks.of_store import task_of
-    from moray.train.step import mixture_of
+    from moray.train.step import mixture_of, rows_of
 
     mixture = mixture_of(job.parts, job.settings)
     task = task_of(job.store, job.task_settings)
     shard = Shard(0, _STEPS_READ, worker.rank, worker.world_size)
-    splits = [StoredRows(part.store, "train") for part in job.parts]
-    readers = [task.window_reader(part.store, str(part.store)) for part in job.parts]
+    parts = tuple(replace(part, rows_url=str(part.store)) for part in job.parts)
     found = {
-        "memory": from_memory(splits, mixture, shard),
-        "stream": from_stream(readers, task.record, mixture, shard),
+        "memory": rows_of(job, task, mixture, shard),
+        "stream": rows_of(replace(job, parts=parts), task, mixture, shard),
     }
     speeds = {}
     for name, rows in found.items():
