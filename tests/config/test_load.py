@@ -10,7 +10,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 from small_config import config_with
-from snakemake.utils import update_config
+from snakemake.utils import update_config  # type: ignore[import-untyped]
 
 from moray.config.load import load_experiment, with_short_keys_resolved
 from moray.config.schema.experiment import SMOKE_TEST_RUN
