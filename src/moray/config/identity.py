@@ -188,7 +188,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
 }
 # What stages import to say, start, keep or watch something; for the rest, rows of other stages.
 NEVER_DECIDING = (
-    *_in(".", "background console errors hub lines machine processes project"),
+    *_in(".", "background console errors hub lines machine project"),
     *_in("config", "formats layout listing schema/* smoke_test splits strategies tasks"),
     "evaluate/requirements",
     *_in("model", "flops shapes size"),

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from moray.background import die_with_parent
 from moray.console import say, streams_into
 from moray.errors import ConfigError, UserError, first_line
-from moray.processes import die_with_parent
 from moray.provenance.space import of_full_disk
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from moray.console import say
 from moray.errors import UserError
-from moray.provenance.digest import fingerprint, sha256_file
-from moray.provenance.manifest import MANIFEST, damaged_files
+from moray.provenance.manifest import MANIFEST, damaged_files, fingerprint, sha256_file
 from moray.storage.buckets import open_objects
 from moray.storage.node import once_a_node, scratch
 

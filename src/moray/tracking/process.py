@@ -13,9 +13,8 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from moray.background import in_thread
+from moray.background import die_with_parent, in_thread
 from moray.lines import Follower
-from moray.processes import die_with_parent
 from moray.tracking.interface import TrackedRun, Tracker, points_of
 from moray.tracking.trackers import open_tracker
 

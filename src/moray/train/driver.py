@@ -15,8 +15,8 @@ from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.model.folder import whole_model_and_adapters
 from moray.model.shapes import positions_in, shapes_in
+from moray.provenance.lineage import software
 from moray.provenance.manifest import read_manifest, write_json
-from moray.provenance.versions import software
 from moray.rows.remote import copy_to
 from moray.storage.interface import Delivery, Storage
 from moray.storage.node import scratch

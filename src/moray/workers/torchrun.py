@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from moray.processes import die_with_parent
+from moray.background import die_with_parent
 from moray.workers.entry import EntryPoint, run_entry_point
 from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
 from moray.workers.resources import check_cores
