@@ -164,7 +164,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     ),
     "tokenize language": (),
     "tokenize preference": _in("tasks/preference", "encode rows store tokens"),
-    "track": ("stages/track", *_in("tracking", "interface trackers")),
+    "track": ("stages/track", "tracking/interface"),
 }
 # What stages import without using it for their result: to check something (a base model is loaded
 # once, so that it fails early), or because it shares a module with what they need.

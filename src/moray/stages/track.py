@@ -11,9 +11,8 @@ from moray.errors import ConfigError, UserError, first_line
 from moray.lines import whole_lines
 from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import read_manifest, sha256_file, write_json
-from moray.tracking.interface import Results, tracked_run
-from moray.tracking.process import send
-from moray.tracking.trackers import missing_packages, open_tracker
+from moray.tracking.following import send
+from moray.tracking.interface import Results, missing_packages, open_tracker, tracked_run
 
 
 def track(

@@ -22,8 +22,7 @@ from moray.storage.interface import Delivery, Storage
 from moray.storage.node import scratch
 from moray.storage.opened import deliver, is_remote, state_of
 from moray.tracking.following import tracked
-from moray.tracking.interface import TrackedRun, tracked_run
-from moray.tracking.trackers import missing_packages
+from moray.tracking.interface import TrackedRun, missing_packages, tracked_run
 from moray.train.checkpoints import newest_step
 from moray.train.checks import misfits, unmet_requirements
 from moray.train.continuation import continued_from, prepare_work
