@@ -122,4 +122,6 @@ if SMOKE_TEST.run in EXPERIMENT.runs:
 
 
 onstart:
-    stop_on_sigterm(check_runs(workflow.dag.needrun_jobs()))
+    jobs = list(workflow.dag.needrun_jobs())
+    stop_on_sigterm(check_runs(jobs))
+    repeat(job.log[0] for job in jobs if job.log)

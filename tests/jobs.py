@@ -6,9 +6,9 @@ from typing import Any
 
 from run_stage import stage_command
 
-from moray.config.schema import Adapter, Data, Ray, Train, execution_keys, result_keys
+from moray.config.schema import Adapter, Ray, Train, execution_keys, result_keys
 from moray.train.driver import run_training
-from moray.train.job import Job, Part
+from moray.train.job import Job, Part, RunSpec
 
 Make = Callable[..., Job]
 
@@ -63,19 +63,17 @@ def train_run(
         ray: keys of the `ray` section.
     """
     output.mkdir()
-    run_training(
+    spec = RunSpec(
         "name",
         small / "model",
-        {"data": small / "tokens"},
-        output,
+        (Part("data", small / "tokens"),),
         settings,
         adapter=job.adapter,
         task_settings=job.task_settings,
-        data_settings=Data(block_size=64),
-        ray_settings=Ray(storage_path=str(job.work), **ray),
+        ray=Ray(storage_path=str(job.work), **ray),
         code=code,
-        shares={"data": 1.0},
     )
+    run_training(spec, output)
 
 
 def training_command(

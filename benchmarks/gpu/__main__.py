@@ -9,7 +9,7 @@ import typer
 
 from benchmarks.gpu.contestants import CONTESTANTS, PRODUCTS, measure
 from benchmarks.gpu.setting import prepare
-from moray.model.precision import resolve
+from moray.model.forward import resolve
 from moray.train.performance import peak_flops
 
 

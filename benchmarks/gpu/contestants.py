@@ -24,8 +24,8 @@ from benchmarks.gpu.setting import sizes_of
 from benchmarks.gpu.training import launched, moray, trainer
 from benchmarks.peak import product_peak, product_sizes
 from moray.config.schema import Adapter
+from moray.model.forward import resolve
 from moray.model.load import load_model
-from moray.model.precision import resolve
 
 Contestant = Callable[[Path, Path, torch.device], dict[str, float]]
 

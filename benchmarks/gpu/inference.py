@@ -14,9 +14,9 @@ from benchmarks.trainer import Rows
 from moray.evaluate.execution import batches_of
 from moray.evaluate.generation import Sampling, continue_prompts
 from moray.evaluate.likelihood import score, select_documents
-from moray.model.flops import flops_per_token
+from moray.model.forward import resolve
 from moray.model.load import load_model
-from moray.model.precision import resolve
+from moray.model.size import flops_per_token
 from moray.tasks.language.store import StoredSplit
 
 

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 from benchmarks.gpu.setting import sizes_of
 from benchmarks.trainer import Clock, Rows
 from moray.config.schema import Adapter, Ray, Train
-from moray.model.flops import flops_per_token
-from moray.model.precision import resolve
+from moray.model.forward import resolve
+from moray.model.size import flops_per_token
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job, Part

@@ -19,9 +19,9 @@ from benchmarks.train.contestants import (
     measure,
 )
 from benchmarks.train.setting import BLOCK_SIZE, prepare
-from moray.model.flops import flops_per_token
+from moray.model.forward import resolve
 from moray.model.load import load_model
-from moray.model.precision import resolve
+from moray.model.size import flops_per_token
 
 
 def main(rounds: int = 3, only: list[str] | None = None, folder: Path | None = None) -> None:

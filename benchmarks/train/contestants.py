@@ -32,8 +32,8 @@ from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, STEPS, WARM_UP, job
 from benchmarks.trainer import Clock, Rows
 from moray.config.schema import Ray
 from moray.corpus.dataset import read_documents
-from moray.model.cross_entropy import SoftmaxLoss
 from moray.model.load import load_model
+from moray.model.loss import SoftmaxLoss
 from moray.provenance.manifest import read_manifest
 from moray.tasks.language import loss
 from moray.tasks.language.tokenizer import load_tokenizer

@@ -74,6 +74,21 @@ def test_a_workflow_that_is_asked_to_end_loses_no_step(
     assert rows_by_step(project) == rows_by_step(undisturbed)
 
 
+def test_a_changed_run_that_is_asked_to_end_is_not_taken_for_its_earlier_model(
+    undisturbed: Project, tmp_path: Path
+) -> None:
+    project = undisturbed.copy(tmp_path / "project")
+    project.configure(["defaults", "train", "seed"], 1)
+    # Else the last step done would be the earlier model's.
+    shutil.rmtree(project.folder / "results/state/only")
+    first = run_and_signal(project, "snakemake", 50, signal.SIGTERM)
+    assert first.returncode != 0
+    again = run(project)
+    assert again.returncode == 0, again.stderr
+    assert "resumed from step" in again.stderr
+    assert weights(project) != weights(undisturbed)
+
+
 def wait_for_workers(project: Project) -> None:
     """Orphaned workers train on for seconds; the lock of a run is theirs until they end."""
     (lock,) = project.folder.glob("results/state/only/*/writer.lock")

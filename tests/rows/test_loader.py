@@ -1,5 +1,7 @@
-"""Rows from memory and rows streamed by a real Ray Data are the same, whatever they are made of."""
+"""Rows from memory and rows streamed by a real Ray are the same, whatever they are made of."""
 
+import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,7 +61,7 @@ def mixture_of(*stores: Path) -> Mixture:
 def stream(stores: list[Path], urls: list[str], mixture: Mixture, shard: Shard) -> Iterator[Rows]:
     record = record_of(read_manifest(stores[0]))
     readers = [window_reader(store, url) for store, url in zip(stores, urls, strict=True)]
-    return from_stream(readers, record, mixture, shard)
+    return from_stream(readers, record, mixture, shard, uuid.uuid4().hex)
 
 
 def same(ours: Iterator[Rows], theirs: Iterator[Rows]) -> int:
@@ -120,6 +122,30 @@ def test_a_stream_from_an_object_store_has_the_rows_that_memory_has(
     assert same(streamed, from_memory([StoredSplit(ahead, "train")], mixture, shard)) > 10
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("_ray")
+def test_workers_share_a_stream_that_reads_each_window_once(
+    stores: dict[str, Path], tmp_path: Path
+) -> None:
+    store = stores["ahead"]
+    mixture, windows = mixture_of(store), window_reader(store, str(store))
+
+    def counted(window: int) -> Rows:
+        (tmp_path / f"{window}-{uuid.uuid4().hex}").touch()
+        return windows(window)
+
+    record, steps = record_of(read_manifest(store)), mixture.num_steps(1)
+    shards = [Shard(0, steps, rank, world_size=3) for rank in range(3)]
+    streams = [from_stream([counted], record, mixture, shard, "shared") for shard in shards]
+    whole = [np.concatenate(parts) for parts in zip(*streams, strict=True)]
+    expected = from_memory([StoredSplit(store, "train")], mixture, Shard(0, steps, 0, 1))
+    assert same(iter(whole), expected) == steps
+    # The last step has rows of the next epoch.
+    read = Counter(int(path.name.partition("-")[0]) for path in tmp_path.iterdir())
+    num_windows = len(StoredSplit(store, "train").windows)
+    assert num_windows <= read.total() <= num_windows + 8
+
+
 @pytest.mark.release
 @pytest.mark.usefixtures("_ray")
 @pytest.mark.parametrize(("rank", "first_step"), [(0, 0), (1, 5)])
@@ -144,7 +170,7 @@ def test_rows_of_pairs_are_streamed_with_their_reference(preferences: Path, buck
     shard = Shard(0, mixture.num_steps(2), 1, world_size=2)
     for rows_url in (str(store), copy_to(store, bucket)):
         windows = task.window_reader(store, rows_url)
-        streamed = from_stream([windows], task.record, mixture, shard)
+        streamed = from_stream([windows], task.record, mixture, shard, uuid.uuid4().hex)
         assert same(streamed, from_memory([split], mixture, shard)) > 5
 
 

@@ -20,6 +20,7 @@ def run_stage(log: Path, body: str) -> subprocess.CompletedProcess[str]:
     indented = "".join(f"    {line}\n" for line in dedent(body).strip().splitlines())
     return subprocess.run(
         [sys.executable, "-c", code + indented, str(log)],
+        cwd=log.parents[1],
         capture_output=True,
         text=True,
         check=False,

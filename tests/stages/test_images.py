@@ -23,7 +23,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from transformers import pipeline
 
-from moray.config.schema import Data, Evaluate, Ray, Train, execution_keys, result_keys
+from moray.config.schema import Evaluate, Ray, Train, execution_keys, result_keys
 from moray.errors import UserError
 from moray.model.classifier import load_classifier, names_of
 from moray.model.image_processor import load_processor
@@ -36,6 +36,7 @@ from moray.stages.evaluate import evaluate
 from moray.stages.export import export
 from moray.stages.predict import predict
 from moray.train.driver import run_training
+from moray.train.job import Part, RunSpec
 
 FORMAT = {"format": "images"}
 
@@ -208,19 +209,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = job_maker(folder, folder, "pixels")()
     settings = {"max_steps": 60, "global_batch_size": 32, "learning_rate": 1e-2}
     (folder / "run").mkdir()
-    run_training(
+    spec = RunSpec(
         "name",
         folder / "model",
-        {"digits": folder / "pixels"},
-        folder / "run",
+        (Part("digits", folder / "pixels"),),
         Train(**settings, micro_batch_size=32, launcher="torchrun"),
-        adapter=None,
-        task_settings={},
-        data_settings=Data(),
-        ray_settings=Ray(storage_path=str(job.work), num_workers=1),
-        code="",
-        shares={"digits": 1.0},
+        ray=Ray(storage_path=str(job.work), num_workers=1),
     )
+    run_training(spec, folder / "run")
     cfg = {"run": "name", "start": "model", "datasets": {"digits": 1.0}, "dtype": "auto"}
     record, history = folder / "run/train.json", folder / "run/history.jsonl"
     sources = [folder / "model/manifest.json", folder / "pixels/manifest.json"]

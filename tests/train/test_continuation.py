@@ -18,7 +18,7 @@ from moray.storage.folder import FolderStorage
 from moray.train.continuation import continued_from
 from moray.train.history import read_history
 from moray.train.identity import identity_of, read_identity, write_identity
-from moray.train.job import Job
+from moray.train.job import Job, RunSpec
 from moray.train.loop import train
 from moray.workers.worker import Worker
 
@@ -31,9 +31,7 @@ def trained(small: Path, alone: Worker, tmp_path_factory: pytest.TempPathFactory
     """A storage folder with the checkpoints and the identity of a finished run."""
     folder = tmp_path_factory.mktemp("trained")
     job = job_maker(small, folder)("state", **SETTINGS)
-    identity = identity_of(
-        job.settings, None, job.start, job.parts, code="before", task_settings={}
-    )
+    identity = identity_of(RunSpec("name", job.start, job.parts, job.settings, code="before"))
     job = replace(job, work=job.work / "name" / identity.fingerprint)
     write_identity(identity, FolderStorage(job.work).records)
     train(job, alone)
@@ -178,9 +176,7 @@ def test_an_import_that_is_cut_off_is_repeated(
         with pytest.raises(KeyboardInterrupt):
             train_run(job, small, tmp_path / place, job.settings, "after", num_workers=1)
         monkeypatch.undo()
-        identity = identity_of(
-            job.settings, None, job.start, job.parts, code="after", task_settings={}
-        )
+        identity = identity_of(RunSpec("name", job.start, job.parts, job.settings, code="after"))
         state = FolderStorage(storage / "name" / identity.fingerprint)
         assert continued_from(state) is None
     assert said(job, small, tmp_path / "output", capsys) == []
@@ -270,7 +266,7 @@ def test_a_refused_checkpoint_leaves_those_of_the_run_as_they_are(
     make_job: Any, small: Path, storage: Path, alone: Worker, tmp_path: Path
 ) -> None:
     job = job_with(make_job, checkpoint_of(storage, 8), max_steps=7)
-    identity = identity_of(job.settings, None, job.start, job.parts, code="after", task_settings={})
+    identity = identity_of(RunSpec("name", job.start, job.parts, job.settings, code="after"))
     own = storage / "name" / identity.fingerprint
     own.mkdir()
     train(replace(job, work=own, settings=job.settings.model_copy(update={"max_steps": 2})), alone)

@@ -14,7 +14,7 @@ from jobs import job_maker
 
 from moray.config.schema import Adapter
 from moray.errors import UserError
-from moray.model.compiler import compiler_options
+from moray.model.forward import compiler_options
 from moray.model.size import num_quantized
 from moray.storage.paths import folder_of, path_of
 from moray.tasks.language.loss import TokenLoss

@@ -16,7 +16,7 @@ from moray.train.identity import (
     read_identity,
     write_identity,
 )
-from moray.train.job import Part
+from moray.train.job import Part, RunSpec
 
 IDENTITY = Identity(
     settings={"adapter": None, "train": {"learning_rate": 0.1, "max_steps": 8}},
@@ -89,8 +89,7 @@ def test_an_identity_is_recorded_and_read_back(tmp_path: Path) -> None:
 
 
 def of(start: Path, tokens: Path, train: Train, adapter: Adapter | None = None) -> Identity:
-    parts = [Part("data", tokens)]
-    return identity_of(train, adapter, start, parts, code="c", task_settings={})
+    return identity_of(RunSpec("name", start, (Part("data", tokens),), train, adapter, code="c"))
 
 
 @pytest.mark.parametrize(

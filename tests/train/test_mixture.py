@@ -24,7 +24,7 @@ from moray.tasks.language.rows import is_trained
 from moray.train import checkpoints
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import identity_of
-from moray.train.job import Job, Part
+from moray.train.job import Job, Part, RunSpec
 from moray.train.loop import train
 from moray.train.step import mixture_of
 from moray.workers.worker import Worker
@@ -130,7 +130,7 @@ def test_streamed_rows_give_the_losses_of_rows_in_memory(
 def test_other_shares_make_another_run(parts: tuple[Part, ...], small: Path) -> None:
     others = tuple(replace(part, share=0.5) for part in parts)
     prints = {
-        identity_of(Train(), None, small / "model", some, code="", task_settings={}).fingerprint
+        identity_of(RunSpec("name", small / "model", some, Train())).fingerprint
         for some in (parts, others, parts[:1], parts[1:])
     }
     assert len(prints) == 4

@@ -246,3 +246,20 @@ def test_plans_what_a_change_affects(change: str, finished: Project, tmp_path: P
 def _without_digest(job: str) -> str:
     """`tokenize functions-tiny-1a2b3c4d` as `tokenize functions`."""
     return job.partition("-tiny-")[0]
+
+
+def test_what_a_failed_stage_should_have_replaced_is_not_up_to_date(
+    finished: Project, tmp_path: Path
+) -> None:
+    project = finished.copy(tmp_path / "project")
+    before = project.config.read_bytes()
+    project.configure(["datasets", "functions", "columns"], {"prompt": "a", "completion": "b"})
+    assert project.snakemake("data").returncode != 0
+    expected = {"download functions"} | FUNCTIONS_TOKENS | TUNED
+    assert {_without_digest(job) for job in project.planned()} == expected
+    project.config.write_bytes(before)
+    assert {_without_digest(job) for job in project.planned()} == expected
+    done = project.snakemake("data")
+    assert done.returncode == 0, done.stderr
+    # It has run again, so the next command doesn't run it once more.
+    assert {_without_digest(job) for job in project.planned()} == NOTHING

@@ -14,7 +14,9 @@ rule base_model:
         "../../envs/environment.yaml"
     params:
         code=lambda wildcards: code(
-            "base_model", plan.modality_of_model(EXPERIMENT, wildcards.model)
+            "base_model",
+            plan.modality_of_model(EXPERIMENT, wildcards.model),
+            of=wildcards.model,
         ),
         cfg=lambda wildcards: plan.model_config(EXPERIMENT, wildcards.model),
     message:

@@ -26,7 +26,7 @@ rule benchmark_run:
             EXPERIMENT, wildcards.run, "benchmarks"
         ),
     params:
-        code=code("benchmark"),
+        code=lambda wildcards: code("benchmark", of=wildcards.run),
         cfg=lambda wildcards: benchmark_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
         execution=lambda wildcards, input: plan.evaluation_execution(

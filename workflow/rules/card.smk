@@ -11,7 +11,7 @@ rule card:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code("card"),
+        code=lambda wildcards: code("card", of=wildcards.run),
         cfg=lambda wildcards: {
             "datasets": list(EXPERIMENT.runs[wildcards.run].datasets),
             "run": wildcards.run,

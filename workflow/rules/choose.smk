@@ -14,7 +14,7 @@ rule choose:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code("choose"),
+        code=lambda wildcards: code("choose", of=wildcards.sweep),
         cfg=lambda wildcards: {
             "runs": sorted(EXPERIMENT.sweeps[wildcards.sweep]),
             "sweep": wildcards.sweep,

@@ -16,6 +16,7 @@ from moray.config.load import load_experiment
 from moray.config.search import search_config
 from moray.config.smoke_test import RUN, check_storage, with_short_keys_resolved
 from moray.errors import ConfigError, UserError
+from moray.stages.boundary import repeat, repeats
 
 # The folder of the Snakefile, also if another workflow uses this one as a module.
 ROOT = Path(workflow.current_basedir).parents[1]
@@ -49,14 +50,17 @@ def load():
     return experiment, files, models, tasks
 
 
-def code(stage, *names):
-    """The param by which a stage runs again if the code that decides its result changes."""
-    return f"code {code_of(stage, *names)}"
+def code(stage, *names, of=None):
+    """The param by which a stage runs again if the code that decides its result changes.
+
+    With what it is `of`, it also does if its last execution didn't finish.
+    """
+    again = repeats(f"{stage}/{of}", planning=workflow.is_main_process) if of else ""
+    return f"code {code_of(stage, *names)}{again}"
 
 
-def code_of_task(stage, run):
-    """That of a stage that depends on the task of a run."""
-    return code(stage, plan.task(EXPERIMENT, run))
+def task_of(run):
+    return plan.task(EXPERIMENT, run)
 
 
 def any_of(names):
@@ -155,8 +159,6 @@ def check_runs(jobs):
     With an executor whose jobs run elsewhere, they are checked there, each before it starts.
     """
     from moray.stages.preflight import preflight
-
-    jobs = list(jobs)
 
     def of_rule(name):
         # Another workflow may put something before the names of rules.

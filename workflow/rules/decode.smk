@@ -11,7 +11,7 @@ rule decode:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code("decode"),
+        code=lambda wildcards: code("decode", of=wildcards.store),
         cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
     message:
         "decode {wildcards.store}"

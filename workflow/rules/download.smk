@@ -17,7 +17,9 @@ rule download:
         "../../envs/environment.yaml"
     params:
         code=lambda wildcards: code(
-            "download", plan.source_of(EXPERIMENT, wildcards.dataset)
+            "download",
+            plan.source_of(EXPERIMENT, wildcards.dataset),
+            of=wildcards.dataset,
         ),
         cfg=lambda wildcards: plan.dataset_config(EXPERIMENT, wildcards.dataset),
     message:

@@ -26,7 +26,9 @@ rule evaluate:
             EXPERIMENT, wildcards.run, "evaluate"
         ),
     params:
-        code=lambda wildcards: code_of_task("evaluate", wildcards.run),
+        code=lambda wildcards: code(
+            "evaluate", task_of(wildcards.run), of=wildcards.run
+        ),
         cfg=lambda wildcards: plan.evaluate_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
         execution=lambda wildcards, input: plan.evaluation_execution(

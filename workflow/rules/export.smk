@@ -17,7 +17,9 @@ rule export:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=lambda wildcards: code("export", plan.modality(EXPERIMENT, wildcards.run)),
+        code=lambda wildcards: code(
+            "export", plan.modality(EXPERIMENT, wildcards.run), of=wildcards.run
+        ),
         cfg=lambda wildcards: plan.export_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
         modality=lambda wildcards, input: plan.modality(EXPERIMENT, wildcards.run),

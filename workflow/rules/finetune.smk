@@ -17,7 +17,11 @@ rule finetune_run:
     resources:
         gpu=lambda wildcards: plan.train_gpus(EXPERIMENT, wildcards.run),
     params:
-        code=lambda wildcards: code_of_task("finetune", wildcards.run),
+        code=lambda wildcards: code(
+            "finetune", task_of(wildcards.run), of=wildcards.run
+        ),
+        # Of the fingerprint, by which a run that didn't finish continues.
+        training=lambda wildcards: code("finetune", task_of(wildcards.run)),
         cfg=lambda wildcards: plan.train_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
         execution=lambda wildcards, input: plan.train_execution(

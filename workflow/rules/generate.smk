@@ -29,7 +29,9 @@ rule generate_run:
         ),
     params:
         code=lambda wildcards: code(
-            "generate", *EXPERIMENT.runs[wildcards.run].generate.metrics
+            "generate",
+            *EXPERIMENT.runs[wildcards.run].generate.metrics,
+            of=wildcards.run,
         ),
         cfg=lambda wildcards: plan.generate_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.

@@ -13,7 +13,7 @@ rule gguf_run:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code("gguf"),
+        code=lambda wildcards: code("gguf", of=wildcards.run),
         cfg=lambda wildcards: plan.gguf_config(EXPERIMENT, wildcards.run),
     message:
         "gguf {wildcards.run}"

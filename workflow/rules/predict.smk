@@ -33,7 +33,7 @@ rule predict:
             EXPERIMENT, wildcards.run, "generate"
         ),
     params:
-        code=code("predict"),
+        code=lambda wildcards: code("predict", of=wildcards.run),
         cfg=lambda wildcards: plan.predict_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
         execution=lambda wildcards, input: plan.evaluation_execution(

@@ -12,7 +12,7 @@ rule push_run:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code("push"),
+        code=lambda wildcards: code("push", of=wildcards.run),
         cfg=lambda wildcards: plan.push_config(EXPERIMENT, wildcards.run),
     message:
         "push {wildcards.run}"

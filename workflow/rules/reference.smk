@@ -23,7 +23,7 @@ rule reference:
             EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
         ),
     params:
-        code=code("reference"),
+        code=lambda wildcards: code("reference", of=wildcards.reference),
         cfg=lambda wildcards: plan.reference_config(
             EXPERIMENT, REFERENCES[wildcards.reference]
         ),

@@ -19,9 +19,9 @@ rule search_run:
     resources:
         gpu=lambda wildcards: plan.train_gpus(EXPERIMENT, wildcards.run),
     params:
-        code=code("search"),
+        code=lambda wildcards: code("search", of=wildcards.run),
         # As in rule finetune_run, which then finds the best trial's checkpoint.
-        training=lambda wildcards: code_of_task("finetune", wildcards.run),
+        training=lambda wildcards: code("finetune", task_of(wildcards.run)),
         cfg=lambda wildcards: search_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
         execution=lambda wildcards, input: plan.train_execution(

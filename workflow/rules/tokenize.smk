@@ -14,7 +14,9 @@ rule tokenize:
         "../../envs/environment.yaml"
     threads: 8
     params:
-        code=lambda wildcards: code_of_task("tokenize", STORES[wildcards.store][0]),
+        code=lambda wildcards: code(
+            "tokenize", task_of(STORES[wildcards.store][0]), of=wildcards.store
+        ),
         cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
     message:
         "tokenize {wildcards.store}"

@@ -14,7 +14,7 @@ rule track_run:
     conda:
         "../../envs/environment.yaml"
     params:
-        code=code("track"),
+        code=lambda wildcards: code("track", of=wildcards.run),
         cfg=lambda wildcards: {"trackers": EXPERIMENT.runs[wildcards.run].tracking},
     message:
         "track {wildcards.run}"

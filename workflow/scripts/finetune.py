@@ -14,5 +14,5 @@ with stage(snakemake.log[0]):
         output=Path(snakemake.output.train).parent,
         cfg=snakemake.params.cfg,
         execution=snakemake.params.execution,
-        code=snakemake.params.code,
+        code=snakemake.params.training,
     )

@@ -33,7 +33,7 @@ _COLUMNS = _in("corpus", "conversation formats pairs")
 # Prompts and conversations as tokens; documents as rows of tokens.
 _PROMPTS = ("corpus/document", *_in("tasks/language", "chat encode tokenizer turns"))
 _TOKENS = (*_PROMPTS, *_in("tasks/language", "packing rows store"))
-_CAUSAL_LM = _in("model", "adapter compiler cross_entropy folder load")
+_CAUSAL_LM = _in("model", "adapter folder forward load loss")
 # A model and its loss, as training and scoring compute them.
 _LANGUAGE = (
     *_TOKENS,
@@ -44,7 +44,6 @@ _LANGUAGE = (
 _ANSWERS = (*_LANGUAGE, *_in("tasks/preference", "encode rows"))
 _PREFERENCE = (
     *_ANSWERS,
-    "model/log_probabilities",
     *_in("tasks/preference", "batch loss"),
 )
 _IMAGES = (
@@ -54,7 +53,7 @@ _IMAGES = (
 )
 _TRAINING = (
     *_in("rows", "loader mixture order sample store windows"),
-    *_in("model", "adapter attention blocks compiler precision"),
+    *_in("model", "adapter attention forward"),
     *_in("tasks", "interface of_store"),
     *_in("train", "engine kernels loop optimizer schedule statistics step strategies/*"),
     "workers/collectives",
@@ -180,7 +179,6 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "predict": ("evaluate/bootstrap", "model/adapter"),
     "reference": (
         "evaluate/bootstrap",
-        "model/log_probabilities",
         *_in("tasks/preference", "batch loss"),
     ),
     "smoke_test": _in("model", "folder load"),
@@ -191,7 +189,7 @@ NEVER_DECIDING = (
     *_in(".", "background console errors hub lines machine project"),
     *_in("config", "formats layout listing schema/* smoke_test splits strategies tasks"),
     "evaluate/requirements",
-    *_in("model", "flops shapes size"),
+    *_in("model", "shapes size"),
     "provenance/*",
     "rows/remote",
     *_in("stages", "boundary evaluation"),

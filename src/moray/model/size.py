@@ -1,6 +1,7 @@
-"""The number of a model's weights, and how many of them are quantized."""
+"""The number of a model's weights, and of the operations that training them takes."""
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 
 def num_weights(parameter: Tensor) -> int:
@@ -12,3 +13,25 @@ def num_weights(parameter: Tensor) -> int:
 def num_quantized(model: nn.Module) -> int:
     """Number of a model's weights that are stored in 4 bits."""
     return sum(num_weights(p) for p in model.parameters() if hasattr(p, "quant_state"))
+
+
+def flops_per_token(model: PreTrainedModel, block_size: int) -> float:
+    """Floating-point operations of a forward and a backward pass, per token.
+
+    6 for each trained weight in a matrix product and 4 for each frozen one, which has no gradient;
+    plus 12 · layers · width · block_size for attention, as if each token attended to the whole row.
+    For architectures without attention heads, such as Mamba, the second term is left out.
+    Source: Chowdhery et al., "PaLM", 2022, appendix B.
+    """
+    config = model.config.get_text_config()
+    lookup = model.get_input_embeddings().weight
+    if lookup is model.get_output_embeddings().weight:
+        lookup = None
+    weights = [parameter for parameter in model.parameters() if parameter is not lookup]
+    products = sum((6 if w.requires_grad else 4) * num_weights(w) for w in weights if w.dim() >= 2)
+    heads = getattr(config, "num_attention_heads", 0)
+    if not heads:
+        return float(products)
+    head = getattr(config, "head_dim", None) or config.hidden_size // heads
+    attention = 12 * config.num_hidden_layers * heads * head * block_size
+    return float(products + attention)

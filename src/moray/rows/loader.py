@@ -1,8 +1,9 @@
-"""Load a worker's rows of each step from memory, or stream the same rows with Ray Data."""
+"""Load a worker's rows of each step from memory, or stream the same rows with Ray."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def drawn(mixture: Mixture, shard: Shard) -> Iterator[Drawn]:
 
 
 def from_stream(
-    readers: Sequence[WindowReader], record: Record, mixture: Mixture, shard: Shard
+    readers: Sequence[WindowReader], record: Record, mixture: Mixture, shard: Shard, name: str
 ) -> Iterator[Rows]:
     """Yield the same rows as `from_memory`, read or made by Ray tasks ahead of their steps.
 
@@ -65,9 +66,10 @@ def from_stream(
         record: type of a row.
         mixture: which rows make up a step.
         shard: this worker's shard.
+        name: of the stream that the workers share; of their attempt alone.
     """
     streams = [
-        _Stream(_batches(store, reader, record, mixture, shard), record)
+        _Stream(_parts(store, reader, mixture, shard, f"{name}-{store}"), record)
         for store, reader in enumerate(readers)
     ]
     for step in range(shard.first_step, shard.num_steps):
@@ -80,76 +82,97 @@ def from_stream(
 
 
 class _Stream:
-    """Rows that come in batches of any size and are taken in others."""
+    """Rows that come in parts of any size and are taken in others."""
 
-    def __init__(self, batches: Iterator[Rows], record: Record) -> None:
-        self._batches = batches
+    def __init__(self, parts: Iterator[Rows], record: Record) -> None:
+        self._parts = parts
         self._waiting: Rows = np.empty(0, record)
 
     def take(self, count: int) -> Rows:
         while len(self._waiting) < count:
-            self._waiting = np.concatenate([self._waiting, next(self._batches)])
+            self._waiting = np.concatenate([self._waiting, next(self._parts)])
         taken, self._waiting = self._waiting[:count], self._waiting[count:]
         return taken
 
 
-def _batches(
-    store: int, reader: WindowReader, record: Record, mixture: Mixture, shard: Shard
+def _parts(
+    store: int, reader: WindowReader, mixture: Mixture, shard: Shard, name: str
 ) -> Iterator[Rows]:
-    """Yield this worker's rows of a store in their order.
+    """Yield this worker's rows of a store in their order, group by group.
 
-    A task reads a group of windows and returns those of its rows that belong to this worker. A
-    resumed stream starts in the middle of a group and reads nothing before it.
+    A resumed stream starts in the middle of a group and reads nothing before it.
     """
-    import ray.data
-
-    context = ray.data.DataContext.get_current()
-    context.execution_options.preserve_order = True
-    context.enable_progress_bars = False
+    import ray
 
     low, high = mixture.counts(shard.first_step)[store], mixture.counts(shard.num_steps)[store]
     groups = list(mixture.orders[store].groups(low, high))
     if not groups:
         return
-    assert record.names
-    size = mixture.global_batch_size
     positions = partial(mixture.interleaving.positions, store)
-    read = _group_reader(groups, reader, record.names, positions, size, shard)
-    mine = ray.data.range(len(groups), override_num_blocks=len(groups)).map_batches(
-        read, batch_size=1, num_cpus=1, concurrency=_TASKS
+    read = _group_reader(groups, reader, positions, mixture.global_batch_size, shard.world_size)
+    # The worker that is first makes it.
+    shared = (
+        ray.remote(_SharedReader)
+        .options(name=name, get_if_exists=True, num_cpus=0)
+        .remote(read, len(groups), shard.world_size)
     )
-    for batch in mine.iter_batches(
-        batch_size=size // shard.world_size, prefetch_batches=_BATCHES_AHEAD
-    ):
-        rows = np.empty(len(batch[record.names[0]]), record)
-        for name in record.names:
-            rows[name] = batch[name]
-        yield rows
+    asked = (shared.part.remote(number, shard.rank) for number in range(len(groups)))
+    references = (ray.get(part)[0] for part in asked)
+    current = next(references)
+    for following in chain(references, [None]):
+        if following is not None:
+            # Fetches it meanwhile.
+            ray.wait([following], timeout=0)
+        yield ray.get(current)
+        current = following
 
 
-# While one group is consumed, the next one is prepared.
-_TASKS = 2
-_BATCHES_AHEAD = 4
+class _SharedReader:
+    """An actor that has each group read once for all workers, and hands out their parts."""
+
+    def __init__(self, read: Callable[[int], list[Rows]], num_groups: int, world_size: int) -> None:
+        import ray
+
+        self._read = ray.put(read)
+        self._num_groups = num_groups
+        self._world_size = world_size
+        self._task = ray.remote(num_cpus=1, num_returns=world_size)(_parts_of_group)
+        # By group: references to the parts that their workers haven't asked for.
+        self._parts: dict[int, dict[int, Any]] = {}
+
+    def part(self, number: int, rank: int) -> list[Any]:
+        """A reference to a worker's part of a group, in a list, so that Ray doesn't resolve it."""
+        # Enough for a group to be read for each worker at once.
+        end = min(number + 1 + self._world_size, self._num_groups)
+        for ahead in range(number, end):
+            if ahead not in self._parts:
+                made = self._task.remote(self._read, ahead)
+                parts = made if self._world_size > 1 else [made]
+                self._parts[ahead] = dict(enumerate(parts))
+        return [self._parts[number].pop(rank)]
+
+
+def _parts_of_group(read: Callable[[int], list[Rows]], number: int) -> Any:
+    parts = read(number)
+    # As many results as parts.
+    return parts if len(parts) > 1 else parts[0]
 
 
 def _group_reader(
     groups: list[Group],
     reader: WindowReader,
-    fields: tuple[str, ...],
     positions_of: Callable[[int, int], NDArray[np.int64]],
     global_batch_size: int,
-    shard: Shard,
-) -> Callable[[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
-    places = np.array_split(np.arange(global_batch_size), shard.world_size)[shard.rank]
+    world_size: int,
+) -> Callable[[int], list[Rows]]:
+    """A function that reads a group's windows and returns each worker's rows of it."""
+    places = np.array_split(np.arange(global_batch_size), world_size)
 
-    def read(batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        group = groups[int(batch["id"][0])]
-        picked = group.picked()
-        first = group.first_position
-        positions = positions_of(first, first + len(picked))
-        mine = picked[np.isin(positions % global_batch_size, places)]
-        rows = np.concatenate([reader(window) for window in group.windows])[mine]
-        # Fields of a record aren't contiguous.
-        return {name: np.ascontiguousarray(rows[name]) for name in fields}
+    def read(number: int) -> list[Rows]:
+        group = groups[number]
+        picked, first = group.picked(), group.first_position
+        within = positions_of(first, first + len(picked)) % global_batch_size
+        rows = np.concatenate([reader(window) for window in group.windows])
+        return [rows[picked[np.isin(within, mine)]] for mine in places]
 
     return read

@@ -1,16 +1,55 @@
-"""What surrounds a stage: its log, its one-line error, its exit status."""
+"""What surrounds a stage: its log, its one-line error, its exit status, whether it finished.
+
+Snakemake removes the outputs of a stage that fails or is stopped, and records its params as if it
+had finished. What was made from the earlier outputs would then count as up to date. So a stage
+marks that it has begun, and a param tells of one that didn't finish.
+"""
 
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from moray.background import die_with_parent
 from moray.console import say, streams_into
 from moray.errors import ConfigError, UserError, first_line
 from moray.provenance.space import of_full_disk
+
+# Files named by a stage and what it is of: when the last execution began, if it didn't finish; and
+# when the one began that the last planned execution repeats.
+_UNFINISHED = Path(".snakemake/moray-unfinished")
+_REPEATED = Path(".snakemake/moray-repeated")
+
+
+def repeats(name: str, planning: bool) -> str:
+    """What the param of a stage says besides its code; empty unless an execution didn't finish.
+
+    It stays the same when the stage has finished, as Snakemake compares it with the next one.
+
+    Args:
+        name: the stage and what it is of, with a slash between them.
+        planning: whether the workflow is planned; a job of a cluster repeats what was planned.
+    """
+    for folder in (_UNFINISHED, _REPEATED) if planning else (_REPEATED,):
+        if (folder / name).is_file():
+            return f", after an execution of {(folder / name).read_text()} that didn't finish"
+    return ""
+
+
+def repeat(logs: Iterable[str]) -> None:
+    """Remember which unfinished executions the stages of a workflow that starts repeat.
+
+    Args:
+        logs: of its stages.
+    """
+    for log in logs:
+        unfinished, repeated = _UNFINISHED / _name(log), _REPEATED / _name(log)
+        if unfinished.is_file():
+            repeated.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.replace(repeated)
 
 
 @contextmanager
@@ -23,7 +62,11 @@ def stage(log: str | Path) -> Iterator[None]:
     die_with_parent()
     with streams_into(Path(log)):
         try:
+            unfinished = (_UNFINISHED / _name(log)).absolute()
+            unfinished.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}")
             yield
+            unfinished.unlink()
         except (UserError, ConfigError) as error:
             traceback.print_exc()
             say(_lines(error))
@@ -40,6 +83,11 @@ def stage(log: str | Path) -> Iterator[None]:
             what = name if text == name else f"{name}: {text}"
             say(f"error: {what}; the traceback is in {log}")
             sys.exit(1)
+
+
+def _name(log: str | Path) -> Path:
+    """The stage and what it is of, by which its log is named."""
+    return Path(*Path(log).with_suffix("").parts[-2:])
 
 
 def _lines(error: UserError | ConfigError) -> str:

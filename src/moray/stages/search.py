@@ -1,18 +1,18 @@
 """Search for the settings of a run with the lowest validation loss."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from moray.config.schema import Adapter, Data, Ray, Train
 from moray.console import say
 from moray.errors import UserError
 from moray.provenance.manifest import write_bytes
 from moray.sweeps.study import Study, Verdict
-from moray.sweeps.trials import Training, carry_out
+from moray.sweeps.trials import carry_out
+from moray.train.identity import identity_of
+from moray.train.job import RunSpec
 
 
 def search(
@@ -48,7 +48,10 @@ def search(
         trial = study.next()
         name = f"search {run}, trial {trial.number} of {section['trials']}"
         say(f"{name}: {_words(trial.values)}")
-        training = _training(run, start, stores, cfg, execution, code, trial.values)
+        changed = _with_values(cfg, trial.values)
+        training = RunSpec.of_params(
+            run, start, stores, changed, {**execution, "tracking": []}, code
+        )
         verdict, seconds = carry_out(trial, training, best.parent)
         study.tell(trial, verdict)
         say(f"{name}: {_outcome(verdict)}")
@@ -60,7 +63,7 @@ def search(
                 "step": verdict.step,
                 "state": verdict.state,
                 "seconds": round(seconds, 1),
-                "fingerprint": training.fingerprint,
+                "fingerprint": identity_of(training).fingerprint,
             }
         )
     chosen = _best(run, lines)
@@ -73,33 +76,14 @@ def search(
     )
 
 
-def _training(
-    run: str,
-    start: Path,
-    stores: list[Path],
-    cfg: dict[str, Any],
-    execution: dict[str, Any],
-    code: str,
-    values: dict[str, Any],
-) -> Training:
-    changed = copy.deepcopy(cfg)
+def _with_values(cfg: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The `cfg` of a trial's training."""
+    changed = {key: value for key, value in cfg.items() if key != "search"}
     for key, value in values.items():
         section, name = key.removeprefix("data.").split(".")
         # Without an adapter, there is no section for its first key.
         changed[section] = {**(changed[section] or {}), name: value}
-    own = {"adapter", "datasets", "search", "train"}
-    return Training(
-        run=run,
-        start=start,
-        stores=dict(zip(cfg["datasets"], stores, strict=True)),
-        shares=cfg["datasets"],
-        settings=Train(**changed["train"], **execution["train"]),
-        adapter=None if changed["adapter"] is None else Adapter(**changed["adapter"]),
-        task_settings={key: changed[key] for key in changed if key not in own},
-        data_settings=Data(**execution["data"]),
-        ray_settings=Ray(**execution["ray"]),
-        code=code,
-    )
+    return changed
 
 
 def _best(run: str, lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -8,11 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Ray, Train
 from moray.console import say
 from moray.train.drill import Timeline, train_and_lose_a_worker
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job, Part
+from moray.train.job import Job, RunSpec
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
 from moray.workers.worker import Worker
@@ -30,7 +29,6 @@ def smoke_test(
     output: Path,
     cfg: dict[str, Any],
     execution: dict[str, Any],
-    code: str = "",
 ) -> None:
     """Write `table.txt`; checkpoints go to `execution.ray.storage_path`.
 
@@ -41,24 +39,20 @@ def smoke_test(
         output: folder for the table.
         cfg: as that of `finetune`.
         execution: as that of `finetune`.
-        code: digest of the source code, so that the stage runs again when it changes.
     """
-    ray, settings = Ray(**execution["ray"]), Train(**cfg["train"], **execution["train"])
+    spec = RunSpec.of_params(run, start, stores, cfg, execution)
+    ray, settings = spec.ray, spec.settings
     work = Path(ray.storage_path, run, "drill").absolute()
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     job = Job(
         start=start.absolute(),
-        parts=tuple(
-            Part(dataset, store.absolute(), cfg["datasets"][dataset])
-            for dataset, store in zip(cfg["datasets"], stores, strict=True)
-        ),
+        parts=tuple(replace(part, store=part.store.absolute()) for part in spec.parts),
         work=work,
         settings=settings,
         adapter=None,
         threads=max(1, int(ray.resources_per_worker.get("CPU", 1))),
         cache=work / "compiled",
-        task_settings={},
     )
     launch = Launch(
         ray,
@@ -116,19 +110,17 @@ def measure(job: Job, worker: Worker) -> dict[str, Any]:
     import ray.util
     import torch
 
-    from moray.rows.loader import Shard, from_memory, from_stream
-    from moray.rows.store import StoredRows
+    from moray.rows.loader import Shard
     from moray.tasks.of_store import task_of
-    from moray.train.step import mixture_of
+    from moray.train.step import mixture_of, rows_of
 
     mixture = mixture_of(job.parts, job.settings)
     task = task_of(job.store, job.task_settings)
     shard = Shard(0, _STEPS_READ, worker.rank, worker.world_size)
-    splits = [StoredRows(part.store, "train") for part in job.parts]
-    readers = [task.window_reader(part.store, str(part.store)) for part in job.parts]
+    parts = tuple(replace(part, rows_url=str(part.store)) for part in job.parts)
     found = {
-        "memory": from_memory(splits, mixture, shard),
-        "stream": from_stream(readers, task.record, mixture, shard),
+        "memory": rows_of(job, task, mixture, shard),
+        "stream": rows_of(replace(job, parts=parts), task, mixture, shard),
     }
     speeds = {}
     for name, rows in found.items():

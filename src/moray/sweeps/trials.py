@@ -7,9 +7,8 @@ by its settings, data, start, code and libraries, whatever search it belongs to.
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from moray.config.schema import Adapter, Data, Ray, Train
+from moray.config.schema import Train
 from moray.errors import UserError
 from moray.provenance.manifest import as_json
 from moray.storage.interface import Records
@@ -19,49 +18,9 @@ from moray.sweeps.trajectory import Trajectory, read_trajectory
 from moray.train.driver import run_training
 from moray.train.failures import DIVERGED
 from moray.train.identity import identity_of
-from moray.train.job import Part
+from moray.train.job import RunSpec
 
 _RECORD = "trial.json"
-
-
-@dataclass(frozen=True)
-class Training:
-    """Everything that a trial's training is made from.
-
-    Attributes:
-        run: the run that is searched for.
-        start: Hugging Face folder to start from.
-        stores: stores of its rows, by dataset.
-        shares: shares of the datasets.
-        settings: the `train` section with the trial's values.
-        adapter: the `adapter` section with the trial's values.
-        task_settings: the sections that only its task reads.
-        data_settings: its `data` section.
-        ray_settings: its `ray` section.
-        code: digest of the code that the result depends on.
-    """
-
-    run: str
-    start: Path
-    stores: dict[str, Path]
-    shares: dict[str, float]
-    settings: Train
-    adapter: Adapter | None
-    task_settings: dict[str, Any]
-    data_settings: Data
-    ray_settings: Ray
-    code: str
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint that its checkpoints are below."""
-        parts = [
-            Part(dataset, store.absolute(), self.shares[dataset])
-            for dataset, store in self.stores.items()
-        ]
-        return identity_of(
-            self.settings, self.adapter, self.start, parts, self.code, self.task_settings
-        ).fingerprint
 
 
 @dataclass(frozen=True)
@@ -93,7 +52,7 @@ class _Followed:
         return verdict is not None and verdict.state == "pruned"
 
 
-def carry_out(trial: Trial, training: Training, output: Path) -> tuple[Verdict, float]:
+def carry_out(trial: Trial, training: RunSpec, output: Path) -> tuple[Verdict, float]:
     """Train until there is a verdict on a trial; not at all if what is recorded suffices.
 
     Args:
@@ -108,14 +67,14 @@ def carry_out(trial: Trial, training: Training, output: Path) -> tuple[Verdict, 
         ConfigError: if it can't be trained here.
         UserError: if it failed, or stopped on request, or there are no validation losses.
     """
-    fingerprint = training.fingerprint
-    records = state_of(training.ray_settings.storage_path, training.run, fingerprint).records
+    fingerprint = identity_of(training).fingerprint
+    records = state_of(training.ray.storage_path, training.name, fingerprint).records
     if (recorded := _read(records)) and (verdict := _verdict(trial, recorded)):
         return verdict, _seconds(recorded.trajectory, verdict)
     followed = _Followed(trial, training.settings)
     fault: UserError | None = None
     try:
-        _train(training, followed, output)
+        run_training(training, output, followed.judge)
     except UserError as error:
         fault = error
     if followed.latest is None:
@@ -128,28 +87,11 @@ def carry_out(trial: Trial, training: Training, output: Path) -> tuple[Verdict, 
         raise fault
     if verdict is None:
         raise UserError(
-            f"runs.{training.run}.search",
+            f"runs.{training.name}.search",
             "trials have no validation losses, because no row is in the validation split",
             "raise the validation_share of its dataset",
         )
     return verdict, _seconds(recorded.trajectory, verdict)
-
-
-def _train(training: Training, followed: _Followed, output: Path) -> None:
-    run_training(
-        run=training.run,
-        start=training.start,
-        stores=training.stores,
-        output=output,
-        settings=training.settings,
-        adapter=training.adapter,
-        task_settings=training.task_settings,
-        data_settings=training.data_settings,
-        ray_settings=training.ray_settings,
-        code=training.code,
-        shares=training.shares,
-        judge=followed.judge,
-    )
 
 
 def _verdict(trial: Trial, recorded: Recorded) -> Verdict | None:

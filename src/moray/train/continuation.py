@@ -2,11 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Adapter, Train
+from moray.config.schema import Train
 from moray.console import say
 from moray.errors import UserError
 from moray.provenance.manifest import as_json
@@ -16,7 +15,7 @@ from moray.storage.paths import name_of, step_of
 from moray.train.checkpoints import newest_step, remove_from
 from moray.train.history import HISTORY, evaluations
 from moray.train.identity import Identity, differences, read_identity, write_identity
-from moray.train.job import Part
+from moray.train.job import RunSpec
 from moray.train.optimizer import is_state, trained_parameters
 from moray.train.schedule import Evaluations
 
@@ -25,14 +24,7 @@ _KEY = "train.resume_from_checkpoint"
 
 
 def prepare_work(
-    run: str,
-    storage: Storage,
-    identity: Identity,
-    settings: Train,
-    adapter: Adapter | None,
-    start: Path,
-    parts: Sequence[Part],
-    alone: bool = True,
+    spec: RunSpec, storage: Storage, identity: Identity, alone: bool = True
 ) -> Identity:
     """Record a run's identity, and import the checkpoint that it continues from.
 
@@ -41,13 +33,9 @@ def prepare_work(
     fingerprint differs, as another version of moray makes it, the run continues there.
 
     Args:
-        run: name of the run.
+        spec: the run.
         storage: its state.
         identity: what it depends on.
-        settings: its `train` section.
-        adapter: its `adapter` section.
-        start: Hugging Face folder to start from.
-        parts: its datasets.
         alone: whether this isn't one of many trials, which have checkpoints of each other.
 
     Returns:
@@ -56,19 +44,19 @@ def prepare_work(
     Raises:
         UserError: if the run can't continue from `train.resume_from_checkpoint`.
     """
-    own, given = newest_step(storage), settings.resume_from_checkpoint
+    own, given = newest_step(storage), spec.settings.resume_from_checkpoint
     identity = identity.after(read_identity(storage.records), own)
     write_identity(identity, storage.records)
     if given is None:
         if own or not alone:
             return identity
-        return _from_elsewhere(run, storage, identity, settings)
-    key = f"runs.{run}.train.resume_from_checkpoint"
+        return _from_elsewhere(spec, storage, identity)
+    key = f"runs.{spec.name}.train.resume_from_checkpoint"
     # The record comes last: until it is there, all of this is repeated.
     if continued_from(storage) is None or own < step_of(Path(given)):
-        _check_position(key, given, settings, parts)
-        _check_tensors(key, given, start, parts[0].store, adapter, identity.settings)
-        _bring_in(key, given, storage, settings)
+        _check_position(key, given, spec)
+        _check_tensors(key, given, spec)
+        _bring_in(key, given, storage, spec.settings)
         before = read_identity(storage_with(given).records)
         differing = differences(before, identity)
         record = {
@@ -88,9 +76,9 @@ def continued_from(storage: Storage) -> dict[str, Any] | None:
     return record
 
 
-def _from_elsewhere(run: str, storage: Storage, identity: Identity, settings: Train) -> Identity:
+def _from_elsewhere(spec: RunSpec, storage: Storage, identity: Identity) -> Identity:
     """Continue from the newest checkpoint under another fingerprint, or point the user to it."""
-    last = storage.newest_elsewhere()
+    run, last = spec.name, storage.newest_elsewhere()
     if last is None:
         return identity
     before, step = read_identity(storage_with(last).records), step_of(Path(last))
@@ -104,16 +92,16 @@ def _from_elsewhere(run: str, storage: Storage, identity: Identity, settings: Tr
     say(f"run {run}: continuing from {last}, which was made with the same inputs")
     identity = identity.after(before, step)
     write_identity(identity, storage.records)
-    _bring_in(f"runs.{run}", last, storage, settings)
+    _bring_in(f"runs.{run}", last, storage, spec.settings)
     return identity
 
 
-def _check_position(key: str, given: str, settings: Train, parts: Sequence[Part]) -> None:
+def _check_position(key: str, given: str, spec: RunSpec) -> None:
     # PyTorch and transformers take seconds to import.
     from moray.train.step import mixture_of
 
-    mixture = mixture_of(parts, settings)
-    num_steps = settings.max_steps or mixture.num_steps(settings.num_epochs)
+    mixture = mixture_of(spec.parts, spec.settings)
+    num_steps = spec.settings.max_steps or mixture.num_steps(spec.settings.num_epochs)
     if step_of(Path(given)) > num_steps:
         raise UserError(
             key,
@@ -122,14 +110,7 @@ def _check_position(key: str, given: str, settings: Train, parts: Sequence[Part]
         )
 
 
-def _check_tensors(
-    key: str,
-    given: str,
-    start: Path,
-    store: Path,
-    adapter: Adapter | None,
-    sections: dict[str, Any],
-) -> None:
+def _check_tensors(key: str, given: str, spec: RunSpec) -> None:
     """Refuse a checkpoint whose tensors aren't those that the run trains."""
     import torch
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -138,11 +119,12 @@ def _check_tensors(
     from moray.train.restore import MetadataReader
     from moray.train.statistics import statistics_of
 
-    model = task_of(store, sections).empty(start, torch.float32)
-    if adapter is not None:
+    task = task_of(spec.parts[0].store, spec.task_settings)
+    model = task.empty(spec.start, torch.float32)
+    if spec.adapter is not None:
         from moray.model.adapter import add_adapter
 
-        add_adapter(model, adapter, seed=0)
+        add_adapter(model, spec.adapter, seed=0)
     tensors = {**trained_parameters(model), **statistics_of(model)}
     wanted = {name: tuple(value.shape) for name, value in tensors.items()}
     source, step = storage_with(given), step_of(Path(given))

@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from moray.config.schema import Adapter, Data, Ray, Train
+from moray.config.schema import Data, Ray
 from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.model.folder import whole_model_and_adapters
@@ -30,7 +29,7 @@ from moray.train.entry import run_job
 from moray.train.failures import forget, meaning_of
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import id_of_training, identity_of, other_libraries
-from moray.train.job import Job, Part
+from moray.train.job import Job, Part, RunSpec
 from moray.train.supervision import (
     Judge,
     Requests,
@@ -43,21 +42,7 @@ from moray.train.supervision import (
 from moray.workers.launch import WorkersFailedError
 
 
-def run_training(
-    run: str,
-    start: Path,
-    stores: dict[str, Path],
-    output: Path,
-    settings: Train,
-    adapter: Adapter | None,
-    task_settings: dict[str, Any],
-    data_settings: Data,
-    ray_settings: Ray,
-    code: str,
-    shares: dict[str, float],
-    trackers: Sequence[str] = (),
-    judge: Judge | None = None,
-) -> None:
+def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> None:
     """Train a run, from its newest checkpoint if there is one, and record the result.
 
     Writes `history.jsonl` and `train.json` to `output`, unless it is a trial of a search. The
@@ -66,55 +51,40 @@ def run_training(
     it.
 
     Args:
-        run: name of the run.
-        start: Hugging Face folder to start from.
-        stores: stores of its rows, by dataset.
-        output: the run's folder.
-        settings: its `train` section.
-        adapter: its `adapter` section.
-        task_settings: the sections that only its task reads, by name.
-        data_settings: its `data` section.
-        ray_settings: its `ray` section.
-        code: digest of the code that the result depends on.
-        shares: shares of the datasets in what the loss is averaged over.
-        trackers: that the history is sent to.
+        spec: the run.
+        output: its folder.
         judge: of a trial, what reads its history and says whether to stop it.
 
     Raises:
         ConfigError: if the run can't be trained here; nothing has been started.
         UserError: if the run failed, or stopped on request; not if its judge stopped it.
     """
-    parts = tuple(
-        Part(dataset, store.absolute(), shares[dataset]) for dataset, store in stores.items()
-    )
-    identity = identity_of(settings, adapter, start, parts, code, task_settings)
-    storage = state_of(ray_settings.storage_path, run, identity.fingerprint)
-    whole, adapters = whole_model_and_adapters(start)
+    run, settings, adapter, ray = spec.name, spec.settings, spec.adapter, spec.ray
+    identity = identity_of(spec)
+    storage = state_of(ray.storage_path, run, identity.fingerprint)
+    whole, adapters = whole_model_and_adapters(spec.start)
     shapes, positions = shapes_in(whole), positions_in(whole / "config.json")
     # Other rows than packed tokens have none.
-    block_size = read_manifest(parts[0].store).get("block_size")
-    found = unmet_requirements(run, settings, adapter, ray_settings, shapes, output, storage.work)
+    block_size = read_manifest(spec.parts[0].store).get("block_size")
+    found = unmet_requirements(run, settings, adapter, ray, shapes, output, storage.work)
     found += [*misfits(run, block_size, positions, adapter, shapes)]
-    if found := [*found, *missing_packages(run, trackers)]:
+    if found := [*found, *missing_packages(run, spec.trackers)]:
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
     with storage.sole_driver():
-        identity = prepare_work(
-            run, storage, identity, settings, adapter, start, parts, judge is None
-        )
+        identity = prepare_work(spec, storage, identity, alone=judge is None)
+        parts = tuple(_for_workers(part, spec.data) for part in spec.parts)
         job = Job(
-            start=start.absolute(),
-            parts=tuple(
-                replace(part, rows_url=_rows_url(part.store, data_settings)) for part in parts
-            ),
+            start=spec.start.absolute(),
+            parts=parts,
             work=storage.work.absolute(),
             settings=settings,
             adapter=adapter,
-            threads=max(1, int(ray_settings.resources_per_worker.get("CPU", 1))),
-            cache=_cache(ray_settings.storage_path).absolute(),
-            task_settings=task_settings,
+            threads=max(1, int(ray.resources_per_worker.get("CPU", 1))),
+            cache=_cache(ray.storage_path).absolute(),
+            task_settings=spec.task_settings,
             remote=storage.remote,
-            deliveries=_deliveries([whole, *adapters], parts, settings, ray_settings),
+            deliveries=_deliveries([whole, *adapters], parts, spec),
             note=other_libraries(identity, newest_step(storage)),
         )
         described = {
@@ -122,14 +92,14 @@ def run_training(
             "id": id_of_training(storage.records),
             "fingerprint": identity.fingerprint,
             **identity.settings,
-            "code": code,
+            "code": spec.code,
             "inputs": {
-                "start": str(start),
-                "stores": {dataset: str(store) for dataset, store in stores.items()},
+                "start": str(spec.start),
+                "stores": {part.dataset: str(part.store) for part in spec.parts},
             },
         }
         began = time.perf_counter()
-        facts = _launched(job, storage, ray_settings, tracked_run(described), trackers, judge)
+        facts = _launched(job, storage, ray, tracked_run(described), spec.trackers, judge)
         seconds = time.perf_counter() - began
         ended, pruned = facts.pop("ended"), facts.pop("pruned")
         if judge and (ended or pruned):
@@ -162,9 +132,9 @@ def run_training(
 def _launched(
     job: Job,
     storage: Storage,
-    ray_settings: Ray,
+    ray: Ray,
     following: TrackedRun,
-    trackers: Sequence[str],
+    trackers: tuple[str, ...],
     judge: Judge | None,
 ) -> dict[str, Any]:
     """What the loop returned, at the end of the run or when it stopped on request."""
@@ -182,22 +152,20 @@ def _launched(
         stopped_by_signals(requests, run),
     ):
         try:
-            facts = beside_signals(lambda: run_job(job, ray_settings, run))
+            facts = beside_signals(lambda: run_job(job, ray, run))
             ending.finished = facts["ended"]
             return facts
         except WorkersFailedError as error:
-            raise meaning_of(error, job, run, ray_settings.max_failures) from error
+            raise meaning_of(error, job, run, ray.max_failures) from error
 
 
-def _deliveries(
-    starts: list[Path], parts: tuple[Part, ...], settings: Train, ray_settings: Ray
-) -> tuple[Delivery, ...]:
+def _deliveries(starts: list[Path], parts: tuple[Part, ...], spec: RunSpec) -> tuple[Delivery, ...]:
     """Start and stores for workers that may be on machines without them."""
-    on_this_machine = ray_settings.address == "local" or settings.launcher == "torchrun"
-    if on_this_machine or not ray_settings.in_object_store:
+    on_this_machine = spec.ray.address == "local" or spec.settings.launcher == "torchrun"
+    if on_this_machine or not spec.ray.in_object_store:
         return ()
     groups = [starts, *([part.store] for part in parts)]
-    return tuple(deliver(folders, ray_settings.storage_path) for folders in groups)
+    return tuple(deliver(folders, spec.ray.storage_path) for folders in groups)
 
 
 def _brought_here(storage: Storage, step: int, output: Path) -> Path:
@@ -216,7 +184,9 @@ def _cache(storage_path: str) -> Path:
     return Path(scratch() if is_remote(storage_path) else storage_path, ".compiled")
 
 
-def _rows_url(store: Path, settings: Data) -> str | None:
-    if settings.loader == "memory":
-        return None
-    return str(store) if settings.stream_from is None else copy_to(store, settings.stream_from)
+def _for_workers(part: Part, settings: Data) -> Part:
+    """The dataset with an absolute path, and where its rows are streamed from."""
+    store, url = part.store.absolute(), None
+    if settings.loader != "memory":
+        url = str(store) if settings.stream_from is None else copy_to(store, settings.stream_from)
+    return replace(part, store=store, rows_url=url)

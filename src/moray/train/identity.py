@@ -2,16 +2,15 @@
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Adapter, Train, result_keys
+from moray.config.schema import result_keys
 from moray.provenance.lineage import software
 from moray.provenance.manifest import MANIFEST, as_json, fingerprint, sha256_file
 from moray.storage.interface import Records
-from moray.train.job import Part
+from moray.train.job import Part, RunSpec
 
 _FILE = "identity.json"
 _ID = "id"
@@ -58,22 +57,15 @@ class Identity:
         return replace(self, earlier_libraries=earlier)
 
 
-def identity_of(
-    settings: Train,
-    adapter: Adapter | None,
-    start: Path,
-    parts: Sequence[Part],
-    code: str,
-    task_settings: Mapping[str, Any],
-) -> Identity:
-    """The identity of a run with these settings, on these folders."""
+def identity_of(spec: RunSpec) -> Identity:
+    """The identity of a run, whose folders are there."""
     versions = software()
-    sections = {"adapter": adapter and result_keys(adapter), "train": result_keys(settings)}
+    adapter = spec.adapter and result_keys(spec.adapter)
     return Identity(
-        settings={**sections, **task_settings},
-        data=_data(parts),
-        start=sha256_file(start / MANIFEST),
-        code=code,
+        settings={"adapter": adapter, "train": result_keys(spec.settings), **spec.task_settings},
+        data=_data(spec.parts),
+        start=sha256_file(spec.start / MANIFEST),
+        code=spec.code,
         libraries={name: versions[name] for name in _LIBRARIES},
     )
 

@@ -1,10 +1,10 @@
-"""What a worker needs to train a run, under any launcher."""
+"""What is trained: a run as the config describes it, and what a worker needs to train it."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Adapter, Train
+from moray.config.schema import Adapter, Data, Ray, Train
 from moray.storage.interface import Delivery, Remote
 
 
@@ -14,7 +14,7 @@ class Part:
 
     Attributes:
         dataset: its name.
-        store: store of its rows, absolute.
+        store: store of its rows; absolute in a job.
         share: its share in what the loss is averaged over, for example in the trained tokens;
             relative to the other datasets' shares.
         rows_url: where its rows are streamed from; None to memory-map them.
@@ -24,6 +24,74 @@ class Part:
     store: Path
     share: float = 1.0
     rows_url: str | None = None
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A run as the config describes it: what is trained, on what, how and where.
+
+    Attributes:
+        name: its name.
+        start: Hugging Face folder to start from.
+        parts: its datasets, whose rows are of the same task and type.
+        settings: its `train` section.
+        adapter: its `adapter` section; None to train the whole model.
+        task_settings: the sections that only its task reads, by name.
+        data: its `data` section.
+        ray: its `ray` section.
+        code: digest of the code that the result depends on.
+        trackers: that its history is sent to.
+    """
+
+    name: str
+    start: Path
+    parts: tuple[Part, ...]
+    settings: Train
+    adapter: Adapter | None = None
+    task_settings: dict[str, Any] = field(default_factory=dict)
+    data: Data = field(default_factory=Data)
+    ray: Ray = field(default_factory=Ray)
+    code: str = ""
+    trackers: tuple[str, ...] = ()
+
+    @classmethod
+    def of_params(
+        cls,
+        name: str,
+        start: Path,
+        stores: list[Path],
+        cfg: dict[str, Any],
+        execution: dict[str, Any],
+        code: str = "",
+    ) -> "RunSpec":
+        """The run of a stage's params.
+
+        Args:
+            name: its name.
+            start: Hugging Face folder to start from.
+            stores: stores of its rows, in the order of its datasets.
+            cfg: the datasets with their shares, the `adapter` section, and the keys that the
+                result depends on of the `train` section and of those that only its task reads.
+            execution: `ray` section, the names in `tracking`, and the other keys of the `train`
+                and `data` sections.
+            code: digest of the code that the result depends on.
+        """
+        shared = ("adapter", "datasets", "train")
+        return cls(
+            name=name,
+            start=start,
+            parts=tuple(
+                Part(dataset, store, share)
+                for (dataset, share), store in zip(cfg["datasets"].items(), stores, strict=True)
+            ),
+            settings=Train(**cfg["train"], **execution["train"]),
+            adapter=Adapter(**cfg["adapter"]) if cfg["adapter"] else None,
+            task_settings={key: cfg[key] for key in cfg if key not in shared},
+            data=Data(**execution["data"]),
+            ray=Ray(**execution["ray"]),
+            code=code,
+            trackers=tuple(execution["tracking"]),
+        )
 
 
 @dataclass(frozen=True)

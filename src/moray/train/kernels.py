@@ -10,8 +10,7 @@ from transformers import PreTrainedModel
 from moray.config.schema import Train
 from moray.errors import UserError, first_line
 from moray.model.attention import FLEX, VARLEN, fault_of_kernel
-from moray.model.blocks import blocks_of
-from moray.model.compiler import compiler_options
+from moray.model.forward import blocks_of, compiler_options
 from moray.tasks.interface import LossModule
 from moray.train.checks import needs_gpu
 

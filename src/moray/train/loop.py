@@ -13,7 +13,7 @@ from torch import Tensor
 from moray import machine
 from moray.config.schema import Train
 from moray.errors import UserError
-from moray.model.precision import agreed
+from moray.model.forward import agreed
 from moray.rows.loader import Shard, drawn
 from moray.storage.interface import Storage
 from moray.storage.opened import open_storage

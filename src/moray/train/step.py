@@ -1,5 +1,6 @@
 """A step: its rows, its batches, which are prepared one step ahead, and its gradients."""
 
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from moray.config.schema import Train
-from moray.model.precision import autocast
+from moray.model.forward import autocast
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, from_memory, from_stream
 from moray.rows.mixture import Mixture
@@ -22,7 +23,7 @@ from moray.tasks.interface import Batch, Task
 from moray.train.job import Job, Part
 from moray.train.kernels import uncompiled
 from moray.train.strategies import Strategy
-from moray.workers.collectives import sum_over_workers
+from moray.workers.collectives import from_any_worker, sum_over_workers
 from moray.workers.worker import Worker
 
 
@@ -77,7 +78,8 @@ def rows_of(job: Job, task: Task, mixture: Mixture, shard: Shard) -> Iterator[Ro
     if not urls:
         return from_memory([StoredRows(part.store, "train") for part in job.parts], mixture, shard)
     readers = [task.window_reader(store, url) for store, url in urls]
-    return from_stream(readers, task.record, mixture, shard)
+    name = from_any_worker(lambda: uuid.uuid4().hex if shard.rank == 0 else None)
+    return from_stream(readers, task.record, mixture, shard, f"moray-{name}")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from packed import pieces_of
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from moray.model.cross_entropy import softmax_loss
+from moray.model.loss import softmax_loss
 from moray.tasks.language.batch import Batch, make_batch
 from moray.tasks.language.loss import TokenLoss, has_plain_head
 from moray.tasks.language.store import StoredSplit

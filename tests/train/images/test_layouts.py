@@ -19,7 +19,7 @@ from moray.storage.paths import folder_of, path_of
 from moray.train import checkpoints
 from moray.train.driver import run_training
 from moray.train.history import read_history
-from moray.train.job import Job
+from moray.train.job import Job, Part, RunSpec
 from moray.train.loop import train
 from moray.train.restore import read_state
 from moray.train.schedule import learning_rate
@@ -201,21 +201,18 @@ def test_augmented_images_are_the_same_when_they_are_streamed(
     job = replace(make_vit_job("in memory", micro_batch_size=8, **RUN), task_settings=settings)
     train(job, alone)
     (tmp_path / "out").mkdir()
-    run_training(
+    spec = RunSpec(
         "name",
         vit / "model",
-        {"digits": vit / "pixels"},
-        tmp_path / "out",
+        (Part("digits", vit / "pixels"),),
         job.settings,
-        adapter=None,
-        data_settings=Data(loader="stream"),
-        ray_settings=Ray(
+        task_settings=settings,
+        data=Data(loader="stream"),
+        ray=Ray(
             storage_path=str(tmp_path / "state"), num_workers=2, resources_per_worker={"CPU": 0.5}
         ),
-        code="",
-        shares={"digits": 1.0},
-        task_settings=settings,
     )
+    run_training(spec, tmp_path / "out")
     lines = read_history(tmp_path / "out/history.jsonl")
     streamed = [line["loss"] for line in lines if "loss" in line]
     assert streamed == pytest.approx(losses(job), rel=1e-5)

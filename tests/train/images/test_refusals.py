@@ -10,13 +10,13 @@ import torch
 from fleet import losses
 from jobs import Make
 
-from moray.config.schema import Adapter
 from moray.errors import UserError
 from moray.model.classifier import fault_of_bf16_on_cpu, load_classifier
 from moray.rows.store import StoredRows
 from moray.storage.paths import folder_of, path_of
 from moray.tasks.of_store import task_of
 from moray.train.continuation import _check_tensors
+from moray.train.job import RunSpec
 from moray.train.loop import train
 from moray.train.statistics import statistics_of
 from moray.workers.worker import Worker
@@ -82,11 +82,12 @@ def test_statistics_are_among_the_tensors_that_a_checkpoint_must_have(
     job, other = make_resnet_job("own", max_steps=2), make_vit_job("other")
     train(job, alone)
     given = path_of(folder_of(job.work), 2)
-    none: Adapter | None = None
-    _check_tensors("key", str(given), job.start, job.store, none, {})
+    _check_tensors("key", str(given), RunSpec("own", job.start, job.parts, job.settings))
     assert statistics_of(load_classifier(job.start))
     with pytest.raises(UserError, match=r"^key: the tensors in "):
-        _check_tensors("key", str(given), other.start, other.store, none, {})
+        _check_tensors(
+            "key", str(given), RunSpec("other", other.start, other.parts, other.settings)
+        )
 
 
 def test_a_model_without_batch_norm_has_no_statistics(vit: Path) -> None:

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from moray.model.compiler import compiler_options
-from moray.model.cross_entropy import SoftmaxLoss, linear_cross_entropy, softmax_loss
+from moray.model.forward import compiler_options
+from moray.model.loss import SoftmaxLoss, linear_cross_entropy, softmax_loss
 from moray.tasks.interface import LossModule
 from moray.tasks.language.batch import Batch
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from moray.model.flops import flops_per_token
 from moray.model.isolation import check_isolation
 from moray.model.load import check_length, empty_model, load_model
+from moray.model.size import flops_per_token
 from moray.rows.order import Drawn
 from moray.rows.store import Rows, record_of
 from moray.rows.windows import WindowReader

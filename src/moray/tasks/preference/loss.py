@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from moray.config.schema import Preference
-from moray.model.log_probabilities import linear_log_probabilities
+from moray.model.loss import linear_log_probabilities
 from moray.tasks.language.loss import TokenLoss
 from moray.tasks.preference.batch import PairBatch
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from moray.config.schema import Train
 from moray.errors import UserError
-from moray.model.precision import resolve
+from moray.model.forward import resolve
 from moray.tasks.interface import LossModule
 from moray.train.optimizer import Optimizer, set_learning_rate, state_name, trained_parameters
 from moray.train.strategies import Read

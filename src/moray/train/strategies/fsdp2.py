@@ -20,8 +20,7 @@ from transformers import PreTrainedModel
 
 from moray.config.schema import Train
 from moray.errors import UserError
-from moray.model.blocks import blocks_of
-from moray.model.precision import resolve
+from moray.model.forward import blocks_of, resolve
 from moray.tasks.interface import LossModule
 from moray.train.optimizer import Optimizer, trained_parameters
 from moray.train.strategies import Read

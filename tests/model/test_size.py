@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from moray.config.schema import Adapter
 from moray.model.adapter import add_adapter
-from moray.model.flops import flops_per_token
+from moray.model.size import flops_per_token
 
 BLOCK_SIZE = 128
 SIZES = {

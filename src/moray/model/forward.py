@@ -1,0 +1,59 @@
+"""How a model's forward pass runs: its precision, its blocks, the compiler's options."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from moray.workers.collectives import from_any_worker
+
+
+def autocast(precision: str, device: torch.device) -> torch.autocast:
+    """The autocast context for a `precision` of the config; weights stay fp32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=resolve(precision, device) == "bf16")
+
+
+def agreed(precision: str, device: torch.device) -> str:
+    """The precision for all workers: `bf16` if `precision` resolves to it on each, else `fp32`."""
+    return (
+        from_any_worker(lambda: None if resolve(precision, device) == "bf16" else "fp32") or "bf16"
+    )
+
+
+def resolve(precision: str, device: torch.device) -> str:
+    """Resolve `auto` to `bf16` or `fp32` for a device; other values are returned as they are."""
+    if precision != "auto":
+        return precision
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    capabilities = torch.cpu.get_capabilities()
+    computes = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
+    return "bf16" if computes else "fp32"
+
+
+def blocks_of(model: PreTrainedModel) -> list[nn.Module]:
+    """A model's outermost transformer blocks, in order; they are compiled and sharded one by one.
+
+    Empty if the architecture doesn't name its block classes.
+    """
+    names = set(model._no_split_modules or [])
+    blocks: list[nn.Module] = []
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        if type(module).__name__ in names and module not in inside:
+            blocks.append(module)
+            inside.update(module.modules())
+    return blocks
+
+
+def compiler_options() -> dict[str, str | int | bool | Callable[..., Any]]:
+    """Options for each `torch.compile` of a training; their names are those of TorchInductor."""
+    return {
+        # Otherwise the compiler tests each instruction set of the processor at each start, in
+        # subprocesses, for 1.5 s, or 16 s the first time; `compiler_fault` covers the best one.
+        "cpp.vec_isa_ok": True,
+        # Otherwise the compiler times variants of a kernel on a GPU, and which one wins can change.
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
