@@ -20,7 +20,7 @@ from moray.storage.paths import folder_of, path_of
 from moray.tasks.language.store import StoredSplit
 from moray.train.loop import train
 from moray.train.restore import trained_model
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 CFG: dict[str, Any] = {
     "max_documents": None,

@@ -29,7 +29,7 @@ from moray.tasks.language.store import StoredSplit
 from moray.tasks.language.tokenizer import stop_token_ids
 from moray.train.job import Job, Part
 from moray.train.loop import train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 CFG: dict[str, Any] = {
     "run": "tuned",

@@ -26,7 +26,7 @@ from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.restore import trained_model
 from moray.train.strategies import make_strategy
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def note_of(job: Job) -> str:

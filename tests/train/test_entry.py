@@ -22,7 +22,7 @@ from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.loop import train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def test_a_run_is_recorded_with_the_losses_of_one_process(

@@ -23,7 +23,7 @@ from moray.tasks.language.store import StoredSplit
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.restore import trained_model
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 Jobs = dict[tuple[str, str], Job]
 Train = Callable[[str, tuple[str, ...]], Jobs]

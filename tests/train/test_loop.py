@@ -25,7 +25,7 @@ from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.saver import Saver
 from moray.train.supervision import Request, prunes_of
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def losses(job: Job) -> list[float]:

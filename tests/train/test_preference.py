@@ -18,7 +18,7 @@ from moray.train import checkpoints
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.saver import Saver
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 Jobs = dict[tuple[str, str], Job]
 

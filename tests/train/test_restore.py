@@ -28,7 +28,7 @@ from moray.storage.paths import folder_of, path_of
 from moray.train.loop import train
 from moray.train.restore import MetadataReader, read_state, trained_model
 from moray.train.saver import Saver
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 STATE = {
     "weight": torch.arange(15.0).view(3, 5),

@@ -26,7 +26,7 @@ from moray.train.loop import train
 from moray.train.restore import read_state
 from moray.train.saver import Saver
 from moray.train.supervision import Request, Requests
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 State = dict[str, Tensor]
 

@@ -21,7 +21,7 @@ from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.strategies import deepspeed, fsdp2
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 @pytest.fixture

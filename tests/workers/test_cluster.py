@@ -13,8 +13,7 @@ import pytest
 from moray.config.schema import Ray
 from moray.errors import UserError
 from moray.workers.cluster import connected
-from moray.workers.launch import Launch
-from moray.workers.resources import check_cores
+from moray.workers.launch import Launch, check_cores
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -102,7 +101,7 @@ def test_the_dashboard_answers_at_the_address_that_is_printed(
 def test_the_check_needs_no_ray() -> None:
     code = (
         "import sys; from moray.config.schema import Ray; "
-        "from moray.workers.resources import check_cores; "
+        "from moray.workers.launch import check_cores; "
         "check_cores(Ray(num_workers=1), 'x'); sys.exit('ray' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -115,7 +114,6 @@ def test_workers_that_would_leave_no_cpu_for_reading_are_refused_with_the_number
 from pathlib import Path
 from ray.cluster_utils import Cluster
 from moray.workers.launch import Launch
-from moray.workers.resources import check_cores
 from moray.workers.cluster import connected
 from moray.config.schema import Ray
 from moray.errors import UserError
@@ -161,7 +159,6 @@ IN_A_LOCAL_RAY = """
 import os, sys
 from pathlib import Path
 from moray.workers.launch import Launch
-from moray.workers.resources import check_cores
 from moray.workers.cluster import connected
 from moray.config.schema import Ray
 

@@ -14,10 +14,8 @@ from moray.evaluate.execution import EvaluationJob, Execution, delivered, run_de
 from moray.storage.exchange import received
 from moray.storage.node import scratch
 from moray.storage.opened import needed_libraries
-from moray.workers.entry import EntryPoint
-from moray.workers.faults import FirstFault
+from moray.workers.entry import EntryPoint, FirstFault, shown_batches
 from moray.workers.launch import Launch, WorkersFailedError
-from moray.workers.progress import shown_batches
 from moray.workers.run import run_on_workers
 
 Job = TypeVar("Job", bound=EvaluationJob)

@@ -29,7 +29,7 @@ from moray.storage.node import scratch
 from moray.storage.opened import is_remote, needed_libraries, storage_with
 from moray.storage.paths import step_of
 from moray.train.optimizer import Optimizer
-from moray.workers.resources import check_cores
+from moray.workers.launch import check_cores
 
 _FLOAT = 4
 _BYTES = {"fp32": 4, "bf16": 2}

@@ -16,11 +16,9 @@ from moray.train.failures import MEANING, collective_timeout, stacks_name
 from moray.train.history import HISTORY
 from moray.train.job import Job, with_inputs_here
 from moray.train.performance import uncollected
-from moray.workers.faults import FAULT, FirstFault
+from moray.workers.entry import FAULT, FirstFault, Worker, output_name
 from moray.workers.launch import Launch, WorkersFailedError
-from moray.workers.output import output_name
 from moray.workers.run import run_on_workers
-from moray.workers.worker import Worker
 
 # What workers have sent, below the run's URL.
 _FOLDER = "live"

@@ -18,10 +18,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from moray.background import die_with_parent
-from moray.workers.entry import EntryPoint, run_entry_point
-from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
-from moray.workers.resources import check_cores
-from moray.workers.worker import Worker
+from moray.workers.entry import EntryPoint, Worker, run_entry_point
+from moray.workers.launch import Launch, WorkersFailedError, check_cores, on_this_machine
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")

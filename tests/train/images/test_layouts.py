@@ -25,7 +25,7 @@ from moray.train.restore import read_state
 from moray.train.schedule import learning_rate
 from moray.train.statistics import statistics_of
 from moray.train.step import mixture_of
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 RUN: dict[str, Any] = {
     "max_steps": 20,

@@ -19,7 +19,7 @@ from moray.train.continuation import _check_tensors
 from moray.train.job import RunSpec
 from moray.train.loop import train
 from moray.train.statistics import statistics_of
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def test_a_resnet_has_no_gradient_checkpointing(make_resnet_job: Make, alone: Worker) -> None:

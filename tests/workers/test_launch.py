@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from moray.machine import gpus
-from moray.workers.gpus import reserved_gpus
+from moray.workers.launch import reserved_gpus
 
 
 @pytest.fixture(autouse=True)
