@@ -14,7 +14,7 @@ from jobs import job_maker
 from torch import Tensor
 
 from moray.provenance.manifest import damaged_files
-from moray.storage.paths import folder_of, path_of, step_of
+from moray.storage.interface import folder_of, path_of, step_of
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.saver import Saver

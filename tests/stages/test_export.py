@@ -22,7 +22,7 @@ from moray.model.load import empty_model, load_model
 from moray.provenance.manifest import MANIFEST, damaged_files, read_manifest, write_manifest
 from moray.stages.export import export
 from moray.stages.tokenize import tokenize
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.batch import make_batch
 from moray.tasks.language.loss import TokenLoss, has_plain_head
 from moray.tasks.language.store import StoredSplit

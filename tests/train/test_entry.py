@@ -17,7 +17,7 @@ from jobs import train_run, training_command
 
 from moray.config.schema import Ray, result_keys
 from moray.errors import UserError
-from moray.storage.paths import folder_of, step_of
+from moray.storage.interface import folder_of, step_of
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job

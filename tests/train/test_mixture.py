@@ -19,7 +19,7 @@ from moray.corpus.sources.text.python_stdlib import modules
 from moray.rows.store import StoredRows
 from moray.stages.tokenize import tokenize
 from moray.storage.folder import FolderStorage
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.rows import is_trained
 from moray.train import checkpoints
 from moray.train.history import HISTORY, read_history

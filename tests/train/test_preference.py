@@ -13,7 +13,7 @@ from plain_preference import preference_losses_one_by_one
 
 from moray.config.schema import Adapter, Preference, result_keys
 from moray.storage.folder import FolderStorage
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.train import checkpoints
 from moray.train.job import Job
 from moray.train.loop import train

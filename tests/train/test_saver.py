@@ -19,8 +19,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.storage.folder import FolderStorage
-from moray.storage.interface import Storage
-from moray.storage.paths import folder_of, path_of, step_of
+from moray.storage.interface import Storage, folder_of, path_of, step_of
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.restore import read_state

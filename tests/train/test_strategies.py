@@ -15,7 +15,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 from moray.config.schema import Train
 from moray.errors import UserError
 from moray.model.load import load_model
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.loss import TokenLoss
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job

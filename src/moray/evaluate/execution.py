@@ -18,9 +18,7 @@ from transformers import PreTrainedModel
 from moray.errors import UserError, first_line
 from moray.model.folder import whole_model_and_adapters
 from moray.model.load import load_model
-from moray.storage.exchange import sent
-from moray.storage.interface import Delivery
-from moray.storage.opened import deliver
+from moray.storage.transfer import Delivery, deliver, sent
 from moray.workers.entry import (
     FAULT,
     BatchCounter,

@@ -20,14 +20,14 @@ from moray.provenance.manifest import (
     write_bytes,
     write_listed_manifest,
 )
-from moray.storage import flock
-from moray.storage.paths import PREFIX, folder_of, path_of, step_of
+from moray.storage import locks
+from moray.storage.interface import PREFIX, folder_of, path_of, step_of
 
 _TEMPORARY = ".tmp-"
 
 
 class FolderRecords:
-    """Small files in a folder; see `Records`."""
+    """Small files in a folder."""
 
     poll_seconds = 0.0
 
@@ -52,7 +52,7 @@ class FolderRecords:
 
 
 class FolderStorage:
-    """The state of a run in a folder; see `Storage`."""
+    """The state of a run in a folder."""
 
     def __init__(self, work: Path) -> None:
         self.work = work
@@ -71,10 +71,10 @@ class FolderStorage:
         return FolderRecords(self.work)
 
     def sole_driver(self) -> AbstractContextManager[None]:
-        return flock.sole_driver(self.work)
+        return locks.sole_driver(self.work)
 
     def sole_writer(self) -> AbstractContextManager[None]:
-        return flock.sole_writer(self.work)
+        return locks.sole_writer(self.work)
 
     def begin(self, step: int) -> str:
         path = path_of(self.folder, step).with_suffix(f"{_TEMPORARY}{uuid.uuid4().hex[:8]}")
@@ -103,7 +103,7 @@ class FolderStorage:
         shutil.rmtree(self.staging(attempt), ignore_errors=True)
 
     def adopt(self, step: int, source: Path) -> None:
-        """See `Storage`; by hard links where possible."""
+        # By hard links where possible.
         temporary = self.staging(self.begin(step))
         shutil.copytree(source, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
         _sync(temporary)

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from moray.config.schema import Adapter, Data, Ray, Train
-from moray.storage.interface import Delivery, Remote
+from moray.storage.interface import Remote
+from moray.storage.transfer import Delivery
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from transformers import AutoModelForImageClassification
 from moray.config.schema import Data, Ray
 from moray.rows.store import StoredRows
 from moray.storage.folder import FolderStorage
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.train import checkpoints
 from moray.train.driver import run_training
 from moray.train.history import read_history
