@@ -14,9 +14,6 @@ from moray.provenance.manifest import DATASET, MANIFEST, damaged_files, sha256_f
 
 LINEAGE = "lineage.json"
 _SEAL = "sha256"
-SCORES = "eval.json"
-BENCHMARKS = "benchmarks.json"
-CHOICE = "choice.json"
 
 _LIBRARIES = (
     "ray",
@@ -45,11 +42,6 @@ def write_sealed(path: Path, value: dict[str, Any], inputs: Iterable[Path]) -> N
     """
     whole = {**value, "inputs": {str(file): sha256_file(file) for file in inputs}}
     write_json(path, {**whole, _SEAL: _digest(whole)})
-
-
-def is_sealed(value: dict[str, Any]) -> bool:
-    """Whether the content of a file is what `write_sealed` wrote."""
-    return value.get(_SEAL) == _digest({key: value[key] for key in value if key != _SEAL})
 
 
 def _digest(value: dict[str, Any]) -> str:
@@ -147,7 +139,7 @@ def _check_sealed(file: Path, found: Verification) -> None:
         value = json.loads(file.read_bytes())
     except ValueError:
         value = {}
-    if not is_sealed(value):
+    if value.get(_SEAL) != _digest({key: value[key] for key in value if key != _SEAL}):
         found.broken.append(f"{file}: doesn't match the SHA-256 in itself")
         return
     for name, digest in value["inputs"].items():
@@ -169,7 +161,7 @@ def _unlike(file: Path, record: Path) -> str:
 _CHECKS = {
     MANIFEST: _check_folder,
     DATASET: _check_dataset,
-    SCORES: _check_sealed,
-    BENCHMARKS: _check_sealed,
-    CHOICE: _check_sealed,
+    "eval.json": _check_sealed,
+    "benchmarks.json": _check_sealed,
+    "choice.json": _check_sealed,
 }

@@ -88,27 +88,17 @@ class FolderStorage:
         return list_files(self.staging(attempt), paths)
 
     def commit(self, step: int, attempt: str, files: Files) -> None:
-        temporary = self.staging(attempt)
-        write_listed_manifest(temporary, files, step=step)
-        _sync(temporary)
-        final = path_of(self.folder, step)
-        if final.exists():
-            # Left by a worker on another node that died late; a valid one would have been resumed
-            # from.
-            shutil.rmtree(final)
-        temporary.rename(final)
-        _sync(self.folder)
+        write_listed_manifest(self.staging(attempt), files, step=step)
+        self._publish(attempt, step)
 
     def discard(self, attempt: str) -> None:
         shutil.rmtree(self.staging(attempt), ignore_errors=True)
 
     def adopt(self, step: int, source: Path) -> None:
-        # By hard links where possible.
-        temporary = self.staging(self.begin(step))
-        shutil.copytree(source, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
-        _sync(temporary)
-        temporary.rename(path_of(self.folder, step))
-        _sync(self.folder)
+        attempt = self.begin(step)
+        copy = self.staging(attempt)
+        shutil.copytree(source, copy, copy_function=_link_or_copy, dirs_exist_ok=True)
+        self._publish(attempt, step)
 
     def steps(self) -> list[int]:
         found = self.folder.glob(f"{PREFIX}*")
@@ -135,6 +125,16 @@ class FolderStorage:
         for path in self.folder.glob(f"{PREFIX}*{_TEMPORARY}*"):
             # A dying worker on another node may still be writing there.
             shutil.rmtree(path, ignore_errors=True)
+
+    def _publish(self, attempt: str, step: int) -> None:
+        temporary, final = self.staging(attempt), path_of(self.folder, step)
+        _sync(temporary)
+        if final.exists():
+            # Left by a worker on another node that died late; a valid one would have been resumed
+            # from.
+            shutil.rmtree(final)
+        temporary.rename(final)
+        _sync(self.folder)
 
 
 def _link_or_copy(source: str, target: str) -> None:

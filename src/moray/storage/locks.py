@@ -42,7 +42,7 @@ def sole_driver(work: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise held(str(work), json.loads(file.read() or "{}")) from None
+            raise _taken(str(work), json.loads(file.read() or "{}")) from None
         except OSError as error:
             raise UserError(
                 str(work),
@@ -51,7 +51,7 @@ def sole_driver(work: Path) -> Iterator[None]:
                 "choose another ray.storage_path",
             ) from error
         file.truncate(0)
-        file.write(json.dumps(this_process()))
+        file.write(json.dumps(_this_process()))
         file.flush()
         yield
 
@@ -64,13 +64,13 @@ def sole_writer(work: Path) -> Iterator[None]:
         yield
 
 
-def this_process() -> dict[str, str | int]:
+def _this_process() -> dict[str, str | int]:
     """What names the holder of a lock to users."""
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
 
 
-def held(place: str, holder: dict[str, str | int]) -> UserError:
+def _taken(place: str, holder: dict[str, str | int]) -> UserError:
     """The error for a run that another process trains."""
     return UserError(
         place,
@@ -91,7 +91,7 @@ def leased(objects: Objects, seconds: float) -> Iterator[int]:
     Raises:
         UserError: if another process holds the lock, naming it.
     """
-    holder = {**this_process(), "id": uuid.uuid4().hex, "seconds": seconds}
+    holder = {**_this_process(), "id": uuid.uuid4().hex, "seconds": seconds}
     token, version = _acquired(objects, holder)
     held_lease = _Held(objects, {**holder, "token": token}, version)
     try:
@@ -142,7 +142,7 @@ def _acquired(objects: Objects, holder: dict[str, Any]) -> tuple[int, str]:
         version = objects.replace(_LEASE, _content({**holder, "token": token}), found[1])
     if version is None:
         now = objects.get(_LEASE)
-        raise held(objects.url, json.loads(now[0]) if now else {})
+        raise _taken(objects.url, json.loads(now[0]) if now else {})
     return token, version
 
 
@@ -161,7 +161,7 @@ def _watch(objects: Objects, holder: dict[str, Any], version: str) -> None:
         time.sleep(seconds / _LOOKS)
         found = objects.get(_LEASE)
         if found is None or found[1] != version:
-            raise held(objects.url, holder)
+            raise _taken(objects.url, holder)
 
 
 def _content(facts: dict[str, Any]) -> bytes:

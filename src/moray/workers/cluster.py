@@ -66,10 +66,10 @@ def connected(launch: Launch) -> Iterator[Layout]:
     settings, path = launch.ray, launch.path
     check_cores(settings, path, launch.batch_size)
     os.environ.update(_ENVIRONMENT)
-    check_authentication(settings, path)
+    _check_authentication(settings, path)
     if settings.address == _LOCAL:
         os.environ.update(_LOCAL_ENVIRONMENT)
-        keep_token_private()
+        _keep_token_private()
         with on_this_machine(launch) as layout, _local_ray(launch, layout):
             wanted, there = worker_resources(settings, layout), _total_resources()
             check_room_for_reading(launch, layout, there, "this machine")
@@ -167,12 +167,8 @@ def _cluster(launch: Launch) -> Iterator[None]:
         ray.shutdown()
 
 
-def check_authentication(settings: Ray, path: str) -> None:
-    """Refuse a cluster to which anyone on the network could send code.
-
-    Raises:
-        UserError: if it is outside of this machine and this process uses no token.
-    """
+def _check_authentication(settings: Ray, path: str) -> None:
+    """Refuse a cluster outside of this machine to which anyone on the network could send code."""
     if settings.endpoint is None or os.environ.get("RAY_AUTH_MODE") == "token":
         return
     address = settings.address
@@ -191,14 +187,11 @@ def check_authentication(settings: Ray, path: str) -> None:
         )
 
 
-def keep_token_private() -> None:
+def _keep_token_private() -> None:
     """Make sure that only this user can read the token with which to send code to a local Ray.
 
     Ray writes it to the home folder with default permissions, with which all users of the machine
     can often read it.
-
-    Raises:
-        UserError: if the token can't be written.
     """
     given = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
     if given or os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
@@ -207,7 +200,12 @@ def keep_token_private() -> None:
     try:
         if not token.exists():
             token.parent.mkdir(parents=True, exist_ok=True)
-            _write_token(token)
+            # Atomically, because other runs may start at the same time; an existing one is kept.
+            with tempfile.NamedTemporaryFile("w", dir=token.parent) as file:
+                file.write(secrets.token_hex(32))
+                file.flush()
+                with suppress(FileExistsError):
+                    os.link(file.name, token)
         if (mode := token.stat().st_mode) & 0o077:
             token.chmod(mode & 0o700)
     except OSError as error:
@@ -216,11 +214,3 @@ def keep_token_private() -> None:
             f"can't write a token that only you can read ({error.strerror})",
             "make sure that you own the file and can write to its folder, or set RAY_AUTH_TOKEN",
         ) from error
-
-
-def _write_token(path: Path) -> None:
-    # Written atomically, because other runs may start at the same time; an existing token is kept.
-    with tempfile.NamedTemporaryFile("w", dir=path.parent) as file, suppress(FileExistsError):
-        file.write(secrets.token_hex(32))
-        file.flush()
-        os.link(file.name, path)

@@ -85,7 +85,7 @@ def output_name(rank: int) -> str:
     return f"{_OUTPUT}{rank}.txt"
 
 
-def redirect_output(folder: Path, rank: int) -> None:
+def _redirect_output(folder: Path, rank: int) -> None:
     """Redirect this process's standard output and error, also of C code, to its rank's file."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -189,7 +189,7 @@ def run_entry_point(
     Raises:
         Exception: any exception of the entry point in this worker other than a `UserError`.
     """
-    redirect_output(folder, worker.rank)
+    _redirect_output(folder, worker.rank)
     first_fault = FirstFault(folder)
     results: list[list[Result]] = []
     errors: list[BaseException] = []

@@ -55,7 +55,7 @@ class _LastReport:
         return time.monotonic() - self._last
 
 
-class Presence:
+class _Presence:
     """Whether workers are there, on the side of the driver and, pickled, on that of a worker."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ def _run(
     from ray.train.torch import TorchConfig, TorchTrainer
 
     # The nodes of a local Ray can't be lost by themselves.
-    presence = None if launch.ray.address == "local" else Presence()
+    presence = None if launch.ray.address == "local" else _Presence()
     number, fewest = layout.num_workers, layout.min_workers
     if presence:
         # How long Ray Train waits for room for workers before it considers their number again.
@@ -207,7 +207,7 @@ def _work(
     entry_point: EntryPoint[Argument, Result],
     argument: Argument,
     folder: Path,
-    presence: Presence | None,
+    presence: _Presence | None,
 ) -> list[Result] | None:
     import ray.train
     import ray.train.torch
