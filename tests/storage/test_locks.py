@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleet import until
@@ -17,6 +18,7 @@ from moray.storage.objects import Objects, open_objects
 KERNEL_HOLDER = """
 import sys
 from pathlib import Path
+from typing import Any
 from moray.storage.locks import sole_driver
 with sole_driver(Path(sys.argv[1])):
     print("held", flush=True)
@@ -60,6 +62,7 @@ def test_in_a_folder_a_second_driver_is_refused_until_the_first_is_dead(tmp_path
 HOLDER = """
 import sys
 from pathlib import Path
+from typing import Any
 from moray.storage.bucket import ObjectStorage
 with ObjectStorage(Path(sys.argv[1]), sys.argv[2], lease_seconds=1.5).sole_driver():
     print("held", flush=True)
@@ -67,10 +70,10 @@ with ObjectStorage(Path(sys.argv[1]), sys.argv[2], lease_seconds=1.5).sole_drive
 """
 
 
-def lease(place: BucketPlace) -> dict[str, object]:
+def lease(place: BucketPlace) -> dict[str, Any]:
     found = open_objects(place.url).get("lease.json")
     assert found is not None
-    content: dict[str, object] = json.loads(found[0])
+    content: dict[str, Any] = json.loads(found[0])
     return content
 
 
@@ -113,7 +116,7 @@ def test_a_driver_that_has_ended_leaves_no_lock(
 
 def test_a_lock_outlives_its_lease_as_long_as_it_is_renewed(place: BucketPlace) -> None:
     with place.storage(lease_seconds=0.3).sole_driver():
-        until(lambda: lease(place).get("renewal", 0) == 5)
+        until(lambda: lease(place).get("renewal", 0) >= 5)
         assert lease(place)["token"] == 1
 
 

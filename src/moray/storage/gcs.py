@@ -44,11 +44,8 @@ class GcsObjects(Objects):
         )
 
     def get(self, key: str) -> tuple[bytes, str] | None:
-        try:
-            found = obstore.get(self._store, key)
-        except FileNotFoundError:
-            return None
-        return bytes(found.bytes()), _version(found.meta)
+        found = self._found(key)
+        return None if found is None else (bytes(found.bytes()), _version(found.meta))
 
     def head(self, key: str) -> Listed | None:
         try:
@@ -89,11 +86,14 @@ class GcsObjects(Objects):
         """Does nothing: obstore can't list uploads; a rule of the bucket can drop them."""
 
     def _chunks(self, key: str) -> Iterable[Any] | None:
+        found = self._found(key)
+        return None if found is None else found.stream(min_chunk_size=_CHUNK)
+
+    def _found(self, key: str) -> Any:
         try:
-            found = obstore.get(self._store, key)
+            return obstore.get(self._store, key)
         except FileNotFoundError:
             return None
-        return found.stream(min_chunk_size=_CHUNK)
 
     def _put_if(self, key: str, content: bytes, mode: Any) -> str | None:
         try:

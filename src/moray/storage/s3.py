@@ -46,17 +46,12 @@ class S3Objects(Objects):
         self._client = _session().create_client("s3", config=_CONFIG)
 
     def get(self, key: str) -> tuple[bytes, str] | None:
-        found = self._found(key)
+        found = self._answer("get_object", key)
         return None if found is None else (found["Body"].read(), found["ETag"])
 
     def head(self, key: str) -> Listed | None:
-        try:
-            found = self._client.head_object(**self._at(key))
-        except ClientError as error:
-            if _code(error) in _ABSENT:
-                return None
-            raise
-        return Listed(found["ContentLength"], found["LastModified"].timestamp())
+        found = self._answer("head_object", key)
+        return None if found is None else _listed(found, "ContentLength")
 
     def put(self, key: str, content: bytes) -> None:
         self._client.put_object(**self._at(key), Body=content)
@@ -69,9 +64,7 @@ class S3Objects(Objects):
 
     def listed(self, prefix: str) -> dict[str, Listed]:
         return {
-            found["Key"].removeprefix(self._prefix): Listed(
-                found["Size"], found["LastModified"].timestamp()
-            )
+            found["Key"].removeprefix(self._prefix): _listed(found, "Size")
             for page in self._pages("list_objects_v2", prefix)
             for found in page.get("Contents", [])
         }
@@ -120,12 +113,13 @@ class S3Objects(Objects):
                     )
 
     def _chunks(self, key: str) -> Iterable[Any] | None:
-        found = self._found(key)
+        found = self._answer("get_object", key)
         return None if found is None else found["Body"].iter_chunks(2**20)
 
-    def _found(self, key: str) -> Any:
+    def _answer(self, operation: str, key: str) -> Any:
+        """The answer to a request for an object; None if it isn't there."""
         try:
-            return self._client.get_object(**self._at(key))
+            return getattr(self._client, operation)(**self._at(key))
         except ClientError as error:
             if _code(error) in _ABSENT:
                 return None
@@ -164,6 +158,10 @@ def _session() -> botocore.session.Session:
     logging.getLogger("botocore").setLevel(logging.WARNING)
     # It keeps the descriptions of services, which take a third of a second to read.
     return botocore.session.get_session()
+
+
+def _listed(found: dict[str, Any], size: str) -> Listed:
+    return Listed(found[size], found["LastModified"].timestamp())
 
 
 def _code(error: ClientError) -> str:

@@ -38,34 +38,32 @@ class _LostWhileStartingError(Exception):
     """
 
 
-class _LastReport:
-    """When a worker last reported. A Ray actor.
+class _Presence:
+    """Whether workers are there, on the side of the driver and, pickled, on that of a worker.
 
     Ray Train starts lost workers again and again, for ever if a node doesn't come back. It doesn't
-    say whether workers are there, so they report to this actor next to the driver, which asks it.
+    say whether workers are there, so they report to an actor next to the driver, which asks it.
     """
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def report(self) -> None:
-        self._last = time.monotonic()
-
-    def absence(self) -> float:
-        return time.monotonic() - self._last
-
-
-class _Presence:
-    """Whether workers are there, on the side of the driver and, pickled, on that of a worker."""
 
     def __init__(self) -> None:
         """Start the actor on this node; connect to Ray first."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        # Nested, so that it is pickled by value: its process needn't import PyTorch.
+        class LastReport:
+            def __init__(self) -> None:
+                self._last = time.monotonic()
+
+            def report(self) -> None:
+                self._last = time.monotonic()
+
+            def absence(self) -> float:
+                return time.monotonic() - self._last
+
         here = ray.get_runtime_context().get_node_id()
         self._actor: Any = (
-            ray.remote(num_cpus=0)(_LastReport)
+            ray.remote(num_cpus=0)(LastReport)
             .options(scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False))
             .remote()
         )
