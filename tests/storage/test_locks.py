@@ -18,7 +18,6 @@ from moray.storage.objects import Objects, open_objects
 KERNEL_HOLDER = """
 import sys
 from pathlib import Path
-from typing import Any
 from moray.storage.locks import sole_driver
 with sole_driver(Path(sys.argv[1])):
     print("held", flush=True)
@@ -62,7 +61,6 @@ def test_in_a_folder_a_second_driver_is_refused_until_the_first_is_dead(tmp_path
 HOLDER = """
 import sys
 from pathlib import Path
-from typing import Any
 from moray.storage.bucket import ObjectStorage
 with ObjectStorage(Path(sys.argv[1]), sys.argv[2], lease_seconds=1.5).sole_driver():
     print("held", flush=True)
