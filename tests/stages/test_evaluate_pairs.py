@@ -17,11 +17,11 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.train import Preference
 from moray.provenance.manifest import write_manifest
 from moray.stages.evaluate import evaluate
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.store import StoredSplit
 from moray.train.loop import train
 from moray.train.restore import trained_model
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 CFG: dict[str, Any] = {
     "max_documents": None,

@@ -17,8 +17,7 @@ from small_config import config_with
 
 from moray.config.load import load_experiment
 from moray.errors import ConfigError
-from moray.provenance.digest import sha256_file
-from moray.provenance.manifest import write_manifest
+from moray.provenance.manifest import sha256_file, write_manifest
 from moray.stages.preflight import preflight
 
 REPO = "user/tuned"

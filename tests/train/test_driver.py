@@ -14,7 +14,7 @@ from moray.config.schema.train import Adapter
 from moray.errors import ConfigError, UserError
 from moray.train.history import read_history
 from moray.train.loop import train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 # tests/train/test_equality.py has this under every strategy.

@@ -10,7 +10,7 @@ from moray.tasks.of_store import task_of
 from moray.train.checks import footprint, frozen_bytes
 from moray.train.engine import build
 from moray.train.strategies import make_strategy
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def settings(name: str, **keys: Any) -> Train:

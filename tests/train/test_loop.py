@@ -17,7 +17,7 @@ from moray.errors import UserError
 from moray.provenance.manifest import damaged_files
 from moray.rows.sample import sample
 from moray.storage.folder import FolderStorage
-from moray.storage.paths import folder_of, path_of, step_of
+from moray.storage.interface import folder_of, path_of, step_of
 from moray.tasks.language.store import StoredSplit
 from moray.train import checkpoints
 from moray.train.history import HISTORY, History, read_history
@@ -25,7 +25,7 @@ from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.saver import Saver
 from moray.train.supervision import Request, prunes_of
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def losses(job: Job) -> list[float]:

@@ -21,7 +21,7 @@ from moray.corpus.sources.text.python_stdlib import modules
 from moray.rows.store import StoredRows
 from moray.stages.tokenize import tokenize
 from moray.storage.folder import FolderStorage
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.rows import is_trained
 from moray.train import checkpoints
 from moray.train.history import HISTORY, read_history
@@ -29,7 +29,7 @@ from moray.train.identity import identity_of
 from moray.train.job import Job, Part, RunSpec
 from moray.train.loop import train
 from moray.train.step import mixture_of
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 SHARES = {"functions": 0.7, "modules": 0.3}
 

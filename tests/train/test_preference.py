@@ -14,12 +14,12 @@ from plain_preference import preference_losses_one_by_one
 from moray.config.schema.base import result_keys
 from moray.config.schema.train import Adapter, Preference
 from moray.storage.folder import FolderStorage
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.train import checkpoints
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.saver import Saver
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 Jobs = dict[tuple[str, str], Job]
 

@@ -16,7 +16,7 @@ from moray.train.history import HISTORY, read_history
 from moray.train.loop import train
 from moray.train.step import feeds
 from moray.train.strategies import ddp, deepspeed, fsdp2, make_strategy
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def steps(job: Any, key: str) -> list[int]:
