@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Data, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.stages.reference import reference
 from moray.stages.tokenize import tokenize
 

@@ -13,7 +13,8 @@ from pair_stores import EXECUTION
 from plain_preference import log_probability, loss_of, pairs_of
 from transformers import AutoModelForCausalLM
 
-from moray.config.schema import Preference, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.train import Preference
 from moray.provenance.manifest import write_manifest
 from moray.stages.evaluate import evaluate
 from moray.storage.interface import folder_of, path_of

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from conversations import CHATML
 
-from moray.config.schema import Data, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.corpus.document import Document
 from moray.errors import UserError

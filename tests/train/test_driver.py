@@ -10,7 +10,7 @@ import pytest
 from checkpoints import tensors_of
 from jobs import train_run
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.errors import ConfigError, UserError
 from moray.train.history import read_history
 from moray.train.loop import train

@@ -13,7 +13,7 @@ from checkpoints import tensors_of
 from fleet import losses, train_all
 from jobs import Make, job_maker
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
 from moray.storage.interface import folder_of, path_of

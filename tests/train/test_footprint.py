@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from moray.config.schema import Adapter, Train
+from moray.config.schema.train import Adapter, Train
 from moray.tasks.of_store import task_of
 from moray.train.checks import footprint, frozen_bytes
 from moray.train.engine import build

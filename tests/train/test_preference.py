@@ -11,7 +11,8 @@ from fleet import losses, train_all
 from jobs import Make, job_maker
 from plain_preference import preference_losses_one_by_one
 
-from moray.config.schema import Adapter, Preference, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.train import Adapter, Preference
 from moray.storage.folder import FolderStorage
 from moray.storage.interface import folder_of, path_of
 from moray.train import checkpoints

@@ -11,7 +11,7 @@ import torch
 from fleet import losses
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.train.history import HISTORY, read_history
 from moray.train.loop import train
 from moray.train.step import feeds

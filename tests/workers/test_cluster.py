@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.errors import UserError
 from moray.workers.cluster import connected
 from moray.workers.launch import Launch
@@ -85,7 +85,7 @@ from pathlib import Path
 from ray.cluster_utils import Cluster
 from moray.workers.launch import Launch
 from moray.workers.cluster import connected
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.errors import UserError
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
@@ -130,7 +130,7 @@ import os, sys
 from pathlib import Path
 from moray.workers.launch import Launch
 from moray.workers.cluster import connected
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 
 def watch(event, arguments):
     if event == "open" and str(arguments[0]).endswith("auth_token") and "w" in (arguments[1] or ""):

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Ray
-from moray.config.strategies import STRATEGIES
+from moray.config.schema.sections import Ray
+from moray.config.schema.train import STRATEGIES
 from moray.errors import UserError
 from moray.storage.interface import Remote
 from moray.storage.objects import open_objects
