@@ -40,7 +40,7 @@ def test_a_cluster_elsewhere_is_not_held_against_this_machine() -> None:
 
 def test_the_check_needs_no_ray() -> None:
     code = (
-        "import sys; from moray.config.schema import Ray; "
+        "import sys; from moray.config.schema.sections import Ray; "
         "from moray.workers.launch import check_cores; "
         "check_cores(Ray(num_workers=1), 'x'); sys.exit('ray' in sys.modules)"
     )
