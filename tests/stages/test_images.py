@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jobs import job_maker
+from jobs import execution_of, job_maker
 from pictures import (
     DIGITS,
     RESNET,
@@ -23,7 +23,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from transformers import pipeline
 
-from moray.config.schema import Evaluate, Ray, Train, execution_keys, result_keys
+from moray.config.schema import Evaluate, Ray, Train, result_keys
 from moray.errors import UserError
 from moray.model.classifier import load_classifier, names_of
 from moray.model.image_processor import load_processor
@@ -263,16 +263,6 @@ def test_weights_have_the_type_that_the_config_names(
 Judge = Callable[..., dict[str, Any]]
 
 
-def execution(stage: str, **keys: Any) -> dict[str, Any]:
-    section = execution_keys(Evaluate(num_workers=1)) | keys
-    return {
-        stage: section,
-        "launcher": "torchrun",
-        "ray": execution_keys(Ray()),
-        "stall_timeout": 600.0,
-    }
-
-
 @pytest.fixture
 def judge(trained: Path, tmp_path: Path) -> Judge:
     def judged(workers: int = 1, **keys: Any) -> dict[str, Any]:
@@ -284,7 +274,7 @@ def judge(trained: Path, tmp_path: Path) -> Judge:
             [trained / "pixels"],
             tmp_path / "eval.json",
             cfg,
-            execution("evaluate", num_workers=workers),
+            execution_of("evaluate", workers),
         )
         result: dict[str, Any] = json.loads((tmp_path / "eval.json").read_text())
         return result
@@ -339,7 +329,7 @@ def test_predictions_are_written_and_drawn(trained: Path, tmp_path: Path) -> Non
             folder / "predictions.png",
             folder / "predictions.svg",
             {"num_samples": samples, "precision": "auto"},
-            execution("generate"),
+            execution_of("generate"),
         )
         return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
 
