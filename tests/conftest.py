@@ -15,7 +15,8 @@ from pair_stores import write_stores
 from small_model import MODEL
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from moray.config.schema import Data, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.corpus.document import Document
 from moray.corpus.sources.text.python_stdlib import functions, pairs

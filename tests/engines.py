@@ -8,7 +8,7 @@ import pytest
 from fleet import losses
 from jobs import Make
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.workers.worker import Worker

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.workers.launch import Launch

@@ -6,7 +6,9 @@ from typing import Any
 
 from run_stage import stage_command
 
-from moray.config.schema import Adapter, Ray, Train, execution_keys, result_keys
+from moray.config.schema.base import execution_keys, result_keys
+from moray.config.schema.sections import Ray
+from moray.config.schema.train import Adapter, Train
 from moray.train.driver import run_training
 from moray.train.job import Job, Part, RunSpec
 

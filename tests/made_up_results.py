@@ -5,7 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Preference, Train, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.train import Preference, Train
 
 STEPS = 40
 DIGEST = "0123456789abcdef" * 4

@@ -5,7 +5,8 @@ from typing import Any
 
 from jobs import execution_of
 
-from moray.config.schema import Data, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.stages.reference import reference
 from moray.stages.tokenize import tokenize
 

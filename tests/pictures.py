@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from moray.config.schema import ScratchVisionModel, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.models import ScratchVisionModel
 from moray.stages.base_model import base_model
 from moray.stages.decode import decode
 from moray.stages.download import download

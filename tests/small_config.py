@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from moray.config.load import load_experiment
-from moray.config.schema import Experiment
+from moray.config.schema.experiment import Experiment
 from moray.errors import ConfigError
 
 _CONFIG = """

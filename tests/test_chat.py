@@ -18,7 +18,8 @@ from project import ROOT
 from transformers import AutoTokenizer
 
 from moray.chat import Chat, open_chats
-from moray.config.schema import Data, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.corpus.document import Document
 from moray.errors import UserError
 from moray.provenance.manifest import write_manifest

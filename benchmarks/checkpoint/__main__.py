@@ -13,7 +13,7 @@ from benchmarks.checkpoint.worker import STEPS, Run, times_of_lines
 from benchmarks.table import table
 from benchmarks.train.contestants import CORES
 from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, prepare
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
 

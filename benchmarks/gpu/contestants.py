@@ -23,7 +23,7 @@ from benchmarks.gpu.inference import (
 from benchmarks.gpu.setting import sizes_of
 from benchmarks.gpu.training import launched, moray, trainer
 from benchmarks.peak import product_peak, product_sizes
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.model.forward import resolve
 from moray.model.load import load_model
 

@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 from benchmarks.gpu.setting import sizes_of
 from benchmarks.trainer import Clock, Rows
-from moray.config.schema import Adapter, Ray, Train
+from moray.config.schema.sections import Ray
+from moray.config.schema.train import Adapter, Train
 from moray.model.forward import resolve
 from moray.model.size import flops_per_token
 from moray.train.entry import run_job

@@ -7,7 +7,7 @@ import typer
 
 from benchmarks.memory.worker import ENGINES, measure
 from benchmarks.train.setting import prepare
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
 

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from benchmarks.train.setting import job
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.model.shapes import (
     num_adapter_parameters,
     num_in_linear_layers,

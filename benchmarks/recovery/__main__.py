@@ -14,7 +14,7 @@ import typer
 
 from benchmarks.train.contestants import CORES
 from benchmarks.train.setting import BATCH_SIZE, job, prepare
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from moray.config.schema import Data, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.stages.download import download
 
 _TOKENIZE = """

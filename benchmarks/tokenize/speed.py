@@ -15,7 +15,8 @@ from typing import Any
 
 import datasets
 
-from moray.config.schema import Data, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.corpus.dataset import SPLITS, read_documents, write_dataset
 from moray.corpus.document import Document
 from moray.corpus.sources.text.python_stdlib import modules

@@ -30,7 +30,7 @@ from transformers import (
 from benchmarks.peak import DTYPES, product_peak, product_sizes
 from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, STEPS, WARM_UP, job
 from benchmarks.trainer import Clock, Rows
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.corpus.dataset import read_documents
 from moray.model.load import load_model
 from moray.model.loss import SoftmaxLoss

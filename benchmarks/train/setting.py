@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Data, Train, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
+from moray.config.schema.train import Train
 from moray.corpus.dataset import write_dataset
 from moray.corpus.document import Document
 from moray.corpus.sources.text.python_stdlib import functions, modules

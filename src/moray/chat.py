@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TextStreamer
 
-from moray.config.schema import Data, Generate, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data, Generate
 from moray.errors import UserError
 from moray.evaluate.generation import Sampling, stream
 from moray.model.load import load_config, load_model, longest_sequence

@@ -16,7 +16,7 @@ from typing import IO
 import psutil
 
 from moray import machine
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.errors import UserError, first_line
 
 # What the default experiment takes, with some room.

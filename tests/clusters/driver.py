@@ -14,7 +14,7 @@ from pathlib import Path
 from clusters.nodes import ADDRESS, Nodes
 from fleet import train_each
 
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.errors import UserError
 from moray.train.job import Job
 from moray.workers.launch import Launch

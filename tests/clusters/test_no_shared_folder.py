@@ -17,7 +17,9 @@ from jobs import training_command
 from object_store import CREDENTIALS
 from run_stage import stage_command
 
-from moray.config.schema import Ray, Train, execution_keys
+from moray.config.schema.base import execution_keys
+from moray.config.schema.sections import Ray
+from moray.config.schema.train import Train
 from moray.train.history import read_history
 
 SOURCE = Path(__file__).parents[2] / "src"

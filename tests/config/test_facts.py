@@ -4,9 +4,9 @@ from importlib.util import find_spec
 from typing import get_args
 
 from moray.config.formats import FORMATS, FormatName, TaskName
-from moray.config.schema import Run
 from moray.config.schema.datasets import LocalFiles
-from moray.config.strategies import STRATEGIES, StrategyName
+from moray.config.schema.experiment import Run
+from moray.config.schema.train import STRATEGIES, StrategyName
 from moray.config.tasks import TASKS
 
 

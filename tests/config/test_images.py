@@ -10,7 +10,7 @@ from small_config import experiment_with, faults
 
 from moray.config import plan
 from moray.config.references import check_references
-from moray.config.schema import Experiment
+from moray.config.schema.experiment import Experiment
 from moray.errors import UserError
 
 MODEL = {"source": "scratch-vision", "classes_of": "digits"}

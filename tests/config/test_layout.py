@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from moray.config.layout import check_gpus, lay_out, lay_out_here
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.errors import UserError
 
 

@@ -7,7 +7,7 @@ from small_config import config_with, experiment_with, faults
 
 from moray.config import plan
 from moray.config.load import load_experiment
-from moray.config.schema import Experiment
+from moray.config.schema.experiment import Experiment
 
 SEEDS = {"runs.tuned.seeds": 2}
 THIRD = {"model": {"best": "tuned"}, "dataset": "functions"}

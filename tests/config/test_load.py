@@ -1,3 +1,5 @@
+"""A config is read, merged with its defaults and checked."""
+
 import copy
 import subprocess
 import sys
@@ -10,7 +12,8 @@ from pydantic import ValidationError
 from small_config import config_with
 from snakemake.utils import update_config  # type: ignore[import-untyped]
 
-from moray.config.load import load_experiment
+from moray.config.load import load_experiment, with_short_keys_resolved
+from moray.config.schema.experiment import SMOKE_TEST_RUN
 from moray.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -115,3 +118,41 @@ def test_checking_a_config_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+OVERLAY = ROOT / "config/smoke-test.yaml"
+
+
+def smoke_test(**given: Any) -> Any:
+    overlay = yaml.safe_load(OVERLAY.read_text())
+    return load_experiment(with_short_keys_resolved(overlay | given))
+
+
+def test_keys_of_the_command_line_decide_over_size_workers_and_address() -> None:
+    experiment = smoke_test(size_gb=2, workers=3, address="head:6379")
+    assert list(experiment.runs) == [SMOKE_TEST_RUN]
+    ray = experiment.runs[SMOKE_TEST_RUN].ray
+    assert (ray.num_workers, ray.address) == (3, "head:6379")
+    assert experiment.datasets["made-up"].size_gb == 2
+
+
+def test_without_them_it_is_small_and_local() -> None:
+    ray = smoke_test().runs[SMOKE_TEST_RUN].ray
+    assert (ray.num_workers, ray.address) == (2, "local")
+
+
+def test_a_value_that_is_wrong_costs_a_line() -> None:
+    with pytest.raises(ConfigError, match=r"num_workers: got 0, expected"):
+        smoke_test(workers=0)
+
+
+def test_other_configs_have_no_such_keys() -> None:
+    with pytest.raises(ConfigError, match=r"^size_gb: unknown key; "):
+        load_experiment(with_short_keys_resolved({**config_with({}), "size_gb": 1}))
+
+
+def test_a_smoke_test_needs_a_folder() -> None:
+    overlay = yaml.safe_load(OVERLAY.read_text())
+    overlay["defaults"]["ray"]["storage_path"] = "s3://bucket/prefix"
+    with pytest.raises(ConfigError, match=r"^runs\.smoke-test\.ray\.storage_path: got s3://"):
+        load_experiment(overlay)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from moray.config import plan
+from moray.config import layout, plan
 from moray.config.load import load_experiment
 
 FOLDER = Path(__file__).parents[2] / "config"
@@ -41,7 +41,7 @@ def test_another_engine_changes_no_result(name: str) -> None:
     experiment = load_experiment(merged(read("config.yaml"), read(name)))
     for run in default.runs:
         assert plan.train_config(experiment, run) == plan.train_config(default, run)
-        assert plan.train_execution(experiment, run) != plan.train_execution(default, run)
+        assert layout.train_execution(experiment, run) != layout.train_execution(default, run)
 
 
 def test_adapters_change_tuned_alone() -> None:

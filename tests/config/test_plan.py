@@ -6,19 +6,12 @@ from typing import Any
 import pytest
 from small_config import config_with, experiment_with
 
-from moray.config import plan
+from moray.config import layout, plan
 from moray.config.load import load_experiment
-from moray.config.schema import (
-    Adapter,
-    Data,
-    Evaluate,
-    Experiment,
-    Generate,
-    Ray,
-    Train,
-    execution_keys,
-    result_keys,
-)
+from moray.config.schema.base import execution_keys, result_keys
+from moray.config.schema.experiment import Experiment
+from moray.config.schema.sections import Data, Evaluate, Generate, Ray
+from moray.config.schema.train import Adapter, Train
 
 
 def store_config(experiment: Experiment, run: str) -> dict[str, Any]:
@@ -139,10 +132,10 @@ def test_another_value_stands_for_each_of_them() -> None:
 def test_how_a_run_is_executed_is_passed_to_its_stages(executed: dict[str, Any]) -> None:
     otherwise = {f"runs.tuned.{key}": value for key, value in executed.items()}
     experiment = experiment_with(otherwise)
-    keys = plan.train_execution(experiment, "tuned")
-    stages: list[plan.Stage] = ["evaluate", "generate"]
+    keys = layout.train_execution(experiment, "tuned")
+    stages: list[layout.Stage] = ["evaluate", "generate"]
     for stage in stages:
-        keys[stage] = plan.evaluation_execution(experiment, "tuned", stage)[stage]
+        keys[stage] = layout.evaluation_execution(experiment, "tuned", stage)[stage]
     for path, value in executed.items():
         section, key = path.split(".")
         assert keys[section][key] == value
@@ -160,12 +153,12 @@ def test_rules_reserve_a_gpu_and_a_core_for_each_worker(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     experiment = experiment_with({})
-    threads, reserved = plan.train_threads, plan.train_gpus
+    threads, reserved = layout.train_threads, layout.train_gpus
     assert (threads(experiment, "tuned"), reserved(experiment, "tuned")) == train
-    stages: list[plan.Stage] = ["evaluate", "generate"]
+    stages: list[layout.Stage] = ["evaluate", "generate"]
     for stage in stages:
-        cores = plan.evaluation_threads(experiment, "tuned", stage)
-        assert (cores, plan.evaluation_gpus(experiment, "tuned", stage)) == evaluate
+        cores = layout.evaluation_threads(experiment, "tuned", stage)
+        assert (cores, layout.evaluation_gpus(experiment, "tuned", stage)) == evaluate
 
 
 def test_a_checkpoint_to_continue_from_is_part_of_what_a_run_is() -> None:
@@ -323,7 +316,7 @@ def test_a_run_starts_from_a_base_or_from_what_another_run_made() -> None:
     ],
 )
 def test_a_run_takes_the_cpus_of_all_its_workers(ray: dict[str, Any], threads: int) -> None:
-    assert plan.train_threads(experiment_with({"runs.base.ray": ray}), "base") == threads
+    assert layout.train_threads(experiment_with({"runs.base.ray": ray}), "base") == threads
 
 
 def test_workers_on_a_cluster_take_no_cores_and_gpus_of_this_machine(
@@ -332,14 +325,14 @@ def test_workers_on_a_cluster_take_no_cores_and_gpus_of_this_machine(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     ray = {"address": "head:6379", "num_workers": 4}
     there = experiment_with({"runs.base.ray": ray})
-    assert (plan.train_threads(there, "base"), plan.train_gpus(there, "base")) == (1, 0)
-    stages: list[plan.Stage] = ["evaluate", "generate"]
+    assert (layout.train_threads(there, "base"), layout.train_gpus(there, "base")) == (1, 0)
+    stages: list[layout.Stage] = ["evaluate", "generate"]
     for stage in stages:
-        assert plan.evaluation_threads(there, "base", stage) == 1
-        assert plan.evaluation_gpus(there, "base", stage) == 0
+        assert layout.evaluation_threads(there, "base", stage) == 1
+        assert layout.evaluation_gpus(there, "base", stage) == 0
     # Which knows no cluster.
     here = experiment_with({"runs.base.ray": ray, "runs.base.train.launcher": "torchrun"})
-    assert (plan.train_threads(here, "base"), plan.train_gpus(here, "base")) == (4, 4)
+    assert (layout.train_threads(here, "base"), layout.train_gpus(here, "base")) == (4, 4)
 
 
 def test_a_model_from_scratch_depends_on_the_dataset_of_its_tokenizer() -> None:

@@ -8,7 +8,7 @@ import pytest
 from small_config import experiment_with, faults
 
 from moray.config import plan
-from moray.config.schema import Experiment
+from moray.config.schema.experiment import Experiment
 
 ROOT = Path(__file__).parents[2]
 PAIRS: dict[str, Any] = {

@@ -12,7 +12,9 @@ from pydantic import BaseModel
 
 from moray.config import reference
 from moray.config.load import load_experiment
-from moray.config.schema import Experiment, Run, Sections, Train, execution_keys, is_execution_only
+from moray.config.schema.base import execution_keys, is_execution_only
+from moray.config.schema.experiment import Experiment, Run, Sections
+from moray.config.schema.train import Train
 
 ROOT = Path(__file__).parents[2]
 # Nearly every test reads one of them.

@@ -5,7 +5,7 @@ import pytest
 from small_config import HUB, config_with
 
 from moray.config.references import check_references
-from moray.config.schema import Experiment
+from moray.config.schema.experiment import Experiment
 
 SECOND = {"model": {"run": "tuned"}, "dataset": "functions"}
 

@@ -4,7 +4,7 @@ import pytest
 from small_config import experiment_with, faults
 
 from moray.config.plan import train_config
-from moray.config.schema import Experiment
+from moray.config.schema.experiment import Experiment
 from moray.config.search import candidates, search_config
 
 RATE = {"train.learning_rate": {"low": "1e-4", "high": 1e-2, "log": True}}

@@ -5,7 +5,7 @@ from typing import Any
 from small_config import config_with, faults
 
 from moray.config.load import load_experiment
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 
 TRAIN, ADAPTER, RAY = "runs.tuned.train", "runs.tuned.adapter", "runs.tuned.ray"
 

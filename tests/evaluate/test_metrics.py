@@ -11,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from moray.config.schema import Generate
+from moray.config.schema.sections import Generate
 from moray.evaluate import metrics
 from moray.evaluate.metrics import METRICS, Continuations, judged
 from moray.evaluate.requirements import missing_for_metrics

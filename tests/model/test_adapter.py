@@ -9,7 +9,7 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.model.adapter import add_adapter, merged, save_adapter
 from moray.model.load import load_model

@@ -9,7 +9,7 @@ from forks import run_forks
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.model import forward as module
 from moray.model.adapter import add_adapter
 from moray.model.forward import agreed, autocast, blocks_of, resolve

@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from moray.config.schema import ScratchModel
+from moray.config.schema.models import ScratchModel
 from moray.errors import UserError
 from moray.model.load import load_model
 from moray.model.scratch import save_llama

@@ -7,7 +7,7 @@ from architectures import UNPACKED, build
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.model.adapter import add_adapter
 from moray.model.size import flops_per_token
 

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 from made_up_results import DIGEST, scores, write_run
 
-from moray.report.confusion import confusion_of
-from moray.report.curves import spread
+from moray.report.details import changed, remarks
 from moray.report.lineage import Node, lineage_of
-from moray.report.overview import overview, verdict
+from moray.report.overview import differing, over_seeds, overview, verdict
+from moray.report.page import spread
 from moray.report.quantities import count, duration, figure
-from moray.report.remarks import remarks
-from moray.report.seeds import over_seeds
-from moray.report.settings import changed, differing
+from moray.report.scores import confusion_of
 from moray.results import load
 
 

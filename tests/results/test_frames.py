@@ -8,7 +8,7 @@ from made_up_results import STEPS, scores, write_run, write_state
 
 from moray.errors import UserError
 from moray.results import load
-from moray.results.rows import MODELS
+from moray.results.frames import MODELS
 
 
 def test_a_finished_run_has_a_row_of_facts(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import ray
 from many_windows import write_many_windows
 from object_store import object_store
 
-from moray.config.schema import Data, Preference, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
+from moray.config.schema.train import Preference
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, drawn, from_memory, from_stream
 from moray.rows.mixture import Mixture

@@ -14,7 +14,8 @@ from jobs import execution_of, job_maker
 from plain_preference import log_probability, loss_of, pairs_of
 from transformers import AutoModelForCausalLM
 
-from moray.config.schema import Preference, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.train import Preference
 from moray.corpus.dataset import read_documents
 from moray.errors import UserError
 from moray.evaluate.execution import batches_of

@@ -15,7 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from moray.config.schema import Adapter, Data, Train, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
+from moray.config.schema.train import Adapter, Train
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.errors import UserError
 from moray.model.load import empty_model, load_model

@@ -14,7 +14,8 @@ from conversations import CHATML, chat_tokenizer, conversation
 from jobs import execution_of
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from moray.config.schema import Data, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.corpus.dataset import write_dataset
 from moray.corpus.document import Document
 from moray.errors import UserError

@@ -23,7 +23,9 @@ from PIL import Image
 from safetensors.torch import load_file
 from transformers import pipeline
 
-from moray.config.schema import Evaluate, Ray, Train, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Evaluate, Ray
+from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.classifier import load_classifier, names_of
 from moray.model.image_processor import load_processor

@@ -11,7 +11,7 @@ from pair_stores import EXECUTION, make_reference, write_stores
 from plain_preference import log_probability, pairs_of
 from transformers import AutoModelForCausalLM
 
-from moray.config.schema import Data
+from moray.config.schema.sections import Data
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.rows.store import StoredRows

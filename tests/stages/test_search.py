@@ -12,7 +12,9 @@ import yaml
 from fleet import until
 from run_stage import stage_command
 
-from moray.config.schema import Data, Ray, Train, execution_keys, result_keys
+from moray.config.schema.base import execution_keys, result_keys
+from moray.config.schema.sections import Data, Ray
+from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.stages.search import search
 from moray.train.history import evaluations

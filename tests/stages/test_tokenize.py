@@ -15,7 +15,8 @@ from conversations import CHATML, SAID, TALKS
 from run_stage import stage_command
 from transformers import PreTrainedTokenizerFast
 
-from moray.config.schema import Data, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.corpus.dataset import SPLITS, read_documents, write_dataset
 from moray.corpus.document import Document
 from moray.errors import UserError

@@ -10,7 +10,8 @@ import pytest
 from fleet import until
 from jobs import training_command
 
-from moray.config.schema import Ray, Train
+from moray.config.schema.sections import Ray
+from moray.config.schema.train import Train
 from moray.provenance.manifest import Files, read_manifest
 from moray.tracking import process
 from moray.train.history import HISTORY

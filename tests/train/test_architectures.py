@@ -15,7 +15,8 @@ from architectures import PACKED, UNPACKED, build
 from fleet import losses
 from plain import documents_of, losses_one_by_one
 
-from moray.config.schema import Data, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.errors import UserError
 from moray.evaluate.execution import batches_of
 from moray.evaluate.likelihood import score, select_documents

@@ -13,7 +13,8 @@ import pytest
 import torch
 from object_store import object_store
 
-from moray.config.schema import Adapter, Ray, Train
+from moray.config.schema.sections import Ray
+from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError
 from moray.model.shapes import Shapes
 from moray.storage.folder import FolderStorage
@@ -229,7 +230,8 @@ def test_an_object_store_that_ignores_conditions_is_refused(
 CLOSED = """
 import os, sys
 from pathlib import Path
-from moray.config.schema import Ray, Train
+from moray.config.schema.sections import Ray
+from moray.config.schema.train import Train
 from moray.train.checks import unmet_requirements
 
 # Permissions don't count for root.

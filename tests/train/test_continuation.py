@@ -11,7 +11,7 @@ import torch
 from checkpoints import tensors_of
 from jobs import job_maker, train_run
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.errors import ConfigError, UserError
 from moray.provenance.manifest import MANIFEST
 from moray.storage.folder import FolderStorage

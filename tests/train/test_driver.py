@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jobs import train_run
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.errors import ConfigError, UserError
 from moray.train.history import read_history
 

@@ -12,7 +12,7 @@ from checkpoints import are_equal, last_tensors
 from fleet import losses
 from jobs import job_maker
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.model.forward import compiler_options
 from moray.model.size import num_quantized

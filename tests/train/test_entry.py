@@ -16,7 +16,8 @@ from checkpoints import tensors_of
 from fleet import losses, until
 from jobs import train_run, training_command
 
-from moray.config.schema import Ray, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Ray
 from moray.errors import UserError
 from moray.storage.paths import folder_of, step_of
 from moray.train.entry import run_job
@@ -103,7 +104,7 @@ def test_workers_end_with_the_process_that_started_them(make_job: Any, tmp_path:
     job = make_job(max_steps=10**6, compile=False, launcher="torchrun")
     script = (
         "import pickle, sys; from pathlib import Path\n"
-        "from moray.config.schema import Ray; from moray.train.entry import run_job\n"
+        "from moray.config.schema.sections import Ray; from moray.train.entry import run_job\n"
         "job = pickle.loads(Path(sys.argv[1]).read_bytes())\n"
         "run_job(job, Ray(num_workers=1), 'name')\n"
     )

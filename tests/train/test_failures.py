@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.storage.folder import FolderStorage
 from moray.train.failures import ended_by_stall, explained, forget, meaning_of, stacks

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jobs import Make
 
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.errors import UserError
 from moray.train.job import Job
 from moray.workers.launch import Launch

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from moray.config.schema import Adapter, Train
+from moray.config.schema.train import Adapter, Train
 from moray.provenance.manifest import write_manifest
 from moray.storage.folder import FolderRecords
 from moray.train.identity import (

@@ -23,7 +23,7 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.load import empty_model, load_model
 from moray.train import kernels
@@ -114,7 +114,7 @@ def test_what_the_config_says_holds_however_long_the_run(
 _TRY = """
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.train.kernels import reason_not_to_compile
 llama = AutoModelForCausalLM.from_config(LlamaConfig(num_hidden_layers=1, hidden_size=64))

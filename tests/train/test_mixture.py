@@ -11,7 +11,9 @@ import pytest
 from checkpoints import are_equal, last_tensors
 from fleet import losses, train_all
 
-from moray.config.schema import Data, Train, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
+from moray.config.schema.train import Train
 from moray.corpus.dataset import write_dataset
 from moray.corpus.document import Document
 from moray.corpus.sources.text.python_stdlib import modules

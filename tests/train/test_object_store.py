@@ -15,7 +15,8 @@ from jobs import training_command
 from object_store import bucket_of
 from torch import Tensor, equal
 
-from moray.config.schema import Ray, Train
+from moray.config.schema.sections import Ray
+from moray.config.schema.train import Train
 from moray.model.load import load_model
 from moray.storage.buckets import open_objects
 from moray.train.history import read_history

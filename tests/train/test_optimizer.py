@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.train.optimizer import Optimizer, set_learning_rate
 
 

@@ -10,7 +10,8 @@ from fleet import losses, train_all
 from jobs import Make, job_maker
 from plain_preference import preference_losses_one_by_one
 
-from moray.config.schema import Preference, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.train import Preference
 from moray.train.loop import train
 from moray.workers.worker import Worker
 

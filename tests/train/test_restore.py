@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.model.load import load_model
 from moray.provenance.manifest import damaged_files, write_manifest

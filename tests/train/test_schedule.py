@@ -5,7 +5,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.train.schedule import Evaluations, learning_rate
 
 

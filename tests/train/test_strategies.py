@@ -12,7 +12,7 @@ from fleet import losses
 from forks import run_forks
 from torch.distributed.fsdp import CPUOffloadPolicy
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.load import load_model
 from moray.storage.paths import folder_of, path_of

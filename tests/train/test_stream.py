@@ -13,7 +13,9 @@ from jobs import training_command
 from many_windows import write_many_windows
 from small_model import MODEL
 
-from moray.config.schema import Data, Ray, Train, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data, Ray
+from moray.config.schema.train import Train
 from moray.lines import whole_lines
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.errors import UserError
 from moray.workers.cluster import connected
 from moray.workers.launch import Launch
@@ -101,7 +101,7 @@ def test_the_dashboard_answers_at_the_address_that_is_printed(
 
 def test_the_check_needs_no_ray() -> None:
     code = (
-        "import sys; from moray.config.schema import Ray; "
+        "import sys; from moray.config.schema.sections import Ray; "
         "from moray.workers.resources import check_cores; "
         "check_cores(Ray(num_workers=1), 'x'); sys.exit('ray' in sys.modules)"
     )
@@ -117,7 +117,7 @@ from ray.cluster_utils import Cluster
 from moray.workers.launch import Launch
 from moray.workers.resources import check_cores
 from moray.workers.cluster import connected
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.errors import UserError
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
@@ -163,7 +163,7 @@ from pathlib import Path
 from moray.workers.launch import Launch
 from moray.workers.resources import check_cores
 from moray.workers.cluster import connected
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 
 def watch(event, arguments):
     if event == "open" and str(arguments[0]).endswith("auth_token") and "w" in (arguments[1] or ""):

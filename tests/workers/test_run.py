@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.errors import UserError
 from moray.workers.launch import Launch, WorkersFailedError
 from moray.workers.run import run_on_workers

@@ -20,16 +20,16 @@ rule benchmark_run:
         run=any_of(BENCHMARKED),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "benchmarks")
+    threads: lambda wildcards: layout.evaluation_threads(EXPERIMENT, wildcards.run, "benchmarks")
     resources:
-        gpu=lambda wildcards: plan.evaluation_gpus(
+        gpu=lambda wildcards: layout.evaluation_gpus(
             EXPERIMENT, wildcards.run, "benchmarks"
         ),
     params:
         code=lambda wildcards: code("benchmark", of=wildcards.run),
-        cfg=lambda wildcards: benchmark_config(EXPERIMENT, wildcards.run),
+        cfg=lambda wildcards: plan.benchmark_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: plan.evaluation_execution(
+        execution=lambda wildcards, input: layout.evaluation_execution(
             EXPERIMENT, wildcards.run, "benchmarks"
         ),
     message:

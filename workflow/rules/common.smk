@@ -9,12 +9,11 @@ from types import SimpleNamespace
 
 import moray
 from moray import machine, project
-from moray.config import plan
-from moray.config.benchmarks import benchmark_config, benchmark_files
+from moray.config import layout, plan
 from moray.config.identity import code_of
-from moray.config.load import load_experiment
+from moray.config.load import load_experiment, with_short_keys_resolved
+from moray.config.schema.experiment import SMOKE_TEST_RUN
 from moray.config.search import search_config
-from moray.config.smoke_test import RUN, check_storage, with_short_keys_resolved
 from moray.errors import ConfigError, UserError
 from moray.stages.boundary import repeat, repeats
 
@@ -37,14 +36,13 @@ def load():
     """The checked config and the files that it names; exits with one line for each fault."""
     try:
         experiment = load_experiment(with_short_keys_resolved(config))
-        check_storage(experiment)
         files = {
             name: plan.dataset_files(experiment, name) for name in experiment.datasets
         }
         models = {
             name: plan.model_files(experiment, name) for name in experiment.models
         }
-        tasks = {run: benchmark_files(experiment, run) for run in experiment.runs}
+        tasks = {run: plan.benchmark_files(experiment, run) for run in experiment.runs}
     except (ConfigError, UserError) as error:
         sys.exit(str(error))
     return experiment, files, models, tasks
@@ -250,7 +248,7 @@ BENCHMARKED = [
 TRACKED = [run for run, section in EXPERIMENT.runs.items() if section.tracking]
 CONVERTED = [run for run, section in EXPERIMENT.runs.items() if section.gguf]
 PUSHED = [run for run, section in EXPERIMENT.runs.items() if section.push]
-SMOKE_TEST = SimpleNamespace(run=RUN)
+SMOKE_TEST = SimpleNamespace(run=SMOKE_TEST_RUN)
 ALIVE = drop_stale_locks()
 limit_gpus()
 

@@ -20,9 +20,9 @@ rule evaluate:
         run=any_of(EXPERIMENT.runs),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "evaluate")
+    threads: lambda wildcards: layout.evaluation_threads(EXPERIMENT, wildcards.run, "evaluate")
     resources:
-        gpu=lambda wildcards: plan.evaluation_gpus(
+        gpu=lambda wildcards: layout.evaluation_gpus(
             EXPERIMENT, wildcards.run, "evaluate"
         ),
     params:
@@ -31,7 +31,7 @@ rule evaluate:
         ),
         cfg=lambda wildcards: plan.evaluate_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: plan.evaluation_execution(
+        execution=lambda wildcards, input: layout.evaluation_execution(
             EXPERIMENT, wildcards.run, "evaluate"
         ),
     message:

@@ -13,9 +13,9 @@ rule finetune_run:
         "results/benchmarks/finetune/{run}.tsv"
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: plan.train_threads(EXPERIMENT, wildcards.run)
+    threads: lambda wildcards: layout.train_threads(EXPERIMENT, wildcards.run)
     resources:
-        gpu=lambda wildcards: plan.train_gpus(EXPERIMENT, wildcards.run),
+        gpu=lambda wildcards: layout.train_gpus(EXPERIMENT, wildcards.run),
     params:
         code=lambda wildcards: code(
             "finetune", task_of(wildcards.run), of=wildcards.run
@@ -24,7 +24,7 @@ rule finetune_run:
         training=lambda wildcards: code("finetune", task_of(wildcards.run)),
         cfg=lambda wildcards: plan.train_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: plan.train_execution(
+        execution=lambda wildcards, input: layout.train_execution(
             EXPERIMENT, wildcards.run
         ),
     message:

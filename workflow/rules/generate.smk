@@ -22,9 +22,9 @@ rule generate_run:
         run=any_of(runs_of("text")),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "generate")
+    threads: lambda wildcards: layout.evaluation_threads(EXPERIMENT, wildcards.run, "generate")
     resources:
-        gpu=lambda wildcards: plan.evaluation_gpus(
+        gpu=lambda wildcards: layout.evaluation_gpus(
             EXPERIMENT, wildcards.run, "generate"
         ),
     params:
@@ -35,7 +35,7 @@ rule generate_run:
         ),
         cfg=lambda wildcards: plan.generate_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: plan.evaluation_execution(
+        execution=lambda wildcards, input: layout.evaluation_execution(
             EXPERIMENT, wildcards.run, "generate"
         ),
     message:

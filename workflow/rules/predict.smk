@@ -27,16 +27,16 @@ rule predict:
         run=any_of(runs_of("images")),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: plan.evaluation_threads(EXPERIMENT, wildcards.run, "generate")
+    threads: lambda wildcards: layout.evaluation_threads(EXPERIMENT, wildcards.run, "generate")
     resources:
-        gpu=lambda wildcards: plan.evaluation_gpus(
+        gpu=lambda wildcards: layout.evaluation_gpus(
             EXPERIMENT, wildcards.run, "generate"
         ),
     params:
         code=lambda wildcards: code("predict", of=wildcards.run),
         cfg=lambda wildcards: plan.predict_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: plan.evaluation_execution(
+        execution=lambda wildcards, input: layout.evaluation_execution(
             EXPERIMENT, wildcards.run, "generate"
         ),
     message:

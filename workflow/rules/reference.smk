@@ -15,11 +15,11 @@ rule reference:
     conda:
         "../../envs/environment.yaml"
     threads:
-        lambda wildcards: plan.evaluation_threads(
+        lambda wildcards: layout.evaluation_threads(
             EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
         )
     resources:
-        gpu=lambda wildcards: plan.evaluation_gpus(
+        gpu=lambda wildcards: layout.evaluation_gpus(
             EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
         ),
     params:
@@ -29,7 +29,7 @@ rule reference:
         ),
         # Not compared with the last execution, because they take `input`.
         run=lambda wildcards, input: REFERENCES[wildcards.reference],
-        execution=lambda wildcards, input: plan.evaluation_execution(
+        execution=lambda wildcards, input: layout.evaluation_execution(
             EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
         ),
     message:

@@ -15,16 +15,16 @@ rule search_run:
         run=any_of(SEARCHED),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: plan.train_threads(EXPERIMENT, wildcards.run)
+    threads: lambda wildcards: layout.train_threads(EXPERIMENT, wildcards.run)
     resources:
-        gpu=lambda wildcards: plan.train_gpus(EXPERIMENT, wildcards.run),
+        gpu=lambda wildcards: layout.train_gpus(EXPERIMENT, wildcards.run),
     params:
         code=lambda wildcards: code("search", of=wildcards.run),
         # As in rule finetune_run, which then finds the best trial's checkpoint.
         training=lambda wildcards: code("finetune", task_of(wildcards.run)),
         cfg=lambda wildcards: search_config(EXPERIMENT, wildcards.run),
         # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: plan.train_execution(
+        execution=lambda wildcards, input: layout.train_execution(
             EXPERIMENT, wildcards.run
         ),
     message:

@@ -9,15 +9,15 @@ rule smoke_test:
         "logs/smoke_test.log",
     conda:
         "../../envs/environment.yaml"
-    threads: plan.train_threads(EXPERIMENT, SMOKE_TEST.run)
+    threads: layout.train_threads(EXPERIMENT, SMOKE_TEST.run)
     resources:
-        gpu=plan.train_gpus(EXPERIMENT, SMOKE_TEST.run),
+        gpu=layout.train_gpus(EXPERIMENT, SMOKE_TEST.run),
     params:
         run=SMOKE_TEST.run,
         code=code("smoke_test"),
         cfg=plan.train_config(EXPERIMENT, SMOKE_TEST.run),
         # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: plan.train_execution(
+        execution=lambda wildcards, input: layout.train_execution(
             EXPERIMENT, SMOKE_TEST.run
         ),
     message:

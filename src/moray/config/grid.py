@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from moray.config.schema.base import RunName
-from moray.config.schema.sweep import Grid, Member, Sweep
+from moray.config.schema.experiment import Grid, Member, Sweep
 from moray.errors import ConfigError, UserError
 
 _SEED = "train.seed"
@@ -140,7 +140,7 @@ def _expand_one(
                 continue
             run = written
             for key, value in [*values.items(), *([] if seed is None else [(_SEED, seed)])]:
-                run = _with(run, key.split("."), value)
+                run = with_value(run, key, value)
             into.runs[name] = _from_same_seed(run, seed, runs)
             members[name] = Member(setting, values, seed)
             into._places[name] = (sweep, places if seed is None else places | {_SEED: place})
@@ -216,9 +216,8 @@ def _word(value: Any) -> str:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
-def _with(section: Any, keys: list[str], value: Any) -> Any:
-    """The section with a value at a path; mappings on the way are made."""
-    if not keys:
-        return value
+def with_value(section: Any, key: str, value: Any) -> dict[str, Any]:
+    """A section with a value at a dotted key; mappings on the way are made."""
     inner = section if isinstance(section, Mapping) else {}
-    return {**inner, keys[0]: _with(inner.get(keys[0]), keys[1:], value)}
+    first, _, rest = key.partition(".")
+    return {**inner, first: with_value(inner.get(first), rest, value) if rest else value}

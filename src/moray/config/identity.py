@@ -76,7 +76,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         "tasks/language/tokenizer",
     ),
     "card": ("stages/card", *_in("config", "formats tasks")),
-    "choose": ("stages/choose", "sweeps/choice", "model/folder"),
+    "choose": ("stages/choose", "model/folder"),
     "decode": (
         "stages/decode",
         *_DATASET,
@@ -152,7 +152,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_in("evaluate", "execution likelihood preference"),
     ),
     "report": ("stages/report", "report/*", "report/templates/*", "results/*"),
-    "search": ("stages/search", *_in("sweeps", "study trajectory trials")),
+    "search": ("stages/search", *_in("sweeps", "study trials")),
     "smoke_test": ("stages/smoke_test", "train/drill", *_TRAINING),
     "tokenize": (
         "stages/tokenize",
@@ -187,7 +187,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
 # What stages import to say, start, keep or watch something; for the rest, rows of other stages.
 NEVER_DECIDING = (
     *_in(".", "background console errors hub lines machine processes project"),
-    *_in("config", "formats layout listing schema/* smoke_test splits strategies tasks"),
+    *_in("config", "formats layout schema/* splits tasks"),
     "evaluate/requirements",
     *_in("model", "shapes size"),
     "provenance/*",

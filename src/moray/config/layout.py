@@ -1,15 +1,22 @@
-"""How many workers a stage has and what each computes on, from the config and the machine."""
+"""How a stage is executed: its workers and what they use, from the config and the machine."""
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from moray import machine
-from moray.config.schema import Ray, WorkerRange
+from moray.config.schema.base import execution_keys
+from moray.config.schema.experiment import Experiment
+from moray.config.schema.sections import Ray, WorkerRange
 from moray.errors import UserError
+
+# Sections of a run whose stages load models without training them.
+Stage = Literal["evaluate", "generate", "benchmarks"]
 
 # Number of workers for `num_workers: auto` without a GPU.
 _CPU_WORKERS = 2
+# Threads of a single process on the CPU; Snakemake lowers it to the available cores.
+_THREADS_OF_ONE = 8
 
 
 @dataclass(frozen=True)
@@ -134,3 +141,68 @@ def _unused(ray: Ray, workers: int, used: int, gpus: float, batch_size: int | No
             f"using {used} of {gpus:g} GPUs: more workers wouldn't divide {batch_size} rows evenly"
         )
     return f"using {used} of {gpus:g} GPUs, because ray.num_workers is {workers}"
+
+
+def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
+    """The settings of a run's training that don't change its result."""
+    section = experiment.runs[run]
+    names = ("data", "ray", "train")
+    sections = {name: execution_keys(getattr(section, name)) for name in names}
+    return {**sections, "tracking": list(section.tracking)}
+
+
+def train_threads(experiment: Experiment, run: str) -> int:
+    """Cores of this machine that a run's workers use; 1 if they are on a cluster."""
+    if not runs_here(experiment, run):
+        return 1
+    cores = experiment.runs[run].ray.resources_per_worker.get("CPU", 1)
+    return math.ceil(_train_layout(experiment, run).num_workers * cores)
+
+
+def train_gpus(experiment: Experiment, run: str) -> int:
+    """GPUs of this machine that a run's workers use."""
+    return _train_layout(experiment, run).num_gpus if runs_here(experiment, run) else 0
+
+
+def runs_here(experiment: Experiment, run: str) -> bool:
+    """Whether a run's workers are on this machine."""
+    section = experiment.runs[run]
+    return workers_are_here(section.ray, section.train.launcher)
+
+
+def _train_layout(experiment: Experiment, run: str) -> Layout:
+    section = experiment.runs[run]
+    return lay_out_here(section.ray, section.train.global_batch_size)
+
+
+def evaluation_execution(experiment: Experiment, run: str, stage: Stage) -> dict[str, Any]:
+    """The settings of evaluating or generating that don't change the result."""
+    section = experiment.runs[run]
+    return {
+        stage: execution_keys(getattr(section, stage)),
+        "launcher": section.train.launcher,
+        "ray": execution_keys(section.ray),
+        "stall_timeout": section.train.stall_timeout,
+    }
+
+
+def evaluation_threads(experiment: Experiment, run: str, stage: Stage) -> int:
+    """Cores of this machine that evaluating or generating uses; 1 if it is done on a cluster."""
+    if not runs_here(experiment, run):
+        return 1
+    layout = _evaluation_layout(experiment, run, stage)
+    if layout.num_workers == 1 and not layout.use_gpu:
+        return _THREADS_OF_ONE
+    cores = experiment.runs[run].ray.resources_per_worker.get("CPU", 1)
+    return math.ceil(layout.num_workers * cores)
+
+
+def evaluation_gpus(experiment: Experiment, run: str, stage: Stage) -> int:
+    """GPUs of this machine that evaluating or generating uses."""
+    here = runs_here(experiment, run)
+    return _evaluation_layout(experiment, run, stage).num_gpus if here else 0
+
+
+def _evaluation_layout(experiment: Experiment, run: str, stage: Stage) -> Layout:
+    section = experiment.runs[run]
+    return lay_out_here(for_stage(section.ray, getattr(section, stage).num_workers))

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from moray.config.plan import chat_template, store_folders
-from moray.config.schema import BestRef, Experiment, RunRef, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.experiment import BestRef, Experiment, RunRef
 from moray.errors import UserError
 
 

@@ -1,6 +1,7 @@
 """Turn a user's config into a checked `Experiment`, or report each fault in one line."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,18 @@ from pydantic import ValidationError
 
 from moray.config.grid import Expansion, expand
 from moray.config.references import check_references
-from moray.config.schema import Experiment
+from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment
 from moray.config.search import check_searches
 from moray.config.validation import describe
 from moray.errors import ConfigError, UserError
 
 _NAMED = ("datasets", "models", "runs")
+# The short keys of `config/smoke-test.yaml`, for `snakemake --config`, and where they belong.
+_SHORT_KEYS = {
+    "address": ("defaults", "ray", "address"),
+    "size_gb": ("datasets", "made-up", "size_gb"),
+    "workers": ("defaults", "ray", "num_workers"),
+}
 
 
 def check_encoding(file: Path) -> None:
@@ -32,6 +39,23 @@ def check_encoding(file: Path) -> None:
             f"byte 0x{content[error.start]:02x} is not valid UTF-8",
             "save the file as UTF-8",
         ) from error
+
+
+def with_short_keys_resolved(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a smoke test with the short keys that are given in their places.
+
+    Any other config is returned as it is, so that such a key in it is reported as unknown.
+    """
+    resolved: dict[str, Any] = deepcopy(dict(config))
+    if SMOKE_TEST_RUN not in (resolved.get("runs") or {}):
+        return resolved
+    for key in _SHORT_KEYS.keys() & resolved.keys():
+        *parents, last = _SHORT_KEYS[key]
+        section = resolved
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = resolved.pop(key)
+    return resolved
 
 
 def load_experiment(config: Mapping[str, Any]) -> Experiment:

@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from moray.config.schema import Experiment, Section
-from moray.config.schema.base import EXECUTION_ONLY, Name, RunName
+from moray.config.schema.base import EXECUTION_ONLY, Name, RunName, Section
+from moray.config.schema.experiment import Experiment
 
 _INTRODUCTION = """\
 # Configuration

@@ -11,22 +11,17 @@ from moray.config.plan import (
     modality_of_model,
     task,
 )
-from moray.config.schema import (
-    Adapter,
-    Augmentation,
-    Experiment,
-    Run,
-    ScratchModel,
-    WorkerRange,
-)
-from moray.config.strategies import STRATEGIES
+from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
+from moray.config.schema.models import ScratchModel
+from moray.config.schema.sections import Augmentation, WorkerRange
+from moray.config.schema.train import STRATEGIES, Adapter
+from moray.config.tasks import Modality
 from moray.errors import UserError
 
 
 def check_references(experiment: Experiment) -> list[UserError]:
     """All faults that involve several sections."""
-    problems = [*_shares(experiment), *_tokenizers(experiment), *_classes(experiment)]
-    problems += _repositories(experiment)
+    problems = [*_shares(experiment), *_models(experiment), *_repositories(experiment)]
     judged = candidates(experiment) | {name for name, run in experiment.runs.items() if run.search}
     for name, run in experiment.runs.items():
         problems += faults_of_run(experiment, name, run)
@@ -38,8 +33,15 @@ def check_references(experiment: Experiment) -> list[UserError]:
     return problems
 
 
-def _stream(name: str, run: Run) -> Iterator[UserError]:
-    """Rows that are streamed from a folder need one that all nodes see."""
+def _folders(name: str, run: Run) -> Iterator[UserError]:
+    """What needs a folder that all nodes see, and can't do with an object store."""
+    if name == SMOKE_TEST_RUN and run.ray.in_object_store:
+        # The measurement doesn't see the files there.
+        yield UserError(
+            f"runs.{name}.ray.storage_path",
+            f"got {run.ray.storage_path}, but the smoke test needs a folder",
+            "set it to a folder that all nodes share",
+        )
     if run.data.loader == "stream" and not run.data.stream_from and run.ray.in_object_store:
         yield UserError(
             f"runs.{name}.data.loader",
@@ -72,29 +74,25 @@ def _repositories(experiment: Experiment) -> Iterator[UserError]:
             )
 
 
-def _tokenizers(experiment: Experiment) -> Iterator[UserError]:
+def _models(experiment: Experiment) -> Iterator[UserError]:
+    """The datasets that models name."""
     for name, model in experiment.models.items():
+        path = f"models.{name}"
         if isinstance(model, ScratchModel):
-            path = f"models.{name}.tokenizer.train_on"
-            yield from known(path, model.tokenizer.train_on, experiment.datasets, "datasets")
-            yield from _text_only(experiment, path, model.tokenizer.train_on)
+            dataset = model.tokenizer.train_on
+            yield from _dataset(experiment, f"{path}.tokenizer.train_on", dataset, "text")
+        elif model.classes_of is not None:
+            yield from _dataset(experiment, f"{path}.classes_of", model.classes_of, "images")
 
 
-def _text_only(experiment: Experiment, path: str, dataset: str) -> Iterator[UserError]:
-    if dataset in experiment.datasets and modality_of_dataset(experiment, dataset) == "images":
-        yield UserError(path, f"got {dataset}, which has images, expected text", "choose another")
-
-
-def _classes(experiment: Experiment) -> Iterator[UserError]:
-    for name, model in experiment.models.items():
-        dataset, path = getattr(model, "classes_of", None), f"models.{name}.classes_of"
-        if dataset is None:
-            continue
-        yield from known(path, dataset, experiment.datasets, "datasets")
-        if dataset in experiment.datasets and modality_of_dataset(experiment, dataset) != "images":
-            yield UserError(
-                path, f"got {dataset}, which has text, expected images", "choose another"
-            )
+def _dataset(
+    experiment: Experiment, path: str, name: str, expected: Modality
+) -> Iterator[UserError]:
+    yield from known(path, name, experiment.datasets, "datasets")
+    if name in experiment.datasets and modality_of_dataset(experiment, name) != expected:
+        found = modality_of_dataset(experiment, name)
+        problem = f"got {name}, which has {found}, expected {expected}"
+        yield UserError(path, problem, "choose another")
 
 
 def faults_of_run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
@@ -116,7 +114,7 @@ def faults_of_run(experiment: Experiment, name: str, run: Run) -> Iterator[UserE
         )
     yield from _copies(f"runs.{name}", run)
     yield from _engine(experiment, name, run)
-    yield from _stream(name, run)
+    yield from _folders(name, run)
     complete = all(dataset in experiment.datasets for dataset in run.datasets)
     if complete and task(experiment, name) == "preference":
         yield from _pairs(name, run)

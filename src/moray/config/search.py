@@ -1,6 +1,6 @@
 """Searches over the settings of runs: their checks, and what they depend on."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -8,9 +8,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from moray.config.grid import with_value
 from moray.config.plan import modality, train_config
 from moray.config.references import faults_of_run
-from moray.config.schema import Experiment, Range, Run, is_execution_only, result_keys
+from moray.config.schema.base import is_execution_only, result_keys
+from moray.config.schema.experiment import Experiment, Range, Run
 from moray.config.validation import describe, models_in
 from moray.errors import UserError
 
@@ -49,7 +51,7 @@ def candidates(run: Run) -> Iterator[Run]:
     assert run.search
     for key in run.search.space:
         for value, _ in _samples(run, key):
-            yield Run.model_validate(_with(run.model_dump(), key.split("."), value))
+            yield Run.model_validate(with_value(run.model_dump(), key, value))
 
 
 def _search(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
@@ -64,7 +66,7 @@ def _search(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
         for value, place in _samples(run, key):
             if not place and faults:
                 break
-            for fault in _faults(experiment, name, _with(run.model_dump(), key.split("."), value)):
+            for fault in _faults(experiment, name, with_value(run.model_dump(), key, value)):
                 unknown = fault.problem == "unknown key"
                 where = path if unknown or not place else f"{path}.{place}"
                 faults.setdefault(where, UserError(where, fault.problem, fault.remedy))
@@ -111,12 +113,16 @@ def _samples(run: Run, key: str) -> list[tuple[Any, str]]:
 
 
 def _faults(experiment: Experiment, name: str, run: dict[str, Any]) -> list[UserError]:
+    changed = _validated(name, run)
+    return changed if isinstance(changed, list) else [*faults_of_run(experiment, name, changed)]
+
+
+def _validated(name: str, run: dict[str, Any]) -> Run | list[UserError]:
     config = {"datasets": {}, "models": {}, "runs": {name: run}}
     try:
-        changed = Experiment.model_validate(config).runs[name]
+        return Experiment.model_validate(config).runs[name]
     except ValidationError as error:
         return describe(error, config)
-    return list(faults_of_run(experiment, name, changed))
 
 
 def _combinations(name: str, run: Run) -> Iterator[UserError]:
@@ -126,16 +132,13 @@ def _combinations(name: str, run: Run) -> Iterator[UserError]:
     for values in product(*(_ends(run, key) for key in keys)):
         whole = run.model_dump()
         for key, value in zip(keys, values, strict=True):
-            whole = _with(whole, key.split("."), value)
-        config = {"datasets": {}, "models": {}, "runs": {name: whole}}
-        try:
-            Experiment.model_validate(config)
-        except ValidationError as error:
-            (fault, *_) = describe(error, config)
-            key = fault.path.removeprefix(f"runs.{name}.")
+            whole = with_value(whole, key, value)
+        changed = _validated(name, whole)
+        if isinstance(changed, list):
+            key = changed[0].path.removeprefix(f"runs.{name}.")
             yield UserError(
                 f"runs.{name}.search.space",
-                f"allows values that contradict each other: {key}: {fault.problem}",
+                f"allows values that contradict each other: {key}: {changed[0].problem}",
                 "leave some of them out",
             )
             return
@@ -161,7 +164,7 @@ def _range_or_choices(run: Run, key: str) -> dict[str, Any]:
 
 
 def _normalised(run: Run, key: str, value: Any) -> Any:
-    changed = Run.model_validate(_with(run.model_dump(), key.split("."), value))
+    changed = Run.model_validate(with_value(run.model_dump(), key, value))
     *parents, last = key.split(".")
     section: Any = changed
     for parent in parents:
@@ -199,10 +202,3 @@ def _types(field: FieldInfo) -> set[Any]:
         else:
             found.add(annotation)
     return found
-
-
-def _with(section: Any, keys: list[str], value: Any) -> dict[str, Any]:
-    """The section with a value at a path; mappings on the way are made."""
-    inner = section if isinstance(section, Mapping) else {}
-    first, *rest = keys
-    return {**inner, first: _with(inner.get(first), rest, value) if rest else value}

@@ -7,8 +7,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from moray.config.schema import Experiment
 from moray.config.schema.datasets import CREDENTIALS
+from moray.config.schema.experiment import Experiment
 from moray.errors import UserError
 
 _EXPECTED = {

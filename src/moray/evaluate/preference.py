@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from moray.config.schema import Preference
+from moray.config.schema.train import Preference
 from moray.evaluate.bootstrap import compare
 from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
 from moray.evaluate.likelihood import Scores, figures, score, select_documents, total

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from moray.config.schema import Benchmarks
+from moray.config.schema.sections import Benchmarks
 from moray.errors import UserError
 from moray.evaluate.doctests import sandbox_works
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.errors import UserError, first_line
 
 if TYPE_CHECKING:

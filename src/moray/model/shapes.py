@@ -7,7 +7,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from moray.config.schema import ScratchModel
+from moray.config.schema.models import ScratchModel
 from moray.errors import UserError
 
 Shapes = dict[str, tuple[int, ...]]

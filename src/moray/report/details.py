@@ -2,160 +2,122 @@
 
 import base64
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from markupsafe import Markup, escape
 
-from moray.config.tasks import SCORED, TASKS
+from moray.config.schema.base import result_keys
+from moray.config.schema.experiment import Sections
+from moray.config.schema.train import Train
+from moray.config.tasks import TASKS
 from moray.provenance.lineage import LINEAGE
-from moray.report.confusion import Confusion, confusion_of
-from moray.report.limits import Limits
-from moray.report.lineage import Node, lineage_of
-from moray.report.overview import Row, verdict
+from moray.report import scores
+from moray.report.lineage import lineage_of
 from moray.report.quantities import known
-from moray.report.remarks import remarks
-from moray.report.settings import changed
 from moray.results import Results
-from moray.results.run import Run
+from moray.results.frames import flat
+from moray.results.run import Run, read_json
 
 # A preview may have been cut within one.
 _TRAINED = re.compile("⟦([^⟦⟧]*)⟧")
+# By default there is no adapter, so all of its keys differ.
+_DEFAULTS = {"train": result_keys(Train())} | {
+    task.section_name: result_keys(attrgetter(task.section_path)(Sections()))
+    for task in TASKS.values()
+    if task.section_path
+}
+# Counts in the manifests of stores, and what they are counts of.
+_LOST = {
+    "dropped_documents": "dropped, because they didn't fit in a row or hold no pair",
+    "truncated_pairs": "truncated",
+}
 
 
 @dataclass(frozen=True)
-class Details:
-    """What the page says about a run besides its row in the overview.
+class Limits:
+    """What a page holds of each run at most.
 
     Attributes:
-        row: that row.
-        remarks: warnings and notes, each with its kind.
-        curves: whether there are any of its training.
-        scores: the figures of the evaluation: of all its datasets, then of each.
-        benchmarks: those of each task, and its number of documents.
-        scored: number of documents, pairs or images; None if it wasn't evaluated.
-        confidence: coverage of the intervals.
-        confusion: of the tuned model, for images.
-        samples: the first ones.
-        sampling: the settings that they were made with.
-        metrics: what metrics say of them.
-        previews: beginnings of its tokens, by store; trained tokens are marked.
-        figure: its predictions, as a data URI; None if there is none or it is too large.
-        settings: those that aren't the defaults: key, value, default.
-        stages: what each stage took.
-        machine: what it was trained on.
-        software: versions.
-        lineage: what its model was made from.
+        points: points of a curve.
+        samples: samples.
+        characters: characters of a text.
+        files: files of a source.
+        classes: classes of a confusion matrix.
+        figure_bytes: size of its figure.
     """
 
-    row: Row
-    remarks: list[tuple[str, str]]
-    curves: bool
-    scores: dict[str | None, list[dict[str, Any]]]
-    benchmarks: dict[str, tuple[int, list[dict[str, Any]]]]
-    scored: str | None
-    confidence: float | None
-    confusion: Confusion | None
-    samples: list[dict[str, Any]]
-    sampling: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    previews: dict[str, Markup]
-    figure: str | None
-    settings: list[tuple[str, Any, Any]]
-    stages: list[dict[str, Any]]
-    machine: dict[str, Any]
-    software: dict[str, Any]
-    lineage: Node | None
+    points: int
+    samples: int
+    characters: int
+    files: int
+    classes: int
+    figure_bytes: int
+
+    @classmethod
+    def of(cls, runs: int) -> "Limits":
+        """The limits of a page of some runs."""
+
+        def shared(whole: int, least: int, most: int) -> int:
+            return max(least, min(most, whole // max(1, runs)))
+
+        return cls(
+            points=shared(60_000, 60, 500),
+            samples=shared(1_000, 2, 16),
+            characters=shared(600_000, 600, 4_000),
+            files=shared(2_000, 4, 20),
+            classes=shared(1_000, 10, 30),
+            figure_bytes=1_500_000 // max(1, runs),
+        )
 
 
 def details(
-    results: Results,
-    row: Row,
-    notes: list[str],
-    curves: bool,
-    samples: list[dict[str, Any]],
-    limits: Limits,
-) -> Details:
-    """Everything about a run.
+    results: Results, run: Run, notes: list[str], samples: list[dict[str, Any]], limits: Limits
+) -> dict[str, Any]:
+    """What the page says about a run besides its row in the overview, for its template.
 
     Args:
         results: all results.
-        row: the run's row in the overview.
+        run: the run.
         notes: those of its history.
-        curves: whether it has any.
         samples: its rows of `results.samples`.
         limits: how much to show.
     """
-    run = results.files[row.facts["run"]]
-    record, scores = run.record or {}, run.read("eval.json")
+    record, evaluation = run.record or {}, run.read("eval.json")
     generation = run.read("generation.json") or {}
-    return Details(
-        row=row,
-        remarks=remarks(run, notes),
-        curves=curves,
-        scores=_scores(scores) if scores else {},
-        benchmarks=_benchmarks(run.read("benchmarks.json")),
-        scored=_scored(scores) if scores else None,
-        confidence=scores["confidence"] if scores else None,
-        confusion=confusion_of(scores, limits.classes) if scores else None,
-        samples=_samples(samples, limits),
-        sampling={key: value for key, value in generation.items() if key != "metrics"},
-        metrics=_means(generation.get("metrics", {})),
-        previews=_previews(run, limits.characters),
-        figure=_figure(run.folder / "predictions.svg", limits.figure_bytes),
-        settings=changed(run.settings),
-        stages=_stages(run, results.stages),
-        machine=record.get("machine", {}),
-        software=record.get("software", {}),
-        lineage=lineage_of(run, limits.files),
-    )
-
-
-def _scores(scores: dict[str, Any]) -> dict[str | None, list[dict[str, Any]]]:
-    parts = {None: scores, **scores.get("datasets", {})}
-    return {dataset: _figures(part) for dataset, part in parts.items()}
-
-
-def _means(metrics: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"metric": metric, **means, "verdict": verdict(metric, means["difference"])}
-        for metric, means in metrics.items()
-    ]
-
-
-def _benchmarks(record: dict[str, Any] | None) -> dict[str, tuple[int, list[dict[str, Any]]]]:
-    tasks = record["tasks"] if record else {}
-    return {name: (task["documents"], _figures(task)) for name, task in tasks.items()}
-
-
-def _figures(part: dict[str, Any]) -> list[dict[str, Any]]:
-    more = part.get("higher_is_better", {})
-    return [
-        {
-            "metric": metric,
-            "base": part["base"][metric],
-            "tuned": part["tuned"][metric],
-            "difference": difference,
-            "verdict": verdict(metric, difference, more.get(metric.partition(",")[0])),
-        }
-        for metric, difference in part["difference"].items()
-    ]
-
-
-def _scored(scores: dict[str, Any]) -> str | None:
-    return next((f"{scores[unit]:,} {unit}" for unit in SCORED if unit in scores), None)
+    return {
+        "remarks": remarks(run, notes),
+        "scores": scores.by_dataset(evaluation) if evaluation else {},
+        "benchmarks": scores.of_benchmarks(run.read("benchmarks.json")),
+        "scored": scores.scored(evaluation) if evaluation else None,
+        "confidence": evaluation and evaluation["confidence"],
+        "confusion": evaluation and scores.confusion_of(evaluation, limits.classes),
+        "samples": _samples(samples, limits),
+        # The settings that the samples were made with.
+        "sampling": {key: value for key, value in generation.items() if key != "metrics"},
+        "metrics": scores.of_samples(generation.get("metrics", {})),
+        "previews": _previews(run, limits.characters),
+        "figure": _figure(run.folder / "predictions.svg", limits.figure_bytes),
+        "settings": changed(run.settings),
+        "stages": _stages(run, results.stages),
+        "machine": record.get("machine", {}),
+        "software": record.get("software", {}),
+        "lineage": lineage_of(run, limits.files),
+    }
 
 
 def _samples(samples: list[dict[str, Any]], limits: Limits) -> list[dict[str, Any]]:
     return [
-        {name: cut(value, limits.characters) for name, value in row.items() if known(value)}
+        {name: _cut(value, limits.characters) for name, value in row.items() if known(value)}
         for row in samples[: limits.samples]
     ]
 
 
-def cut(value: Any, characters: int) -> Any:
+def _cut(value: Any, characters: int) -> Any:
     """A text without what is too long to show."""
     if not isinstance(value, str) or len(value) <= characters:
         return value
@@ -163,42 +125,93 @@ def cut(value: Any, characters: int) -> Any:
 
 
 def _previews(run: Run, characters: int) -> dict[str, Markup]:
-    """What `snakemake preview` prints of the run's rows."""
-    texts = (Path(store, "preview.txt") for store in _stores(run))
-    return {
-        file.parent.name: _marked(cut(file.read_text(), characters))
-        for file in texts
-        if file.is_file()
-    }
-
-
-def _marked(preview: str) -> Markup:
-    return Markup(_TRAINED.sub(r"<mark>\1</mark>", str(escape(preview))))
-
-
-def _stores(run: Run) -> list[Path]:
-    """The stores that a run's datasets were prepared into."""
-    inputs = (run.read(f"model/{LINEAGE}") or {}).get("inputs", {})
-    results = run.folder.parent.parent
+    """The beginnings of the run's rows, by store; trained tokens are marked."""
     prepared = {Path(task.prepared) for task in TASKS.values()}
-    stores = (Path(path).parent for path in inputs)
-    return [results / store.relative_to("results") for store in stores if store.parent in prepared]
+    found = {}
+    for store in (Path(path).parent for path in _inputs(run)):
+        file = run.folder.parents[1] / store.relative_to("results") / "preview.txt"
+        if store.parent in prepared and file.is_file():
+            shown = str(escape(_cut(file.read_text(), characters)))
+            found[store.name] = Markup(_TRAINED.sub(r"<mark>\1</mark>", shown))
+    return found
+
+
+def _inputs(run: Run) -> dict[str, str]:
+    """The files that the run's model was made from, and their digests."""
+    inputs: dict[str, str] = (run.read(f"model/{LINEAGE}") or {}).get("inputs", {})
+    return inputs
 
 
 def _figure(file: Path, most: int) -> str | None:
-    """A figure of Matplotlib as a data URI; the smaller of its two forms, if it is small enough."""
-    forms = {"svg+xml": file, "png": file.with_suffix(".png")}
-    sizes = {kind: form.stat().st_size for kind, form in forms.items() if form.is_file()}
-    for kind, size in sizes.items():
-        if size <= most:
-            content = base64.b64encode(forms[kind].read_bytes()).decode()
+    """A figure of Matplotlib as a data URI: the first of its two forms that is small enough."""
+    for kind, form in (("svg+xml", file), ("png", file.with_suffix(".png"))):
+        if form.is_file() and form.stat().st_size <= most:
+            content = base64.b64encode(form.read_bytes()).decode()
             return f"data:image/{kind};base64,{content}"
     return None
 
 
 def _stages(run: Run, stages: pd.DataFrame) -> list[dict[str, Any]]:
     """The stages of a run, and of what it was made from."""
-    inputs = (run.read(f"model/{LINEAGE}") or {}).get("inputs", {})
-    names = {Path(path).parent.name for path in inputs} | {run.name}
+    names = {Path(path).parent.name for path in _inputs(run)} | {run.name}
     rows: list[dict[str, Any]] = stages[stages["name"].isin(names)].to_dict("records")
     return rows
+
+
+def changed(settings: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """The settings of a run that aren't the defaults: key, value, default."""
+    defaults = dict(flat(_DEFAULTS))
+    return [
+        (key, value, defaults.get(key))
+        for key, value in flat(settings)
+        if value != defaults.get(key)
+    ]
+
+
+def remarks(run: Run, notes: Iterable[str]) -> list[tuple[str, str]]:
+    """Warnings and notes about a run.
+
+    Args:
+        run: the run.
+        notes: those of its history.
+
+    Returns:
+        Pairs of kind (`error`, `warning` or `note`) and text.
+    """
+    said = [("warning" if note.startswith("skipped") else "note", note) for note in notes]
+    return [*_of_training(run), *said, *_of_data(run)]
+
+
+def _of_training(run: Run) -> Iterator[tuple[str, str]]:
+    record = run.record
+    if run.error:
+        yield "error", run.error
+    elif record is None:
+        yield "warning", "not finished: these are the figures so far"
+    elif record["resumed_from"]:
+        yield "warning", f"resumed from step {record['resumed_from']:,}; the time is from there on"
+    origin = record and record["continued_from"]
+    if origin:
+        differing = ", ".join(origin["differences"])
+        text = f"continued at step {origin['step']:,} from {origin['checkpoint']}; different: "
+        yield "warning", text + differing
+
+
+def _of_data(run: Run) -> Iterator[tuple[str, str]]:
+    lineage = run.read(f"model/{LINEAGE}") or {}
+    for name, description in lineage.get("datasets", {}).items():
+        if copies := sum(description.get("duplicates", {}).values()):
+            yield "note", f"dataset {name}: {copies:,} duplicates left out"
+    results = run.folder.parent.parent
+    for path in lineage.get("inputs", {}):
+        if path.startswith("results/tokens/"):
+            manifest = read_json(results / Path(path).relative_to("results")) or {}
+            yield from _of_store(Path(path).parent.name, manifest)
+
+
+def _of_store(name: str, manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for split, facts in manifest.get("splits", {}).items():
+        for key, fate in _LOST.items():
+            if count := facts.get(key):
+                what = TASKS[manifest["task"]].scored
+                yield "warning", f"tokens {name}: {count:,} {what} of {split} {fate}"

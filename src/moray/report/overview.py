@@ -1,13 +1,20 @@
-"""A row of figures for each run, and which runs are best."""
+"""Runs beside each other: a row of figures for each, settings over seeds, and which are best."""
 
+import re
+import warnings
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
+
+import pandas as pd
+from scipy.stats import ttest_rel
 
 from moray.config.tasks import SCORED, TASKS
 from moray.report.quantities import known
 from moray.results import Results
+from moray.results.frames import flat
 from moray.results.run import Run
 
 
@@ -97,3 +104,156 @@ def _goodness(row: Row) -> tuple[float, float]:
     assert row.metric is not None
     low, high = row.tuned["low"], row.tuned["high"]
     return (low, high) if more_is_better(row.metric) else (-high, -low)
+
+
+# Sweeps name their runs so.
+_NAME = re.compile(r"(?P<setting>.+)-seed=\d+")
+_SEED = "train.seed"
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The figures of runs that differ only in their seed.
+
+    Attributes:
+        values: the figures.
+    """
+
+    values: Sequence[float]
+
+    @property
+    def mean(self) -> float:
+        """Their mean."""
+        return fmean(self.values)
+
+    @property
+    def deviation(self) -> float:
+        """Their sample standard deviation, with one degree of freedom less than figures."""
+        return stdev(self.values)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference of figures that are paired by seed, and Student's paired t-test of it.
+
+    Attributes:
+        value: the mean difference.
+        low: lower bound of its 95 % interval.
+        high: upper bound.
+        p: probability of a difference at least as large, if there is none. NaN if all differences
+            are equal.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+@dataclass
+class Setting:
+    """Runs of a sweep that differ only in their seed.
+
+    Attributes:
+        name: what their names have in common.
+        seeds: their seeds.
+        metric: the figure that they are judged by.
+        base: that figure of their bases.
+        tuned: that of the runs.
+        from_base: of the runs from their bases.
+        best: whether the mean is the best of the settings with the same held-out data.
+        from_best: of the runs from those of the best setting with the same seeds; None for the
+            best one, and if fewer than two seeds are the same.
+    """
+
+    name: str
+    seeds: tuple[int, ...]
+    metric: str
+    base: Spread
+    tuned: Spread
+    from_base: Difference
+    best: bool = False
+    from_best: Difference | None = None
+
+
+def over_seeds(results: Results, rows: Sequence[Row]) -> list[Setting]:
+    """The settings that were run with two seeds or more.
+
+    Args:
+        results: the runs.
+        rows: their rows in the overview.
+    """
+    by_setting: dict[tuple[Any, ...], dict[int, Row]] = defaultdict(dict)
+    for row in rows:
+        run = results.files[row.facts["run"]]
+        name = _NAME.fullmatch(run.name)
+        if name and row.tuned is not None:
+            settings = dict(flat(run.settings))
+            # Whoever named it, it has to be the same run but for its seed.
+            seed = settings.pop(_SEED)
+            key = held_out(run, row.facts)
+            by_setting[key, name["setting"], str(settings)][seed] = row
+    comparable = defaultdict(list)
+    for (key, name, _), members in by_setting.items():
+        if len(members) > 1:
+            comparable[key].append((_setting(name, members), members))
+    for group in comparable.values():
+        _compare_with_best(group)
+    return [setting for group in comparable.values() for setting, _ in group]
+
+
+def _setting(name: str, members: Mapping[int, Row]) -> Setting:
+    seeds = tuple(sorted(members))
+    base, tuned = ([_figure(members[seed], which) for seed in seeds] for which in ("base", "tuned"))
+    metric = members[seeds[0]].metric
+    assert metric
+    return Setting(name, seeds, metric, Spread(base), Spread(tuned), _difference(base, tuned))
+
+
+def _compare_with_best(group: list[tuple[Setting, dict[int, Row]]]) -> None:
+    if len(group) < 2:
+        return
+    choose = max if more_is_better(group[0][0].metric) else min
+    best, of_best = choose(group, key=lambda pair: pair[0].tuned.mean)
+    best.best = True
+    for setting, members in group:
+        common = sorted({*members} & {*of_best})
+        if setting is not best and len(common) > 1:
+            first, second = (
+                [_figure(runs[seed], "tuned") for seed in common] for runs in (of_best, members)
+            )
+            setting.from_best = _difference(first, second)
+
+
+def _figure(row: Row, which: str) -> float:
+    value: float = getattr(row, which)["value"]
+    return value
+
+
+def _difference(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Of the second from the first.
+
+    Source: Student, "The probable error of a mean", 1908.
+    """
+    with warnings.catch_warnings():
+        # If all differences are equal, it warns; the page shows what it is then.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        tested = ttest_rel(second, first)
+        bounds = tested.confidence_interval(_CONFIDENCE)
+    value = fmean(second) - fmean(first)
+    return Difference(value, float(bounds.low), float(bounds.high), float(tested.pvalue))
+
+
+def differing(settings: pd.DataFrame) -> pd.DataFrame:
+    """The settings that differ between runs.
+
+    Args:
+        settings: as in `Results`.
+
+    Returns:
+        A row for each run, a column for each key.
+    """
+    known = settings.dropna(how="all", subset=[name for name in settings if name != "run"])
+    kept = [name for name in known if name == "run" or known[name].astype(str).nunique() > 1]
+    return known[kept]

@@ -10,18 +10,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import NDArray
 from plotly.offline import get_plotlyjs
 
 from moray.provenance.manifest import write_bytes
 from moray.report import quantities
-from moray.report.curves import curves
-from moray.report.details import details
-from moray.report.limits import Limits
-from moray.report.overview import overview
-from moray.report.seeds import over_seeds
-from moray.report.settings import differing
+from moray.report.details import Limits, details
+from moray.report.overview import differing, over_seeds, overview
 from moray.results import Results
 
 _TEMPLATES = "templates"
@@ -52,11 +50,11 @@ def render(results: Results) -> str:
     for row in rows:
         name = row.facts["run"]
         said = [line["note"] for line in notes[name]]
-        found = details(results, row, said, name in drawn, samples[name], limits)
+        found = details(results, results.files[name], said, samples[name], limits)
         runs[name] = {
-            "html": details_of.render(found=found, row=row),
+            "html": details_of.render(found=found, row=row, curves=name in drawn),
             "curves": drawn.get(name, {}),
-            "scores": found.scores.get(None, []),
+            "scores": found["scores"].get(None, []),
         }
     script = _read("script.js")
     return environment.get_template("page.html").render(
@@ -118,3 +116,60 @@ def _environment() -> Environment:
 
 def _read(name: str) -> str:
     return resources.files("moray.report").joinpath(_TEMPLATES, name).read_text()
+
+
+_METRICS = ["loss", "eval_loss", "learning_rate", "grad_norm"]
+_SPEED = "_per_second"
+
+Curve = tuple[list[int], list[float]]
+"""Steps and values."""
+
+
+def curves(history: pd.DataFrame, points: int) -> dict[str, dict[str, Curve]]:
+    """The curves of each run, those that it has.
+
+    Args:
+        history: as in `Results`.
+        points: maximum number of points of a curve.
+
+    Returns:
+        By run: `loss`, `eval_loss`, `learning_rate`, `grad_norm` and `speed` (units per second).
+    """
+    names = [name for name in history if name in _METRICS or name.endswith(_SPEED)]
+    columns = {name: history[name].to_numpy(float) for name in names}
+    steps = history["step"].to_numpy()
+    found: dict[str, dict[str, Curve]] = {}
+    for run, lines in history.groupby("run", sort=False).indices.items():
+        found[run] = {}
+        for name, column in columns.items():
+            known = lines[~np.isnan(column[lines])]
+            if len(known):
+                kept = known[spread(column[known], points)]
+                metric = "speed" if name.endswith(_SPEED) else name
+                values = [_short(value) for value in column[kept].tolist()]
+                found[run][metric] = (steps[kept].tolist(), values)
+    return found
+
+
+def spread(values: NDArray[np.float64], points: int) -> NDArray[np.int64]:
+    """The places of the lowest and the highest value of each of equal parts, ascending.
+
+    So spikes stay visible, as in the M4 aggregation (Jugel et al., 2014). All places if there are
+    no more than `points`.
+
+    Args:
+        values: shape (values,).
+        points: maximum number of places, at least 4.
+    """
+    if len(values) <= points:
+        return np.arange(len(values))
+    ends = {0, len(values) - 1}
+    parts = np.array_split(np.arange(len(values)), (points - len(ends)) // 2)
+    lowest = {int(part[values[part].argmin()]) for part in parts}
+    highest = {int(part[values[part].argmax()]) for part in parts}
+    return np.array(sorted(ends | lowest | highest))
+
+
+def _short(value: float) -> Any:
+    """With five significant digits; None, as JSON has no NaN, where there is nothing to draw."""
+    return float(f"{value:.5g}") if np.isfinite(value) else None

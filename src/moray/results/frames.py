@@ -1,7 +1,8 @@
 """Data frames of all runs, read from the files of the workflow."""
 
 import csv
-from collections.abc import Collection, Iterable, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import pandas as pd
 
 from moray.errors import UserError
-from moray.results.rows import flat, history_rows, progress, run_row, sample_rows, score_rows
+from moray.provenance.manifest import MANIFEST
 from moray.results.run import Run, find_runs
 
+# What eval.json has the figures of; the third is tuned minus base.
+MODELS = ("base", "tuned", "difference")
+_SPEED = "_per_second"
+_FACTS = ("exported_step", "resumed_from", "seconds", "device", "num_workers", "precision")
 # Columns of a benchmark file of Snakemake, and what they are called here.
 _MEASURED = {"s": "seconds", "cpu_time": "cpu_seconds", "max_rss": "max_rss"}
 
@@ -72,16 +77,16 @@ def load(
             str(results), "folder not found", "give the folder of results of a workflow"
         )
     found = find_runs(results, Path(state or results / "state"), runs)
-    history = {run.name: list(history_rows(run)) for run in found}
+    history = {run.name: list(_history_rows(run)) for run in found}
     return Results(
-        runs=_frame({run.name: [run_row(run) | progress(history[run.name])] for run in found}),
+        runs=_frame({run.name: [_run_row(run) | _progress(history[run.name])] for run in found}),
         settings=_frame({run.name: [dict(flat(run.settings))] for run in found}),
         history=_frame(history, "kind", "step", "num_steps"),
         scores=_frame(
-            {run.name: score_rows(run) for run in found},
+            {run.name: _score_rows(run) for run in found},
             *("dataset", "model", "metric", "value", "low", "high"),
         ),
-        samples=_frame({run.name: sample_rows(run) for run in found}, "number"),
+        samples=_frame({run.name: _sample_rows(run) for run in found}, "number"),
         stages=_stages(results / "benchmarks"),
         files={run.name: run for run in found},
     )
@@ -107,3 +112,85 @@ def _stages(benchmarks: Path) -> pd.DataFrame:
     numbers = list(_MEASURED.values())
     frame[numbers] = frame[numbers].apply(pd.to_numeric, errors="coerce")
     return frame
+
+
+def _run_row(run: Run) -> dict[str, Any]:
+    """What is known of a run as a whole, besides its history."""
+    record = run.record or {}
+    inputs = record.get("inputs", {})
+    manifest = run.read(f"model/{MANIFEST}") or {}
+    return {
+        "status": run.status,
+        "error": run.error,
+        "task": run.task,
+        "base": _name_of(Path(inputs["start"])) if inputs else None,
+        "datasets": ", ".join(inputs.get("stores", ())) or None,
+        "parameters": manifest.get("parameters"),
+        **{fact: record.get(fact) for fact in _FACTS},
+    }
+
+
+def _history_rows(run: Run) -> Iterator[dict[str, Any]]:
+    """The lines of a run's history, and of which kind they are."""
+    for line in run.history():
+        kind = "note" if "note" in line else "evaluation" if "eval_loss" in line else "train"
+        # Only the evaluations of mixtures are nested, and flattening takes longer than reading.
+        yield {"kind": kind, **(dict(flat(line)) if "eval_losses" in line else line)}
+
+
+def _progress(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How far a run got, and its mean speed over the logged steps.
+
+    Args:
+        history: what `_history_rows` yields for the run.
+    """
+    steps, seconds, units, unit = 0, 0.0, 0.0, None
+    for line in history:
+        if line["kind"] == "train":
+            speed = next(key for key in line if key.endswith(_SPEED))
+            unit = speed.removesuffix(_SPEED)
+            elapsed = (line["step"] - steps) * line["step_seconds"]
+            steps, seconds, units = line["step"], seconds + elapsed, units + elapsed * line[speed]
+    return {
+        "steps": steps if history else None,
+        "num_steps": history[-1]["num_steps"] if history else None,
+        "throughput": units / seconds if seconds else None,
+        "unit": unit,
+    }
+
+
+def _score_rows(run: Run) -> Iterator[dict[str, Any]]:
+    """The figures of a run's continuations, of its evaluation and of its benchmarks."""
+    scores = run.read("eval.json") or {}
+    parts = {None: scores, **scores.get("datasets", {})} if scores else {}
+    tasks = (run.read("benchmarks.json") or {}).get("tasks", {})
+    metrics = (run.read("generation.json") or {}).get("metrics", {})
+    for metric, means in metrics.items():
+        for model in MODELS:
+            yield {"dataset": None, "model": model, "metric": metric, **means[model]}
+    for dataset, part in [*parts.items(), *tasks.items()]:
+        for model in MODELS:
+            for metric, figure in part[model].items():
+                yield {"dataset": dataset, "model": model, "metric": metric, **figure}
+
+
+def _sample_rows(run: Run) -> Iterator[dict[str, Any]]:
+    """The samples of a run."""
+    file = run.folder / "samples.jsonl"
+    if file.is_file():
+        for number, line in enumerate(file.read_text().splitlines()):
+            yield {"number": number, **json.loads(line)}
+
+
+def flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested sections, by their dotted keys."""
+    for key, value in mapping.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _name_of(start: Path) -> str:
+    """The name of the base model or of the run that a folder belongs to."""
+    return start.parent.name if start.name == "model" else start.name

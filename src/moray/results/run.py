@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from moray.config.formats import TaskName
-from moray.config.smoke_test import RUN as SMOKE_TEST
+from moray.config.schema.experiment import SMOKE_TEST_RUN
 from moray.config.tasks import TASK_SECTIONS, TASKS
 from moray.train.history import HISTORY, read_history
 
@@ -95,7 +95,7 @@ def find_runs(results: Path, state: Path, names: Collection[str] | None) -> list
     """
     if names is None:
         there = {path.name for path in [*(results / "runs").glob("*/"), *state.glob("[!.]*/")]}
-        names = sorted(there - {SMOKE_TEST})
+        names = sorted(there - {SMOKE_TEST_RUN})
     logs = results.parent / "logs" / "finetune"
     return [
         Run(name, results / "runs" / name, _newest(state / name), logs / f"{name}.log")

@@ -4,7 +4,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moray.config.schema import Benchmarks
+from moray.config.schema.sections import Benchmarks
 from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.evaluate.bootstrap import with_intervals

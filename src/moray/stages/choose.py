@@ -1,5 +1,7 @@
 """Choose the best run of a sweep, and make its model available as a start for others."""
 
+import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -16,8 +18,7 @@ from moray.provenance.manifest import (
     whole_or_nothing,
     write_listed_manifest,
 )
-from moray.sweeps.choice import best, validation_loss
-from moray.train.history import HISTORY
+from moray.train.history import HISTORY, evaluations
 
 
 def choose(runs: list[Path], output: Path, choice: Path, cfg: dict[str, Any]) -> None:
@@ -37,7 +38,8 @@ def choose(runs: list[Path], output: Path, choice: Path, cfg: dict[str, Any]) ->
     """
     folders = dict(zip(cfg["runs"], runs, strict=True))
     losses = {name: _loss(name, folder) for name, folder in folders.items()}
-    chosen = best(losses)
+    # The first by name of equal ones.
+    chosen = min(sorted(losses), key=lambda name: _rank(losses[name]))
     model = folders[chosen] / "model"
     facts: dict[str, Any] = {"sweep": cfg["sweep"], "best": chosen, "validation_loss": losses}
     with whole_or_nothing(output):
@@ -49,14 +51,20 @@ def choose(runs: list[Path], output: Path, choice: Path, cfg: dict[str, Any]) ->
 
 
 def _loss(name: str, folder: Path) -> float:
-    loss = validation_loss(folder)
-    if loss is None:
+    """The loss on the validation split of the model that a run exports."""
+    exported = json.loads((folder / "train.json").read_text())["exported_step"]
+    losses = evaluations(folder, until=exported)
+    if not losses:
         raise UserError(
             f"runs.{name}",
             "has no validation loss, because no row is in the validation split",
             "raise the validation_share of its dataset",
         )
-    return loss
+    return losses[max(losses)]
+
+
+def _rank(loss: float) -> float:
+    return math.inf if math.isnan(loss) else loss
 
 
 def _copy(model: Path, output: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from moray.config.schema import Dataset
+from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
 from moray.corpus.dataset import write_dataset
 from moray.corpus.sources.opened import opened

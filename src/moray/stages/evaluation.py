@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from moray.config.layout import for_stage, lay_out_here, workers_are_here
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.evaluate.execution import EvaluationJob, Execution, delivered, run_delivered
 from moray.storage.exchange import received
 from moray.storage.node import scratch

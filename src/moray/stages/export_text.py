@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.model.adapter import merged, save_adapter
 from moray.model.folder import base_reference, stored_dtype, whole_model_and_adapters
 from moray.model.load import load_model

@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from moray.config import plan
-from moray.config.schema import (
+from moray.config.schema.experiment import Experiment
+from moray.config.schema.models import (
     BaseModelSource,
-    Experiment,
     HubModel,
     PathModel,
     ScratchModel,

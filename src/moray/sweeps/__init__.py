@@ -1,1 +1,1 @@
-"""Sweeps: the best of their runs, and comparisons between settings over seeds."""
+"""Searches for better settings of a run."""

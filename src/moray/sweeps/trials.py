@@ -8,13 +8,12 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.provenance.manifest import as_json
 from moray.storage.interface import Records
 from moray.storage.opened import state_of
-from moray.sweeps.study import Trial, Verdict
-from moray.sweeps.trajectory import Trajectory, read_trajectory
+from moray.sweeps.study import Trajectory, Trial, Verdict, read_trajectory
 from moray.train.driver import run_training
 from moray.train.failures import DIVERGED
 from moray.train.identity import identity_of

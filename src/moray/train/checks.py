@@ -12,8 +12,8 @@ import psutil
 
 from moray import machine
 from moray.config.layout import check_gpus, lay_out_here, workers_are_here
-from moray.config.schema import Adapter, Ray, Train
-from moray.config.strategies import STRATEGIES, Part
+from moray.config.schema.sections import Ray
+from moray.config.schema.train import STRATEGIES, Adapter, Part, Train
 from moray.errors import UserError
 from moray.model.shapes import (
     Shapes,

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.console import say
 from moray.errors import UserError
 from moray.provenance.manifest import as_json

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from moray.config.schema import Data, Ray
+from moray.config.schema.sections import Data, Ray
 from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.model.folder import whole_model_and_adapters

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Ray
-from moray.config.strategies import STRATEGIES
+from moray.config.schema.sections import Ray
+from moray.config.schema.train import STRATEGIES
 from moray.errors import UserError
 from moray.storage import exchange
 from moray.storage.buckets import open_objects

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import write_json
 from moray.provenance.space import full_disk, of_full_disk

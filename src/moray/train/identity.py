@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from moray.config.schema import result_keys
+from moray.config.schema.base import result_keys
 from moray.provenance.digest import fingerprint, sha256_file
 from moray.provenance.manifest import MANIFEST, as_json
 from moray.provenance.versions import software

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema import Adapter, Data, Ray, Train
+from moray.config.schema.sections import Data, Ray
+from moray.config.schema.train import Adapter, Train
 from moray.storage.interface import Delivery, Remote
 
 

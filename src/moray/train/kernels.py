@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.errors import UserError, first_line
 from moray.model.attention import FLEX, VARLEN, fault_of_kernel
 from moray.model.forward import blocks_of, compiler_options

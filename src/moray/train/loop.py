@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from moray import machine
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.forward import agreed
 from moray.rows.loader import Shard, drawn

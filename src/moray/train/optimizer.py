@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 
 if TYPE_CHECKING:
     import torch

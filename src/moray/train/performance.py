@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.workers.worker import Worker
 
 # Dense bf16 FLOP/s from NVIDIA's data sheets; the first key found in the device's name applies.

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.serialization import _get_layout
 from transformers import PreTrainedModel
 
-from moray.config.schema import Adapter
+from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.model.load import load_model
 from moray.provenance.manifest import damaged_files

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 
 
 def learning_rate(settings: Train, step: int, num_steps: int) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.model.forward import autocast
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, from_memory, from_stream

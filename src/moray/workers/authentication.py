@@ -8,7 +8,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.errors import UserError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import moray
 from moray import machine
 from moray.config.layout import Layout, lay_out
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.console import say
 from moray.errors import UserError
 from moray.workers.authentication import check_authentication, keep_token_private

@@ -8,7 +8,7 @@ from typing import Literal
 
 from moray import machine
 from moray.config.layout import Layout, check_gpus, lay_out_here
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.console import say
 from moray.workers.gpus import reserved_gpus
 

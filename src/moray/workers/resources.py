@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from moray import machine
 from moray.config.layout import Layout, lay_out_here
-from moray.config.schema import Ray
+from moray.config.schema.sections import Ray
 from moray.errors import UserError
 
 

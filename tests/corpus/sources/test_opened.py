@@ -12,13 +12,13 @@ import pytest
 from pydantic import TypeAdapter
 
 from moray.config.formats import source_module
-from moray.config.schema import TextDataset, datasets, image_datasets
-from moray.config.schema.datasets import Source
+from moray.config.schema import datasets
+from moray.config.schema.datasets import Dataset, Source
 from moray.corpus.sources.opened import opened
 from moray.corpus.sources.text import hub
 from moray.errors import UserError
 
-DATASET: TypeAdapter[TextDataset] = TypeAdapter(TextDataset)
+DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 
 Read = tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]
 
@@ -166,7 +166,7 @@ def test_format_columns_and_system_prompt_are_those_of_the_section(
 
 SECTIONS = [
     section
-    for section in {**vars(datasets), **vars(image_datasets)}.values()
+    for section in vars(datasets).values()
     if isinstance(section, type)
     and issubclass(section, Source)
     and "source" in section.model_fields

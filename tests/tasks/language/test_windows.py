@@ -11,7 +11,8 @@ from packed import pieces_of
 from transformers import PreTrainedTokenizerFast
 
 from moray.config.formats import FormatName
-from moray.config.schema import Data, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.corpus.dataset import num_groups, read_group, write_dataset
 from moray.corpus.document import Document
 from moray.errors import UserError

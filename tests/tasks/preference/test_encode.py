@@ -8,7 +8,8 @@ import pytest
 from conversations import CHATML
 from transformers import PreTrainedTokenizerFast
 
-from moray.config.schema import Data, result_keys
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.corpus.document import Document
 from moray.errors import UserError
 from moray.tasks.language.encode import Encoder

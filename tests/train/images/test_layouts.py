@@ -12,7 +12,7 @@ from fleet import losses, train_all
 from jobs import Make
 from transformers import AutoModelForImageClassification
 
-from moray.config.schema import Data, Ray
+from moray.config.schema.sections import Data, Ray
 from moray.rows.store import StoredRows
 from moray.storage.folder import FolderStorage
 from moray.storage.paths import folder_of, path_of

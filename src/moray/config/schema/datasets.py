@@ -1,14 +1,24 @@
 """Datasets: where rows come from, their format, and how they are split."""
 
+import hashlib
+import os
 import platform
 import re
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from moray.config.formats import FORMATS, FormatName
 from moray.config.schema.base import Fraction, Section
-from moray.config.splits import Split, expressions_by_split, paths_by_split
+from moray.config.splits import (
+    Split,
+    expressions_by_split,
+    folders_by_split,
+    idx_files_by_split,
+    paths_by_split,
+)
+from moray.errors import UserError
 
 Paths = str | Annotated[list[str], Field(min_length=1)]
 
@@ -109,6 +119,13 @@ class BySplit(Section):
 Locations = Paths | BySplit
 
 
+# Of sources that may come with splits.
+_VALIDATION_SHARE = Field(
+    0.05, description="Share of train to use as the validation split, if none is given."
+)
+_TEST_SHARE = Field(0.05, description="Share of train to use as the test split, if none is given.")
+
+
 class _Table(Source):
     """Base class of the sources whose rows have named columns."""
 
@@ -135,12 +152,8 @@ class _Table(Source):
         "split when data is added. `tail`: hold out the end of the text, cut at a character "
         "(`text` only).",
     )
-    validation_share: Fraction = Field(
-        0.05, description="Share of train to use as the validation split, if none is given."
-    )
-    test_share: Fraction = Field(
-        0.05, description="Share of train to use as the test split, if none is given."
-    )
+    validation_share: Fraction = _VALIDATION_SHARE
+    test_share: Fraction = _TEST_SHARE
 
     @model_validator(mode="after")
     def _format_fits(self) -> Self:
@@ -265,6 +278,89 @@ class HubDataset(_Table):
         return set(expressions_by_split(self.split))
 
 
-TextDataset = Annotated[
-    PythonStdlib | LocalFiles | Url | HubDataset | Synthetic, Field(discriminator="source")
+class Digits(Source):
+    """1,797 handwritten digits of 8 x 8 pixels, which are part of scikit-learn."""
+
+    libraries: ClassVar[dict[str, str]] = {"scikit-learn": "sklearn"}
+
+    source: Literal["digits"] = Field(description="Selects this source.")
+    format: Literal["images"] = Field("images", description="Images with a label each.")
+    validation_share: Fraction = _VALIDATION_SHARE
+    test_share: Fraction = _TEST_SHARE
+
+
+class IdxFiles(Section):
+    """The two files of a split in the format of MNIST, compressed (`.gz`) or not."""
+
+    images: str = Field(description="Path of the images, relative to the working directory.")
+    labels: str = Field(description="Path of the labels.")
+
+
+class Idx(Source):
+    """Images in IDX files, as MNIST and the datasets in its format come."""
+
+    source: Literal["idx"] = Field(description="Selects this source.")
+    format: Literal["images"] = Field("images", description="Images with a label each.")
+    train: IdxFiles = Field(description="Files of the train split.")
+    test: IdxFiles | None = Field(None, description="Files of the test split.")
+    validation_share: Fraction = _VALIDATION_SHARE
+    test_share: Fraction = _TEST_SHARE
+
+    @property
+    def given_splits(self) -> set[Split]:
+        """The splits that have files of their own; the others are taken from train."""
+        return set(idx_files_by_split(self.train, self.test))
+
+    @property
+    def files(self) -> dict[Split, dict[str, list[str]]]:
+        """The two files of each split."""
+        return {
+            split: {f"{split}.{key}": [path] for key, path in files.items()}
+            for split, files in idx_files_by_split(self.train, self.test).items()
+        }
+
+
+class ImageFolder(Source):
+    """A folder with a subfolder of images for each class, whose name is the label."""
+
+    source: Literal["image-folder"] = Field(description="Selects this source.")
+    format: Literal["images"] = Field("images", description="Images with a label each.")
+    path: str = Field(
+        description="Path of the folder, relative to the working directory. It contains the "
+        "folders of the classes; or `train` and, optionally, `validation` and `test`, which "
+        "contain them. The files are of any type that Pillow reads.",
+    )
+    validation_share: Fraction = _VALIDATION_SHARE
+    test_share: Fraction = _TEST_SHARE
+
+    @property
+    def given_splits(self) -> set[Split]:
+        """The splits that have folders of their own; the others are taken from train."""
+        return set(folders_by_split(self.path))
+
+    def state(self, path: str) -> dict[str, str]:
+        """A digest of the files, which are too many to be the input files of a rule."""
+        return {"listing": _digest_of_listing(self.path, f"{path}.path")}
+
+
+def _digest_of_listing(folder: str, key: str) -> str:
+    """A digest of the names, sizes and times of a folder's files, to tell whether they changed."""
+    if not Path(folder).is_dir():
+        raise UserError(
+            key,
+            f"got {folder}, expected a folder with a folder of images for each class",
+            "check the path; it is relative to the working directory",
+        )
+    digest = hashlib.sha256()
+    for inside, inner, names in os.walk(folder):
+        inner.sort()
+        for name in sorted(names):
+            facts = os.stat(os.path.join(inside, name))
+            digest.update(f"{inside}/{name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+Dataset = Annotated[
+    PythonStdlib | LocalFiles | Url | HubDataset | Synthetic | Digits | Idx | ImageFolder,
+    Field(discriminator="source"),
 ]

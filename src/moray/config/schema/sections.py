@@ -1,4 +1,4 @@
-"""The sections of a run other than `train` and `adapter`."""
+"""The sections of a run other than those of its training."""
 
 import re
 from typing import Annotated, Any, Literal, Self
@@ -342,4 +342,32 @@ class Benchmarks(Section):
     )
     batch_size: PositiveInt = execution_only(
         16, description="Requests per forward pass; halved if they don't fit in memory."
+    )
+
+
+class Push(Section):
+    """Where `snakemake push` uploads the model and its card to."""
+
+    repo: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="Repository of the Hub, `owner/name`. It is created if it isn't there. Each "
+        "run needs one of its own.",
+    )
+    private: bool = Field(
+        True,
+        description="Whether a repository that is created is private. One that is there stays as "
+        "it is.",
+    )
+
+
+GgufType = Literal["f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k"]
+
+
+class Gguf(Section):
+    """The files that `snakemake gguf` makes of the model."""
+
+    types: Annotated[list[GgufType], Field(min_length=1)] = Field(
+        ["f16"],
+        description="Types of the weights, with llama.cpp's names; one file for each. Those below "
+        "8 bits need its `llama-quantize`.",
     )

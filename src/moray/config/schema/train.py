@@ -1,11 +1,45 @@
-"""Training settings: the optimizer, its schedule, and how work is distributed over workers."""
+"""How a model is trained: its loss, its optimizer, and how work is distributed over workers."""
 
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from moray.config.schema.base import Fraction, PositiveInt, Section, added, execution_only
-from moray.config.strategies import StrategyName
+
+StrategyName = Literal["ddp", "fsdp2", "deepspeed"]
+Part = Literal["parameters", "gradients", "optimizer"]
+
+
+@dataclass(frozen=True)
+class StrategyFacts:
+    """A strategy, for checks of the config and of the machine.
+
+    Attributes:
+        sharded: what each worker has only a shard of.
+        copies_weights: whether it has a copy of the trained parameters, in fp32, for the optimizer.
+        library: optional library that it needs, and the extra of that name.
+        deterministic: whether it is documented to be deterministic on GPUs.
+        takes_4bit: whether a frozen base can be quantized to 4 bits.
+    """
+
+    sharded: frozenset[Part] = frozenset()
+    copies_weights: bool = False
+    library: str | None = None
+    deterministic: bool = True
+    takes_4bit: bool = False
+
+
+_ALL: frozenset[Part] = frozenset(("parameters", "gradients", "optimizer"))
+
+STRATEGIES: dict[StrategyName, StrategyFacts] = {
+    "ddp": StrategyFacts(takes_4bit=True),
+    "fsdp2": StrategyFacts(sharded=_ALL),
+    # Of ZeRO's third stage.
+    "deepspeed": StrategyFacts(
+        sharded=_ALL, copies_weights=True, library="deepspeed", deterministic=False
+    ),
+}
 
 
 class FSDP2(Section):
@@ -196,5 +230,75 @@ class Train(Section):
             raise ValueError(
                 f"decay_ratio: got {self.decay_ratio:g} with warmup_ratio "
                 f"{self.warmup_ratio:g}, expected a sum of at most 1; lower one of them"
+            )
+        return self
+
+
+class Adapter(Section):
+    """LoRA: trains small matrices added to the frozen base. Source: Hu et al., 2021."""
+
+    rank: PositiveInt = Field(8, description="Rank of the added matrices.")
+    alpha: float = Field(
+        16.0,
+        gt=0,
+        description="The adapter's output is scaled by `alpha / rank`; see `use_rslora`.",
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on the adapter's input.")
+    target_modules: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = Field(
+        "all-linear",
+        description="Names, or ends of names, of the layers to adapt. `all-linear`: all linear "
+        "layers except the output embedding.",
+    )
+    use_rslora: bool = Field(
+        False,
+        description="Whether to scale by `alpha / sqrt(rank)` instead. Source: Kalajdzievski, "
+        "2023.",
+    )
+    use_dora: bool = Field(
+        False,
+        description="Whether to train the magnitudes of the base's weight columns too. Source: "
+        "Liu et al., 2024.",
+    )
+    base_dtype: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="Data type of the frozen base's weights during training. `bf16` halves "
+        "their memory and computes in bf16; the adapter stays in fp32.",
+    )
+    quantize_base: Literal["4bit"] | None = Field(
+        None,
+        description="`4bit`: keep the linear layers of the frozen base in 4-bit NormalFloat "
+        "(QLoRA, Dettmers et al., 2023), and its other weights in `base_dtype`. Needs the "
+        "optional `qlora` extra and `strategy: ddp`.",
+    )
+
+
+class Preference(Section):
+    """The loss of runs on datasets with `format: preference`; other runs ignore it."""
+
+    loss: Literal["dpo", "ipo"] = Field(
+        "dpo",
+        description="`dpo`: Rafailov et al., 2023. `ipo`: Azar et al., 2023, with "
+        "log-probabilities averaged over an answer's tokens, as in TRL.",
+    )
+    beta: float = Field(
+        0.1,
+        gt=0,
+        description="KL-penalty coefficient β: how close the model stays to the reference. "
+        "Margins are multiplied by it; `ipo` aims at a margin of 1/(2·`beta`) nats per token.",
+    )
+    label_smoothing: float = Field(
+        0.0,
+        ge=0,
+        lt=0.5,
+        description="Assumed share of pairs whose answers are swapped (conservative DPO: Mitchell, "
+        "2023); only with `loss: dpo`.",
+    )
+
+    @model_validator(mode="after")
+    def _smoothing_has_an_effect(self) -> Self:
+        if self.label_smoothing and self.loss != "dpo":
+            raise ValueError(
+                f"label_smoothing: got {self.label_smoothing:g} with loss: {self.loss}, which has "
+                "no smoothing; remove it, or set loss: dpo"
             )
         return self

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from moray.config.formats import source_module
-from moray.config.schema import Dataset
+from moray.config.schema.datasets import Dataset
 from moray.corpus.sources.interface import Opened, Source
 
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from moray.config.schema import Preference
+from moray.config.schema.train import Preference
 from moray.model.loss import linear_log_probabilities
 from moray.tasks.language.loss import TokenLoss
 from moray.tasks.preference.batch import PairBatch

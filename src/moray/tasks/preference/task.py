@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from moray.config.schema import Preference
+from moray.config.schema.train import Preference
 from moray.rows.order import Drawn
 from moray.rows.store import Rows
 from moray.rows.windows import WindowReader, stored_windows

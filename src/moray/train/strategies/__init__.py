@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from torch import Tensor, nn
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.tasks.interface import LossModule
 from moray.workers.worker import Worker
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.tasks.interface import LossModule
 from moray.train.optimizer import Optimizer, trained_parameters
 from moray.train.strategies import Read

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import (
 )
 from transformers import PreTrainedModel
 
-from moray.config.schema import Train
+from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.forward import blocks_of, resolve
 from moray.tasks.interface import LossModule

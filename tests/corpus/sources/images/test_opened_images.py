@@ -14,9 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pictures import colours, image_folder, write_idx
 
-from moray.config.schema import ImageDataset
-from moray.config.schema.datasets import LocalFiles
-from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
+from moray.config.schema.datasets import Dataset, Digits, Idx, ImageFolder, LocalFiles
 from moray.corpus.document import Document
 from moray.corpus.image import as_png, decoded
 from moray.corpus.sources.images import hub
@@ -29,7 +27,7 @@ LABELS = np.array([3, 0, 1, 1, 0, 2], np.uint8)
 
 
 def open_images(
-    section: ImageDataset, files: dict[str, list[str]]
+    section: Dataset, files: dict[str, list[str]]
 ) -> tuple[Given, dict[str, Any], list[str]]:
     """The documents of a source, what describes it, and its labels."""
     # Nothing is downloaded to the folder.

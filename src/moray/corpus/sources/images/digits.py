@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from moray.config.schema.image_datasets import Digits
+from moray.config.schema.datasets import Digits
 from moray.corpus.document import Document
 from moray.corpus.image import as_png
 from moray.corpus.sources.interface import Opened

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from moray.config.schema.image_datasets import ImageFolder
+from moray.config.schema.datasets import ImageFolder
 from moray.config.splits import folders_by_split
 from moray.corpus.document import Document
 from moray.corpus.sources.interface import Opened

@@ -1,0 +1,358 @@
+"""What each stage's result depends on and where it is stored, for the workflow's rules.
+
+Each function that ends in `_config` returns the param `cfg` of a rule: builtins with sorted keys,
+and only the keys that the result depends on, because the workflow re-runs a stage when its `cfg`
+prints differently. Those that end in `_files` return the user's files that are inputs of a rule.
+"""
+
+import hashlib
+import json
+from glob import glob
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from moray.config.formats import FORMATS, TaskName, source_module
+from moray.config.layout import workers_are_here
+from moray.config.schema.base import result_keys
+from moray.config.schema.experiment import BestRef, Experiment, RunRef
+from moray.config.schema.models import HubModel, PathModel, ScratchModel
+from moray.config.tasks import TASKS, Modality
+from moray.errors import UserError
+
+SPLITS = ("train", "validation", "test")
+
+
+def dataset_config(experiment: Experiment, dataset: str) -> dict[str, Any]:
+    """What a dataset's rows depend on."""
+    section = experiment.datasets[dataset]
+    config = result_keys(section)
+    if state := section.state(f"datasets.{dataset}"):
+        config["state"] = state
+    return dict(sorted(config.items()))
+
+
+def model_config(experiment: Experiment, model: str) -> dict[str, Any]:
+    """What a base model depends on."""
+    section = experiment.models[model]
+    config = result_keys(section)
+    if isinstance(section, PathModel | HubModel) and section.classes_of is None:
+        return {key: config[key] for key in config if key not in ("classes_of", "seed")}
+    return config
+
+
+def source_of(experiment: Experiment, dataset: str) -> str:
+    """The module of a dataset's source, which is imported by this name."""
+    section = experiment.datasets[dataset]
+    return source_module(section.source, section.format)
+
+
+def modality_of_dataset(experiment: Experiment, dataset: str) -> Modality:
+    """The modality of a dataset, which follows from its format."""
+    return TASKS[FORMATS[experiment.datasets[dataset].format].task].modality
+
+
+def modality_of_model(experiment: Experiment, model: str) -> Modality:
+    """The modality of a base model."""
+    section = experiment.models[model]
+    return "text" if getattr(section, "classes_of", None) is None else "images"
+
+
+def modality(experiment: Experiment, run: str) -> Modality:
+    """The modality of a run, which is that of its datasets."""
+    return TASKS[task(experiment, run)].modality
+
+
+def task(experiment: Experiment, run: str) -> TaskName:
+    """The task of a run, which follows from the format of its datasets."""
+    first = next(iter(experiment.runs[run].datasets))
+    return FORMATS[experiment.datasets[first].format].task
+
+
+def _section_of_task(experiment: Experiment, run: str) -> dict[str, dict[str, Any]]:
+    """The section of a run's config that only its task reads, by its name; empty without one."""
+    facts = TASKS[task(experiment, run)]
+    if not facts.section_path:
+        return {}
+    return {facts.section_name: result_keys(attrgetter(facts.section_path)(experiment.runs[run]))}
+
+
+def store_config(experiment: Experiment, run: str, name: str) -> dict[str, Any]:
+    """What a run's rows of a dataset depend on, besides it and the tokenizer or processor."""
+    section, dataset = experiment.runs[run], experiment.datasets[name]
+    if modality(experiment, run) == "images":
+        return {"format": dataset.format}
+    config = {"format": dataset.format, **result_keys(section.data)}
+    del config["augmentation"]
+    is_chat = FORMATS[dataset.format].chat
+    config["chat_template"] = chat_template(experiment, run) if is_chat else None
+    config["mask_history"] = section.data.mask_history and dataset.format == "messages"
+    return dict(sorted(config.items()))
+
+
+def chat_template(experiment: Experiment, run: str) -> str | None:
+    """The chat template of a run's model; None for the tokenizer's own.
+
+    A run on conversations uses the template of its own section. Other runs, and runs without a
+    template, use that of the run they start from.
+    """
+    section = experiment.runs[run]
+    formats = [FORMATS[experiment.datasets[name].format] for name in section.datasets]
+    own = section.data.chat_template if any(format.chat for format in formats) else None
+    if own is None and (starts := experiment.starts(run)):
+        return chat_template(experiment, starts[0])
+    return own
+
+
+def store_name(experiment: Experiment, run: str, dataset: str) -> str:
+    """Name of a run's store of a dataset; runs with equal data settings share one."""
+    model = experiment.base_model(run)
+    digest = _digest([dataset, model, store_config(experiment, run, dataset)])
+    return f"{dataset}-{model}-{digest}"
+
+
+def reference_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a preference run's reference depends on, besides its start and its tokens."""
+    return {"precision": experiment.runs[run].evaluate.precision}
+
+
+def reference_name(experiment: Experiment, run: str) -> str:
+    """Name of a run's reference; runs with the same start, tokens and precision share one."""
+    start, (dataset,) = start_folder(experiment, run), experiment.runs[run].datasets
+    store = store_name(experiment, run, dataset)
+    digest = _digest([start, store, reference_config(experiment, run)])
+    return f"{dataset}-{_name_of_start(experiment, run)}-{digest}"
+
+
+def _digest(identity: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def prepared_folders(experiment: Experiment, run: str) -> list[str]:
+    """The stores that a run's datasets are prepared into, in their order."""
+    folder = TASKS[task(experiment, run)].prepared
+    names = (store_name(experiment, run, name) for name in experiment.runs[run].datasets)
+    return [f"{folder}/{name}" for name in names]
+
+
+def store_folders(experiment: Experiment, run: str) -> list[str]:
+    """The stores of the rows that a run trains on, in the order of its datasets."""
+    if task(experiment, run) == "preference":
+        return [f"results/reference/{reference_name(experiment, run)}"]
+    return prepared_folders(experiment, run)
+
+
+def start_folder(experiment: Experiment, run: str) -> str:
+    """The Hugging Face folder that a run starts from."""
+    model, name = experiment.runs[run].model, _name_of_start(experiment, run)
+    if isinstance(model, BestRef):
+        return f"results/best/{name}/model"
+    return f"results/runs/{name}/model" if isinstance(model, RunRef) else f"results/models/{name}"
+
+
+def _name_of_start(experiment: Experiment, run: str) -> str:
+    model = experiment.runs[run].model
+    if isinstance(model, BestRef):
+        return model.best
+    return model.run if isinstance(model, RunRef) else model
+
+
+def start_dependencies(experiment: Experiment, run: str) -> list[str]:
+    """The folders that are needed to load the start of a run, besides its own.
+
+    An adapter exported without its base needs the start of its own run, and what that needs.
+    """
+    folders = [
+        folder
+        for start in experiment.starts(run)
+        if exports_adapter(experiment, start)
+        for folder in (start_folder(experiment, start), *start_dependencies(experiment, start))
+    ]
+    return list(dict.fromkeys(folders))
+
+
+def exports_adapter(experiment: Experiment, run: str) -> bool:
+    """Whether a run exports only its adapter."""
+    section = experiment.runs[run]
+    return section.adapter is not None and not section.export.merge_adapter
+
+
+def train_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a run's weights depend on, besides its rows and its start."""
+    section = experiment.runs[run]
+    config = {
+        "adapter": section.adapter and result_keys(section.adapter),
+        "datasets": section.datasets,
+        "train": result_keys(section.train),
+    }
+    return dict(sorted((config | _section_of_task(experiment, run)).items()))
+
+
+def evaluate_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a run's scores depend on, besides models and tokens."""
+    section = experiment.runs[run]
+    config = {"datasets": list(section.datasets), **result_keys(section.evaluate)}
+    config |= _section_of_task(experiment, run)
+    return dict(sorted(config.items()))
+
+
+def generate_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a run's samples depend on, besides models and prompts."""
+    section = experiment.runs[run]
+    datasets = {name: store_config(experiment, run, name) for name in section.datasets}
+    config = {"datasets": datasets, **result_keys(section.generate)}
+    if section.generate.metrics:
+        config |= interval_config(experiment, run)
+    return dict(sorted(config.items()))
+
+
+def predict_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a run's predictions depend on, besides models and images."""
+    section = experiment.runs[run].generate
+    return {"num_samples": section.num_samples, "precision": section.precision}
+
+
+def interval_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What the intervals of a run's figures depend on."""
+    section = experiment.runs[run].evaluate
+    return {"bootstrap_samples": section.bootstrap_samples, "confidence": section.confidence}
+
+
+def benchmark_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a run's benchmarks depend on, besides models and task files."""
+    section = experiment.runs[run].benchmarks
+    return dict(sorted({**result_keys(section), **interval_config(experiment, run)}.items()))
+
+
+def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What the model card says about a run, besides what training recorded."""
+    section = experiment.runs[run]
+    of_text = modality(experiment, run) == "text"
+    template = {"chat_template": chat_template(experiment, run)} if of_text else {}
+    return {
+        **template,
+        "datasets": section.datasets,
+        **result_keys(section.export),
+        "run": run,
+        "start": start_folder(experiment, run),
+    }
+
+
+def push_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """Where a run's model is uploaded to, for a run that says it."""
+    section = experiment.runs[run].push
+    assert section
+    return dict(sorted({"run": run, **result_keys(section)}.items()))
+
+
+def gguf_config(experiment: Experiment, run: str) -> dict[str, Any]:
+    """What a run's GGUF files depend on, besides its model, for a run that has any."""
+    section = experiment.runs[run].gguf
+    assert section
+    return result_keys(section)
+
+
+def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
+    """The user's files that each split of a dataset is read from.
+
+    Raises:
+        UserError: if a path or glob matches no file.
+    """
+    return {
+        str(split): list(
+            dict.fromkeys(
+                file
+                for key, paths in keys.items()
+                for path in paths
+                for file in _files(path, f"datasets.{dataset}.{key}")
+            )
+        )
+        for split, keys in experiment.datasets[dataset].files.items()
+    }
+
+
+def _files(path: str, key: str) -> list[str]:
+    matches = sorted(match for match in glob(path, recursive=True) if Path(match).is_file())
+    if not matches:
+        raise UserError(
+            key,
+            f"no file matches {path}",
+            "check the path; it is relative to the working directory",
+        )
+    return [_without_braces(match, key) for match in matches]
+
+
+def model_files(experiment: Experiment, model: str) -> list[str]:
+    """The files that a base model is made from: the user's folder, or the tokenizer's dataset.
+
+    For images, the dataset's description comes first.
+
+    Raises:
+        UserError: if the user's folder has no `config.json`.
+    """
+    section = experiment.models[model]
+    if isinstance(section, ScratchModel):
+        return [_description(section.tokenizer.train_on)]
+    described = [_description(section.classes_of)] if section.classes_of else []
+    if isinstance(section, PathModel):
+        if not Path(section.path, "config.json").is_file():
+            raise UserError(
+                f"models.{model}.path",
+                f"got {section.path}, expected a folder with a config.json",
+                "check the path; it is relative to the working directory",
+            )
+        # A tokenizer with several templates keeps the additional ones in this folder.
+        found = [*Path(section.path).iterdir()]
+        found += Path(section.path).glob("additional_chat_templates/*.jinja")
+        names = sorted(str(path) for path in found if path.is_file())
+        return [*described, *(_without_braces(name, f"models.{model}.path") for name in names)]
+    return described
+
+
+def _description(dataset: str) -> str:
+    return f"results/datasets/{dataset}/dataset.json"
+
+
+def benchmark_files(experiment: Experiment, run: str) -> list[str]:
+    """The files in the folder of a run's own benchmark tasks.
+
+    Raises:
+        UserError: if the folder doesn't exist, or if workers wouldn't see it.
+    """
+    whole, key = experiment.runs[run], f"runs.{run}.benchmarks.include_path"
+    section = whole.benchmarks
+    if not section.tasks or section.include_path is None:
+        return []
+    if whole.ray.in_object_store and not workers_are_here(whole.ray, whole.train.launcher):
+        raise UserError(
+            key,
+            "task files need a folder that all nodes share, but ray.storage_path is a URL",
+            "set ray.storage_path to a folder that all nodes share",
+        )
+    folder = Path(section.include_path)
+    if not folder.is_dir():
+        raise UserError(
+            key,
+            f"got {folder}, expected a folder with task files",
+            "check the path; it is relative to the working directory",
+        )
+    # Python writes the last ones when it runs code of a task.
+    files = [
+        path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+    return sorted(_without_braces(str(path), key) for path in files)
+
+
+def _without_braces(path: str, key: str) -> str:
+    """The path of a rule's input file.
+
+    Raises:
+        UserError: if Snakemake would read a part of it as a wildcard.
+    """
+    if {"{", "}"} & set(path):
+        raise UserError(
+            key,
+            f"{path} contains braces, which Snakemake reads as wildcards",
+            "rename the file",
+        )
+    return path
