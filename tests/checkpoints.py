@@ -12,12 +12,12 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from moray.storage.folder import FolderStorage
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.train import checkpoints
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.saver import Saver
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def tensors_of(folder: Path) -> dict[str, Tensor]:

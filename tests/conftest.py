@@ -26,7 +26,7 @@ from moray.provenance.manifest import write_manifest
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tasks.language.tokenizer import load_tokenizer
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 _WORDS = """
 def return self value for in if not None import class lambda yield with as from naïve café Straße

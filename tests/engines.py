@@ -11,7 +11,7 @@ from jobs import Make
 from moray.config.schema.train import Adapter
 from moray.train.job import Job
 from moray.train.loop import train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 Jobs = dict[tuple[str, str], Job]
 

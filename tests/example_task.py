@@ -9,7 +9,7 @@ from typing import Any
 import fleet
 
 from moray.train.job import Job
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 PAGE = Path(__file__).parents[1] / "docs/extending.md"
 

@@ -10,9 +10,9 @@ import pytest
 from moray.config.schema.sections import Ray
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
+from moray.workers.entry import Worker
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
-from moray.workers.worker import Worker
 
 CORES = 2
 

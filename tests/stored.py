@@ -4,11 +4,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from moray.storage.buckets import open_objects
+from moray.storage.bucket import ObjectStorage
 from moray.storage.folder import FolderStorage
-from moray.storage.interface import Storage
-from moray.storage.object_store import ObjectStorage
-from moray.storage.paths import path_of
+from moray.storage.interface import Storage, path_of
+from moray.storage.objects import open_objects
 
 
 class Place:

@@ -30,7 +30,6 @@ FLOORS = [
         "hub",
         "lines",
         "machine",
-        "processes",
         "project",
     },
 ]

@@ -1,8 +1,30 @@
+"""Threads beside others, and how processes end."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from moray.background import in_thread, repeated
+
+CHILD = """
+import os, signal, sys
+from moray.background import die_with_parent
+if sys.argv[2] == "bound":
+    die_with_parent()
+os.write(int(sys.argv[1]), b"runs")
+signal.pause()
+"""
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen(sys.argv[1:], close_fds=False)
+print(child.pid, flush=True)
+child.wait()
+"""
 
 
 def test_a_function_is_called_again_and_again_until_the_body_ends() -> None:
@@ -35,3 +57,41 @@ def test_a_future_raises_what_a_thread_raised() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         in_thread(fail).result()
+
+
+def test_a_process_ends_with_its_parent_however_that_ends() -> None:
+    for signal_number in (signal.SIGKILL, signal.SIGTERM):
+        reader, _ = orphan("bound", signal_number)
+        # A pipe ends once nobody holds its other side any more.
+        ended, _, _ = select.select([reader], [], [], 30)
+        assert ended
+        assert os.read(reader, 1) == b""
+        os.close(reader)
+
+
+def test_a_process_that_did_not_ask_outlives_its_parent() -> None:
+    reader, child = orphan("free", signal.SIGKILL)
+    os.kill(child, 0)
+    os.kill(child, signal.SIGKILL)
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+def orphan(how: str, signal_number: int) -> tuple[int, int]:
+    """End the parent of a process; gives a pipe that the process writes to, and its number."""
+    reader, writer = os.pipe()
+    command = [sys.executable, "-c", CHILD, str(writer), how]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, *command],
+        pass_fds=[writer],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert os.read(reader, 4) == b"runs"
+    parent.send_signal(signal_number)
+    parent.wait()
+    parent.stdout.close()
+    return reader, child

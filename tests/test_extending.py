@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from moray.train.job import Job, Part
 from moray.train.loop import train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 # Whether a word has more of the letter b than of a.
 WORDS = [

@@ -12,7 +12,7 @@ from benchmarks.train.setting import BATCH_SIZE, job
 from moray.train.history import History
 from moray.train.loop import train
 from moray.train.saver import Saver
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 STEPS = 20
 

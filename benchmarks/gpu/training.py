@@ -18,7 +18,7 @@ from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job, Part
 from moray.train.loop import train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 # Steps of a measurement, and those before it that don't count.
 STEPS, WARM_UP = 40, 20

@@ -23,7 +23,7 @@ from moray.train.checks import footprint, frozen_bytes
 from moray.train.engine import build
 from moray.train.step import feeds, gradients
 from moray.train.strategies import make_strategy
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp"},

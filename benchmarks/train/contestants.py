@@ -40,7 +40,7 @@ from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train import loop
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 CORES = len(os.sched_getaffinity(0))
 

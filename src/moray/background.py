@@ -1,10 +1,16 @@
-"""Run functions in threads beside the one that started them."""
+"""Threads beside the one that started them, and processes that end with their parent."""
 
+import ctypes
+import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
+
+_PR_SET_PDEATHSIG = 1
 
 Result = TypeVar("Result")
 
@@ -48,3 +54,12 @@ def in_thread(function: Callable[[], Result]) -> Future[Result]:
 
     threading.Thread(target=call, daemon=True).start()
     return future
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends for any reason (Linux only)."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,5 +1,7 @@
 """The command `moray`, for what isn't a result of the workflow."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +10,15 @@ import typer
 from moray.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
 
 
 @app.callback()
@@ -22,11 +33,8 @@ def init(
     """Make a project folder: a Snakefile that uses moray as a module, config, profiles."""
     from moray.project import init
 
-    try:
+    with _errors_in_one_line():
         init(folder)
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     typer.echo(f"made {folder}; next:\n  cd {folder}\n  snakemake finetune")
 
 
@@ -41,13 +49,10 @@ def verify(
 
     Prints a line for each file that has changed; the exit status is then 1.
     """
-    from moray.provenance.verification import results_below, verify
+    from moray.provenance.lineage import results_below, verify
 
-    try:
+    with _errors_in_one_line():
         found = verify(paths or results_below(Path("results")))
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     for line in found.broken:
         typer.echo(f"broken: {line}")
     for path in found.missing:
@@ -79,11 +84,8 @@ def chat(
     from moray.chat import open_chats, talk
 
     disable_progress_bar()
-    try:
+    with _errors_in_one_line():
         chats = open_chats(run, base=base or both, tuned=both or not base)
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     talk(chats)
 
 
@@ -141,10 +143,7 @@ def report(
     from moray.results import load
 
     page = output or results / "report.html"
-    try:
+    with _errors_in_one_line():
         found = load(results, state)
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     write_page(found, page)
     typer.echo(page)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO
 
 import psutil
 
@@ -131,26 +130,19 @@ def disk(folder: Path) -> Check:
 
 def locks(folder: Path) -> Check:
     """Whether the project's file system has locks, which keep a second driver out of a run."""
+    where = folder.absolute()
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            fault = _lock_fault(file)
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
     except OSError as error:
         remedy = "choose a folder that you may write to"
-        return Check(
-            "locks", f"no file can be written to {folder.absolute()} ({error.strerror})", remedy
-        )
-    if fault:
-        remedy = "choose a folder on another disk, or set ray.storage_path to one"
-        return Check("locks", f"{folder.absolute()} has none ({fault})", remedy)
-    return Check("locks", f"work in {folder.absolute()}")
-
-
-def _lock_fault(file: IO[bytes]) -> str | None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.strerror
-    return None
+        return Check("locks", f"no file can be written to {where} ({error.strerror})", remedy)
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            remedy = "choose a folder on another disk, or set ray.storage_path to one"
+            return Check("locks", f"{where} has none ({error.strerror})", remedy)
+    return Check("locks", f"work in {where}")
 
 
 def gpus() -> Check:

@@ -17,9 +17,9 @@ from fleet import train_each
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
 from moray.train.job import Job
+from moray.workers.entry import Worker
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
-from moray.workers.worker import Worker
 
 # What nodes and drivers need to find.
 PATHS = [Path(__file__).parents[2] / "src", Path(__file__).parents[1]]

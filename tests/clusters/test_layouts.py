@@ -12,7 +12,7 @@ from jobs import Make, job_maker
 
 from moray.train.job import Job
 from moray.train.loop import train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp"},

@@ -154,14 +154,14 @@ def test_a_fault_on_the_other_node_is_one_line(nodes: Nodes, small: Path, tmp_pa
     """A damaged copy of the base, which only the node that doesn't have it yet reads."""
     url = "s3://bucket/damaged"
     script = (
-        "from moray.storage.buckets import open_objects\n"
+        "from moray.storage.objects import open_objects\n"
         f"objects = open_objects('{url}/.inputs')\n"
         "for key in objects.listed(''):\n"
         "    if key.endswith('.safetensors'):\n"
         "        objects.put(key, b'damaged')\n"
     )
     deliver = (
-        "import sys; from pathlib import Path; from moray.storage.opened import deliver\n"
+        "import sys; from pathlib import Path; from moray.storage.transfer import deliver\n"
         f"deliver([Path('{small}/model')], '{url}')\n"
     )
     for code in (deliver, script):

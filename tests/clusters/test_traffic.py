@@ -14,7 +14,7 @@ from small_model import MODEL
 
 from moray.stages.base_model import base_model
 from moray.train.job import Job
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 pytestmark = pytest.mark.release
 

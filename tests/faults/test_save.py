@@ -14,11 +14,11 @@ from jobs import job_maker
 from torch import Tensor
 
 from moray.provenance.manifest import damaged_files
-from moray.storage.paths import folder_of, path_of, step_of
+from moray.storage.interface import folder_of, path_of, step_of
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.saver import Saver
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 ALONE = Worker(rank=0, world_size=1, device=torch.device("cpu"))
 # Steps that are committed when the point is reached, for checkpoints at 2, 4, 6 and 8.

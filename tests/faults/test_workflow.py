@@ -20,7 +20,7 @@ from faults.workflows import (
 )
 from project import Project
 
-from moray.storage.paths import step_of
+from moray.storage.interface import step_of
 
 pytestmark = pytest.mark.release
 

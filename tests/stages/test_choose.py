@@ -8,8 +8,8 @@ import pytest
 
 from moray.errors import UserError
 from moray.model.folder import base_reference, whole_model_and_adapters
+from moray.provenance.lineage import verify
 from moray.provenance.manifest import damaged_files, write_manifest
-from moray.provenance.verification import verify
 from moray.stages.choose import choose
 
 BASE, OUTPUT = Path("results/models/base"), Path("results/best/tuned/model")

@@ -23,12 +23,12 @@ from moray.evaluate.likelihood import figures, score, select_documents
 from moray.model.load import load_model
 from moray.provenance.manifest import write_manifest
 from moray.stages.evaluate import evaluate
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.rows import Segment, is_trained
 from moray.tasks.language.store import StoredSplit
 from moray.train.loop import train
 from moray.train.restore import trained_model
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 CFG = {"max_documents": None, "bootstrap_samples": 30, "confidence": 0.9, "precision": "auto"}
 EXECUTION = execution_of("evaluate")

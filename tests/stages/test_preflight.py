@@ -95,7 +95,7 @@ def test_packages_that_trackers_need_are_named_before_anything_starts(
     def version(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("moray.tracking.trackers.version", version)
+    monkeypatch.setattr("moray.tracking.interface.version", version)
     assert unmet() == []
     assert unmet(**{"runs.tuned.tracking": ["mlflow", "tensorboard"]}) == [
         "runs.tuned.tracking: mlflow needs packages that are missing: alembic, mlflow-skinny, "

@@ -14,8 +14,7 @@ from hub_server import Hub, Repository, hub_server
 from run_stage import stage_command
 from safetensors.torch import load_file
 
-from moray.provenance.digest import sha256_file
-from moray.provenance.manifest import write_manifest
+from moray.provenance.manifest import sha256_file, write_manifest
 
 pytestmark = pytest.mark.long
 

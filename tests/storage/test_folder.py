@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from stored import Place
 
-from moray.storage.paths import path_of
+from moray.storage.interface import path_of
 
 
 @pytest.mark.parametrize(

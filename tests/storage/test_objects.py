@@ -7,8 +7,7 @@ import pytest
 from stored import BucketPlace
 
 from moray.errors import UserError
-from moray.storage.buckets import check_objects, open_objects
-from moray.storage.objects import Objects
+from moray.storage.objects import Objects, check_objects, open_objects
 
 
 @pytest.fixture

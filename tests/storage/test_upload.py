@@ -11,9 +11,8 @@ from forks import FORKS
 from stored import BucketPlace
 
 from moray.provenance.manifest import Files
-from moray.storage.buckets import open_objects
-from moray.storage.commits import Commits
-from moray.storage.object_store import ObjectStorage
+from moray.storage.bucket import Commits, ObjectStorage
+from moray.storage.objects import open_objects
 from moray.train import checkpoints
 
 # Two parts and a bit, so that parts are uploaded.

@@ -13,7 +13,7 @@ from jobs import training_command
 from moray.config.schema.sections import Ray
 from moray.config.schema.train import Train
 from moray.provenance.manifest import Files, read_manifest
-from moray.tracking import process
+from moray.tracking import following
 from moray.train.history import HISTORY
 
 pytestmark = pytest.mark.long
@@ -44,7 +44,7 @@ def trained(small: Path, folder: Path, number: signal.Signals | None = None) -> 
             (tracker,) = (
                 child
                 for child in psutil.Process(running.pid).children()
-                if process.__name__ in child.cmdline()
+                if following.__name__ in child.cmdline()
             )
             os.kill(tracker.pid, number)
         _, said = running.communicate()

@@ -28,7 +28,7 @@ from moray.tasks.language.store import StoredSplit
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train.job import Job, Part
 from moray.train.loop import train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 # One whose documents are packed and one whose aren't.
 SHORT = (next(iter(PACKED)), next(iter(UNPACKED)))

@@ -23,7 +23,7 @@ from moray.tasks.of_store import task_of
 from moray.train.checks import footprint, frozen_bytes, unmet_requirements
 from moray.train.engine import build
 from moray.train.strategies import make_strategy
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 CORES = len(os.sched_getaffinity(0))
 SMALL: Shapes = {"embed_tokens": (100, 10), "layer.q_proj": (10, 30), "layer.norm": (10,)}

@@ -20,7 +20,7 @@ from moray.train.history import read_history
 from moray.train.identity import identity_of, read_identity, write_identity
 from moray.train.job import Job, RunSpec
 from moray.train.loop import train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 # Steps 2, 4, 6 and 8 of a run whose code was another.
 SETTINGS: dict[str, Any] = {"save_total_limit": 4, "launcher": "torchrun"}

@@ -16,7 +16,7 @@ from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.model.forward import compiler_options
 from moray.model.size import num_quantized
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.loss import TokenLoss
 from moray.tasks.of_store import task_of
 from moray.train.checks import frozen_bytes
@@ -26,7 +26,7 @@ from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.restore import trained_model
 from moray.train.strategies import make_strategy
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def note_of(job: Job) -> str:

@@ -19,12 +19,12 @@ from jobs import train_run, training_command
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
-from moray.storage.paths import folder_of, step_of
+from moray.storage.interface import folder_of, step_of
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.loop import train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def test_a_run_is_recorded_with_the_losses_of_one_process(

@@ -17,8 +17,8 @@ from moray.storage.folder import FolderStorage
 from moray.train.failures import ended_by_stall, explained, forget, meaning_of, stacks
 from moray.train.history import HISTORY
 from moray.train.job import Job
+from moray.workers.entry import Worker
 from moray.workers.launch import WorkersFailedError
-from moray.workers.worker import Worker
 
 PLACE = Worker(rank=3, world_size=4, device=torch.device("cpu"))
 FAILED = WorkersFailedError("worker 3: ValueError: odd")

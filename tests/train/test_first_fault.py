@@ -12,9 +12,9 @@ from jobs import Make
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
 from moray.train.job import Job
+from moray.workers.entry import Worker
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
-from moray.workers.worker import Worker
 
 # What the loop calls in each phase.
 PHASES = {

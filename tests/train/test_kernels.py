@@ -35,7 +35,7 @@ from moray.train.kernels import (
     use_cache,
 )
 from moray.train.loop import train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 # What a core, and a data-centre GPU, does in a minute.

@@ -21,7 +21,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files
 from moray.rows.sample import sample
-from moray.storage.paths import folder_of, path_of, step_of
+from moray.storage.interface import folder_of, path_of, step_of
 from moray.tasks.language.store import StoredSplit
 from moray.train.history import HISTORY, History, evaluations, read_history
 from moray.train.job import Job
@@ -29,7 +29,7 @@ from moray.train.loop import train
 from moray.train.saver import Saver
 from moray.train.step import feeds
 from moray.train.supervision import Request, prunes_of
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def notes(job: Job) -> list[str]:

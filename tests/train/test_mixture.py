@@ -27,7 +27,7 @@ from moray.train.identity import identity_of
 from moray.train.job import Job, Part, RunSpec
 from moray.train.loop import train
 from moray.train.step import mixture_of
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 SHARES = {"functions": 0.7, "modules": 0.3}
 

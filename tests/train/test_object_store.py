@@ -18,7 +18,7 @@ from torch import Tensor, equal
 from moray.config.schema.sections import Ray
 from moray.config.schema.train import Train
 from moray.model.load import load_model
-from moray.storage.buckets import open_objects
+from moray.storage.objects import open_objects
 from moray.train.history import read_history
 from moray.train.restore import trained_model
 

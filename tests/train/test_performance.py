@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from moray.train.performance import Stopwatch, collected_when_asked, keep_freed_memory, peak_flops
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 Pass = Callable[[float], None]
 

@@ -13,7 +13,7 @@ from plain_preference import preference_losses_one_by_one
 from moray.config.schema.base import result_keys
 from moray.config.schema.train import Preference
 from moray.train.loop import train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 SETTINGS = {
     "dpo": Preference(),

@@ -24,11 +24,11 @@ from moray.errors import UserError
 from moray.model.load import load_model
 from moray.provenance.manifest import damaged_files, write_manifest
 from moray.storage.folder import FolderStorage
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.train.loop import train
 from moray.train.restore import MetadataReader, read_state, trained_model
 from moray.train.saver import Saver
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 STATE = {
     "weight": torch.arange(15.0).view(3, 5),

@@ -19,14 +19,13 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.storage.folder import FolderStorage
-from moray.storage.interface import Storage
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import Storage, folder_of, path_of
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.restore import read_state
 from moray.train.saver import Saver
 from moray.train.supervision import Request, Requests
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 State = dict[str, Tensor]
 

@@ -15,12 +15,12 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.load import load_model
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.loss import TokenLoss
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.strategies import ddp, deepspeed, fsdp2, make_strategy
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 @pytest.fixture

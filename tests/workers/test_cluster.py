@@ -14,32 +14,10 @@ from moray.config.schema.sections import Ray
 from moray.errors import UserError
 from moray.workers.cluster import connected
 from moray.workers.launch import Launch
-from moray.workers.resources import check_cores
-
-CORES = len(os.sched_getaffinity(0))
 
 
 def launch_of(settings: Ray) -> Launch:
     return Launch(settings, "runs.tuned.ray", Path("."), "ray", timeout=60)
-
-
-def test_workers_that_fit_pass() -> None:
-    check_cores(Ray(num_workers=CORES), "runs.tuned.ray")
-    check_cores(Ray(num_workers=2 * CORES, resources_per_worker={"CPU": 0.5}), "runs.tuned.ray")
-
-
-def test_more_cpus_than_there_are_cost_one_line() -> None:
-    with pytest.raises(UserError) as caught:
-        check_cores(Ray(num_workers=CORES + 1), "runs.tuned.ray")
-    assert str(caught.value) == (
-        f"runs.tuned.ray.num_workers: {CORES + 1} workers with 1 CPU each need {CORES + 1} CPU, "
-        f"but this machine has {CORES}; "
-        "lower num_workers or resources_per_worker.CPU"
-    )
-
-
-def test_a_cluster_elsewhere_is_not_held_against_this_machine() -> None:
-    check_cores(Ray(num_workers=10_000, address="auto"), "runs.tuned.ray")
 
 
 @pytest.mark.long
@@ -99,15 +77,6 @@ def test_the_dashboard_answers_at_the_address_that_is_printed(
             assert b"Ray Dashboard" in page.read()
 
 
-def test_the_check_needs_no_ray() -> None:
-    code = (
-        "import sys; from moray.config.schema.sections import Ray; "
-        "from moray.workers.resources import check_cores; "
-        "check_cores(Ray(num_workers=1), 'x'); sys.exit('ray' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 @pytest.mark.long
 def test_workers_that_would_leave_no_cpu_for_reading_are_refused_with_the_numbers() -> None:
     """On a cluster whose CPUs they would all hold; one more, and they are taken."""
@@ -115,7 +84,6 @@ def test_workers_that_would_leave_no_cpu_for_reading_are_refused_with_the_number
 from pathlib import Path
 from ray.cluster_utils import Cluster
 from moray.workers.launch import Launch
-from moray.workers.resources import check_cores
 from moray.workers.cluster import connected
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
@@ -161,7 +129,6 @@ IN_A_LOCAL_RAY = """
 import os, sys
 from pathlib import Path
 from moray.workers.launch import Launch
-from moray.workers.resources import check_cores
 from moray.workers.cluster import connected
 from moray.config.schema.sections import Ray
 

@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
+from moray.workers.entry import Worker
 from moray.workers.launch import Launch, WorkersFailedError
 from moray.workers.run import run_on_workers
-from moray.workers.worker import Worker
 
 LAUNCHERS = ["ray", "torchrun"]
 # Starting Ray takes many seconds.

@@ -8,7 +8,7 @@ import pytest
 from benchmark_tasks import write_tasks
 from project import Project
 
-from moray.provenance.verification import verify
+from moray.provenance.lineage import verify
 from moray.results import load
 
 

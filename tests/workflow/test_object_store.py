@@ -6,7 +6,7 @@ import pytest
 from object_store import CREDENTIALS, object_store
 from project import SECRETS, Project
 
-from moray.storage.buckets import open_objects
+from moray.storage.objects import open_objects
 
 pytestmark = pytest.mark.release
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from project import Project
 
-from moray.provenance.verification import verify
+from moray.provenance.lineage import verify
 
 RATES, DECAYS, SEEDS = [0.001, 0.002], [0, 0.1], range(3)
 

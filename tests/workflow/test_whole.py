@@ -9,7 +9,7 @@ import torch
 from project import Project
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from moray.provenance.verification import results_below, verify
+from moray.provenance.lineage import results_below, verify
 
 
 def test_every_result_is_in_its_place(finished: Project) -> None:

@@ -163,7 +163,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     ),
     "tokenize language": (),
     "tokenize preference": _in("tasks/preference", "encode rows store tokens"),
-    "track": ("stages/track", *_in("tracking", "interface trackers")),
+    "track": ("stages/track", "tracking/interface"),
 }
 # What stages import without using it for their result: to check something (a base model is loaded
 # once, so that it fails early), or because it shares a module with what they need.
@@ -186,7 +186,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
 }
 # What stages import to say, start, keep or watch something; for the rest, rows of other stages.
 NEVER_DECIDING = (
-    *_in(".", "background console errors hub lines machine processes project"),
+    *_in(".", "background console errors hub lines machine project"),
     *_in("config", "formats layout schema/* splits tasks"),
     "evaluate/requirements",
     *_in("model", "shapes size"),

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 from moray.config.formats import FORMATS, FormatName
 from moray.corpus.document import Document
 from moray.errors import UserError
-from moray.provenance.digest import sha256_file
-from moray.provenance.manifest import DATASET, write_json
+from moray.provenance.manifest import DATASET, sha256_file, write_json
 
 SPLITS = ("train", "validation", "test")
 _GROUP_BYTES = 4 * 2**20

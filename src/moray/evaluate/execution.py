@@ -18,15 +18,17 @@ from transformers import PreTrainedModel
 from moray.errors import UserError, first_line
 from moray.model.folder import whole_model_and_adapters
 from moray.model.load import load_model
-from moray.storage.exchange import sent
-from moray.storage.interface import Delivery
-from moray.storage.opened import deliver
-from moray.workers.entry import EntryPoint
-from moray.workers.faults import FAULT, FirstFault
+from moray.storage.transfer import Delivery, deliver, sent
+from moray.workers.entry import (
+    FAULT,
+    BatchCounter,
+    EntryPoint,
+    FirstFault,
+    Worker,
+    counter_name,
+    output_name,
+)
 from moray.workers.memory import is_out_of_memory
-from moray.workers.output import output_name
-from moray.workers.progress import BatchCounter, counter_name
-from moray.workers.worker import Worker
 
 Items = TypeVar("Items", NDArray[np.int64], range)
 Result = TypeVar("Result")

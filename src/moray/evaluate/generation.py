@@ -15,8 +15,8 @@ from transformers import (
 from transformers.generation import BaseStreamer
 
 from moray.evaluate.execution import EvaluationJob, of_each_model, own_batches
+from moray.workers.entry import Worker
 from moray.workers.memory import in_parts_that_fit
-from moray.workers.worker import Worker
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,8 @@ from moray.evaluate.bootstrap import Bootstrapped, draws
 from moray.evaluate.execution import EvaluationJob, of_each_model
 from moray.evaluate.requirements import task_manager
 from moray.tasks.language.tokenizer import load_tokenizer
+from moray.workers.entry import BatchCounter, Worker
 from moray.workers.memory import is_out_of_memory
-from moray.workers.progress import BatchCounter
-from moray.workers.worker import Worker
 
 # What the harness calls the answers if a task filters nothing.
 _UNFILTERED = ",none"

@@ -17,8 +17,8 @@ from moray.provenance.manifest import read_manifest
 from moray.rows.sample import sample
 from moray.rows.store import StoredRows
 from moray.tasks.images.batch import Normalization, make_batch
+from moray.workers.entry import Worker
 from moray.workers.memory import in_parts_that_fit
-from moray.workers.worker import Worker
 
 Answers = dict[int, NDArray[np.float32]]
 """Log-probabilities of the classes, by the number of the image in its split."""

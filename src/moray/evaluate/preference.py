@@ -20,7 +20,7 @@ from moray.tasks.language.batch import Batch, make_batch
 from moray.tasks.language.store import StoredSplit
 from moray.tasks.preference.loss import preference_losses
 from moray.tasks.preference.rows import as_sequences
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 @dataclass(frozen=True)

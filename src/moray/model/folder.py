@@ -9,8 +9,7 @@ import torch
 from safetensors import safe_open
 
 from moray.errors import UserError
-from moray.provenance.digest import sha256_file
-from moray.provenance.manifest import MANIFEST
+from moray.provenance.manifest import MANIFEST, sha256_file
 
 # For transformers' `from_pretrained`: never ask the hub, and never ask on the terminal whether to
 # run code from the folder.

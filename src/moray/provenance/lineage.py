@@ -1,16 +1,35 @@
-"""What a result was made from: the digests of its inputs, recorded with it."""
+"""What a result was made from: recorded with it, and checked back to the bytes of the sources."""
 
 import hashlib
 import json
-from collections.abc import Iterable
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from moray.provenance.digest import sha256_file
-from moray.provenance.manifest import write_json
+from moray.errors import UserError
+from moray.provenance.manifest import DATASET, MANIFEST, damaged_files, sha256_file, write_json
 
 LINEAGE = "lineage.json"
 _SEAL = "sha256"
+
+_LIBRARIES = (
+    "ray",
+    "torch",
+    "transformers",
+    "peft",
+    "tokenizers",
+    "datasets",
+    "safetensors",
+    "snakemake",
+)
+
+
+def software() -> dict[str, str]:
+    """Versions of Python and of the libraries that affect a result."""
+    return {"python": platform.python_version()} | {name: version(name) for name in _LIBRARIES}
 
 
 def write_sealed(path: Path, value: dict[str, Any], inputs: Iterable[Path]) -> None:
@@ -25,10 +44,124 @@ def write_sealed(path: Path, value: dict[str, Any], inputs: Iterable[Path]) -> N
     write_json(path, {**whole, _SEAL: _digest(whole)})
 
 
-def is_sealed(value: dict[str, Any]) -> bool:
-    """Whether the content of a file is what `write_sealed` wrote."""
-    return value.get(_SEAL) == _digest({key: value[key] for key in value if key != _SEAL})
-
-
 def _digest(value: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass
+class Verification:
+    """What was checked so far.
+
+    Attributes:
+        checked: folders and files whose content was compared with its digests.
+        broken: a line for each link that doesn't hold.
+        missing: source files that are no longer there, so that nothing can be said of them.
+    """
+
+    checked: list[Path] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    missing: list[Path] = field(default_factory=list)
+
+
+def verify(paths: Iterable[Path]) -> Verification:
+    """Check results and all that they were made from.
+
+    Args:
+        paths: folders with a `manifest.json` or a `dataset.json`, and files `eval.json`,
+            `benchmarks.json` and `choice.json`. Paths in them are relative to the current
+            directory.
+
+    Raises:
+        UserError: if one of the paths is none of these.
+    """
+    found = Verification()
+    for path in paths:
+        _verify(_record_of(path), found)
+    return found
+
+
+def results_below(folder: Path) -> list[Path]:
+    """All results in a folder that `verify` can check; checkpoints aren't among them."""
+    state = folder / "state"
+    records = (file for name in _CHECKS for file in folder.rglob(name))
+    return sorted(file for file in records if state not in file.parents)
+
+
+def _record_of(path: Path) -> Path:
+    for record in (path, path / MANIFEST, path / DATASET):
+        if record.is_file() and record.name in _CHECKS:
+            return record
+    raise UserError(
+        str(path),
+        "not a result",
+        "give a folder with a manifest.json or dataset.json, such as results/runs/tuned/model, or "
+        "an eval.json",
+    )
+
+
+def _verify(record: Path, found: Verification) -> None:
+    if record in found.checked:
+        return
+    found.checked.append(record)
+    _CHECKS[record.name](record, found)
+
+
+def _check_folder(manifest: Path, found: Verification) -> None:
+    folder = manifest.parent
+    damaged = damaged_files(folder)
+    found.broken += [f"{folder / name}: {_unlike(folder / name, manifest)}" for name in damaged]
+    if (folder / LINEAGE).is_file():
+        _check_sealed(folder / LINEAGE, found)
+
+
+def _check_dataset(description: Path, found: Verification) -> None:
+    facts = json.loads(description.read_text())
+    for split, listed in facts["splits"].items():
+        file = description.with_name(f"{split}.parquet")
+        if not file.is_file() or sha256_file(file) != listed["sha256"]:
+            found.broken.append(f"{file}: {_unlike(file, description)}")
+    for name, digest in _local_sources(facts):
+        if not name.is_file():
+            found.missing.append(name)
+        elif sha256_file(name) != digest:
+            found.broken.append(f"{name}: changed since {description} was made from it")
+
+
+def _local_sources(facts: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    if facts["source"] == "files":
+        for name, digest in facts.get("files", {}).items():
+            yield Path(name), digest
+
+
+def _check_sealed(file: Path, found: Verification) -> None:
+    """Check a file by its own digest, then its inputs, and what they were made from."""
+    try:
+        value = json.loads(file.read_bytes())
+    except ValueError:
+        value = {}
+    if value.get(_SEAL) != _digest({key: value[key] for key in value if key != _SEAL}):
+        found.broken.append(f"{file}: doesn't match the SHA-256 in itself")
+        return
+    for name, digest in value["inputs"].items():
+        source = Path(name)
+        if not source.is_file():
+            found.broken.append(f"{source}: not found, and {file} was made from it")
+        elif sha256_file(source) != digest:
+            found.broken.append(f"{source}: changed since {file} was made from it")
+        elif source.name in _CHECKS:
+            _verify(source, found)
+
+
+def _unlike(file: Path, record: Path) -> str:
+    if not file.is_file():
+        return f"not found, but listed in {record}"
+    return f"doesn't match its SHA-256 in {record}"
+
+
+_CHECKS = {
+    MANIFEST: _check_folder,
+    DATASET: _check_dataset,
+    "eval.json": _check_sealed,
+    "benchmarks.json": _check_sealed,
+    "choice.json": _check_sealed,
+}

@@ -1,24 +1,35 @@
 """Manifests: the size and SHA-256 of each file in a folder, written last to commit the folder."""
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from moray.errors import UserError
-from moray.provenance.digest import sha256_file
 from moray.provenance.space import telling_of_full_disk
 
 MANIFEST = "manifest.json"
 # Describes a dataset, with the SHA-256 of its splits.
 DATASET = "dataset.json"
-
 Files = dict[str, dict[str, Any]]
 """Size and SHA-256 of files, by their paths relative to a folder."""
+
+
+def sha256_file(path: Path) -> str:
+    """The hexadecimal SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprint(settings: Any, digests: Sequence[str]) -> str:
+    """A digest of settings and of the digests of files, 16 hexadecimal digits."""
+    whole = [settings, list(digests)]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def as_json(value: Any) -> bytes:

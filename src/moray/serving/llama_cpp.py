@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from moray.background import die_with_parent
 from moray.errors import UserError
-from moray.processes import die_with_parent
 
 FOLDER_VARIABLE = "LLAMA_CPP_DIR"
 # What the converter itself writes; llama-quantize makes the others.

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from moray.background import die_with_parent
 from moray.console import say, streams_into
 from moray.errors import ConfigError, UserError, first_line
-from moray.processes import die_with_parent
 from moray.provenance.space import of_full_disk
 
 # Files named by a stage and what it is of: when the last execution began, if it didn't finish; and

@@ -11,13 +11,10 @@ from typing import Any, TypeVar
 from moray.config.layout import for_stage, lay_out_here, workers_are_here
 from moray.config.schema.sections import Ray
 from moray.evaluate.execution import EvaluationJob, Execution, delivered, run_delivered
-from moray.storage.exchange import received
-from moray.storage.node import scratch
 from moray.storage.opened import needed_libraries
-from moray.workers.entry import EntryPoint
-from moray.workers.faults import FirstFault
+from moray.storage.transfer import received, scratch
+from moray.workers.entry import EntryPoint, FirstFault, shown_batches
 from moray.workers.launch import Launch, WorkersFailedError
-from moray.workers.progress import shown_batches
 from moray.workers.run import run_on_workers
 
 Job = TypeVar("Job", bound=EvaluationJob)

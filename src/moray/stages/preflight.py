@@ -21,7 +21,7 @@ from moray.hub import has_token, no_token
 from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
 from moray.provenance.manifest import MANIFEST
 from moray.serving.llama_cpp import missing_tools
-from moray.tracking.trackers import missing_packages
+from moray.tracking.interface import missing_packages
 from moray.train.checks import misfits, unmet_requirements
 
 _RESULTS = Path("results")

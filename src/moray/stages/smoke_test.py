@@ -12,9 +12,9 @@ from moray.console import say
 from moray.train.drill import Timeline, train_and_lose_a_worker
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job, RunSpec
+from moray.workers.entry import Worker
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
-from moray.workers.worker import Worker
 
 _MEGABYTE = 2**20
 _MESSAGE_BYTES = 64 * _MEGABYTE

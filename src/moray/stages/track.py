@@ -9,12 +9,10 @@ from typing import Any
 from moray.console import say
 from moray.errors import ConfigError, UserError, first_line
 from moray.lines import whole_lines
-from moray.provenance.digest import sha256_file
 from moray.provenance.lineage import LINEAGE
-from moray.provenance.manifest import read_manifest, write_json
-from moray.tracking.interface import Results, tracked_run
-from moray.tracking.process import send
-from moray.tracking.trackers import missing_packages, open_tracker
+from moray.provenance.manifest import read_manifest, sha256_file, write_json
+from moray.tracking.following import send
+from moray.tracking.interface import Results, missing_packages, open_tracker, tracked_run
 
 
 def track(

@@ -20,14 +20,14 @@ from moray.provenance.manifest import (
     write_bytes,
     write_listed_manifest,
 )
-from moray.storage import flock
-from moray.storage.paths import PREFIX, folder_of, path_of, step_of
+from moray.storage import locks
+from moray.storage.interface import PREFIX, folder_of, path_of, step_of
 
 _TEMPORARY = ".tmp-"
 
 
 class FolderRecords:
-    """Small files in a folder; see `Records`."""
+    """Small files in a folder."""
 
     poll_seconds = 0.0
 
@@ -52,7 +52,7 @@ class FolderRecords:
 
 
 class FolderStorage:
-    """The state of a run in a folder; see `Storage`."""
+    """The state of a run in a folder."""
 
     def __init__(self, work: Path) -> None:
         self.work = work
@@ -71,10 +71,10 @@ class FolderStorage:
         return FolderRecords(self.work)
 
     def sole_driver(self) -> AbstractContextManager[None]:
-        return flock.sole_driver(self.work)
+        return locks.sole_driver(self.work)
 
     def sole_writer(self) -> AbstractContextManager[None]:
-        return flock.sole_writer(self.work)
+        return locks.sole_writer(self.work)
 
     def begin(self, step: int) -> str:
         path = path_of(self.folder, step).with_suffix(f"{_TEMPORARY}{uuid.uuid4().hex[:8]}")
@@ -88,27 +88,17 @@ class FolderStorage:
         return list_files(self.staging(attempt), paths)
 
     def commit(self, step: int, attempt: str, files: Files) -> None:
-        temporary = self.staging(attempt)
-        write_listed_manifest(temporary, files, step=step)
-        _sync(temporary)
-        final = path_of(self.folder, step)
-        if final.exists():
-            # Left by a worker on another node that died late; a valid one would have been resumed
-            # from.
-            shutil.rmtree(final)
-        temporary.rename(final)
-        _sync(self.folder)
+        write_listed_manifest(self.staging(attempt), files, step=step)
+        self._publish(attempt, step)
 
     def discard(self, attempt: str) -> None:
         shutil.rmtree(self.staging(attempt), ignore_errors=True)
 
     def adopt(self, step: int, source: Path) -> None:
-        """See `Storage`; by hard links where possible."""
-        temporary = self.staging(self.begin(step))
-        shutil.copytree(source, temporary, copy_function=_link_or_copy, dirs_exist_ok=True)
-        _sync(temporary)
-        temporary.rename(path_of(self.folder, step))
-        _sync(self.folder)
+        attempt = self.begin(step)
+        copy = self.staging(attempt)
+        shutil.copytree(source, copy, copy_function=_link_or_copy, dirs_exist_ok=True)
+        self._publish(attempt, step)
 
     def steps(self) -> list[int]:
         found = self.folder.glob(f"{PREFIX}*")
@@ -135,6 +125,16 @@ class FolderStorage:
         for path in self.folder.glob(f"{PREFIX}*{_TEMPORARY}*"):
             # A dying worker on another node may still be writing there.
             shutil.rmtree(path, ignore_errors=True)
+
+    def _publish(self, attempt: str, step: int) -> None:
+        temporary, final = self.staging(attempt), path_of(self.folder, step)
+        _sync(temporary)
+        if final.exists():
+            # Left by a worker on another node that died late; a valid one would have been resumed
+            # from.
+            shutil.rmtree(final)
+        temporary.rename(final)
+        _sync(self.folder)
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
@@ -31,11 +30,10 @@ class GcsObjects(Objects):
     settings = "GOOGLE_APPLICATION_CREDENTIALS in the environment"
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self.url = url.rstrip("/")
+        super().__init__(url)
         self._store = GCSStore(
-            parts.netloc,
-            prefix=parts.path.strip("/") or None,
+            self._bucket,
+            prefix=self._prefix or None,
             # Short, so that a lock is renewed in spite of an answer that got lost. `timeout` is
             # that of a whole request, which may be a part of a large upload.
             config=cast(
@@ -46,11 +44,8 @@ class GcsObjects(Objects):
         )
 
     def get(self, key: str) -> tuple[bytes, str] | None:
-        try:
-            found = obstore.get(self._store, key)
-        except FileNotFoundError:
-            return None
-        return bytes(found.bytes()), _version(found.meta)
+        found = self._found(key)
+        return None if found is None else (bytes(found.bytes()), _version(found.meta))
 
     def head(self, key: str) -> Listed | None:
         try:
@@ -90,24 +85,21 @@ class GcsObjects(Objects):
     def abort_uploads(self, prefix: str, cut_off: Callable[[str], bool]) -> None:
         """Does nothing: obstore can't list uploads; a rule of the bucket can drop them."""
 
-    def download(self, key: str, path: Path) -> bool:
+    def _chunks(self, key: str) -> Iterable[Any] | None:
+        found = self._found(key)
+        return None if found is None else found.stream(min_chunk_size=_CHUNK)
+
+    def _found(self, key: str) -> Any:
         try:
-            found = obstore.get(self._store, key)
+            return obstore.get(self._store, key)
         except FileNotFoundError:
-            return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            for chunk in found.stream(min_chunk_size=_CHUNK):
-                file.write(chunk)
-        return True
+            return None
 
     def _put_if(self, key: str, content: bytes, mode: Any) -> str | None:
         try:
             return _version(obstore.put(self._store, key, content, mode=mode))
         except (AlreadyExistsError, PreconditionError):
-            # The answer to an earlier try may have been lost.
-            found = self.get(key)
-            return found[1] if found is not None and found[0] == content else None
+            return self._version_of(key, content)
 
 
 def _listed(meta: Any) -> Listed:

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from moray.provenance.manifest import Files
 
+PREFIX = "step-"
+
 
 class Records(Protocol):
     """Small files of a run, by name.
@@ -44,17 +46,6 @@ class Remote:
 
     url: str
     token: int
-
-
-class Delivery(Protocol):
-    """Folders on their way to other machines."""
-
-    def here(self) -> Path:
-        """What to put before their absolute paths on this machine.
-
-        Raises:
-            UserError: if they can't be brought here.
-        """
 
 
 class Storage(Protocol):
@@ -145,3 +136,23 @@ class Storage(Protocol):
 
     def remove_uncommitted(self) -> None:
         """Remove what attempts have left that were never committed."""
+
+
+def folder_of(work: Path) -> Path:
+    """The checkpoint folder of a work folder."""
+    return work / "checkpoints"
+
+
+def name_of(step: int) -> str:
+    """The name of the checkpoint of a step."""
+    return f"{PREFIX}{step:08d}"
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """The checkpoint of a step."""
+    return folder / name_of(step)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The number of steps done when a checkpoint was saved."""
+    return int(checkpoint.name.removeprefix(PREFIX))

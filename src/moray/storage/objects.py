@@ -1,9 +1,15 @@
 """Objects in a bucket, with conditional writes."""
 
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from moray.errors import UserError, first_line
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,10 @@ class Objects(ABC):
     errors: tuple[type[Exception], ...]
     settings: str
 
-    @abstractmethod
-    def __init__(self, url: str) -> None: ...
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.url = url.rstrip("/")
+        self._bucket, self._prefix = parts.netloc, parts.path.strip("/")
 
     @abstractmethod
     def get(self, key: str) -> tuple[bytes, str] | None:
@@ -87,6 +95,69 @@ class Objects(ABC):
     def abort_uploads(self, prefix: str, cut_off: Callable[[str], bool]) -> None:
         """Drop the parts of uploads that were cut off, which are stored and paid for otherwise."""
 
-    @abstractmethod
     def download(self, key: str, path: Path) -> bool:
         """Download an object to a file; returns whether it is there."""
+        chunks = self._chunks(key)
+        if chunks is None:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+        return True
+
+    @abstractmethod
+    def _chunks(self, key: str) -> Iterable[Any] | None:
+        """The bytes of an object, in parts; None if it isn't there."""
+
+    def _version_of(self, key: str, content: bytes) -> str | None:
+        """The version of an object with this content; None if it has another.
+
+        If a request with a condition was refused, the answer to an earlier try may have been lost.
+        """
+        found = self.get(key)
+        return found[1] if found is not None and found[0] == content else None
+
+
+def open_objects(url: str) -> Objects:
+    """The objects below a URL `s3://bucket/prefix` or `gs://bucket/prefix`."""
+    return _store_of(url)(url)
+
+
+def check_objects(url: str, path: str) -> None:
+    """Make sure that objects can be written below a URL, and are never created twice.
+
+    Args:
+        url: where to write.
+        path: config path to name in errors.
+
+    Raises:
+        UserError: if they can't, or if the store doesn't know conditional writes.
+    """
+    # Of this check alone, because others may be under way.
+    key = f".moray-check-{uuid.uuid4().hex}"
+    store = _store_of(url)
+    try:
+        objects = store(url)
+        first, second = (objects.create(key, text) for text in (b"first", b"second"))
+        objects.delete([key])
+    except store.errors as error:
+        raise UserError(
+            path,
+            f"can't write to {url} ({first_line(error)})",
+            f"check the bucket, the network, and {store.settings}",
+        ) from error
+    if first and second:
+        raise UserError(
+            path,
+            f"{url} ignores the conditions of requests, which prevent a run from being trained "
+            "twice at the same time",
+            "use an object store that knows them, or a folder",
+        )
+
+
+def _store_of(url: str) -> type[Objects]:
+    # Each takes a while to import, and its library may be missing.
+    module, name = ("gcs", "GcsObjects") if url.startswith("gs://") else ("s3", "S3Objects")
+    found: type[Objects] = getattr(import_module(f"moray.storage.{module}"), name)
+    return found

@@ -4,12 +4,11 @@ import hashlib
 import uuid
 from pathlib import Path
 
-from moray.storage import delivery
-from moray.storage.buckets import open_objects
+from moray.storage.bucket import ObjectRecords, ObjectStorage
 from moray.storage.folder import FolderRecords, FolderStorage
-from moray.storage.interface import Delivery, Records, Remote, Storage
-from moray.storage.node import scratch
-from moray.storage.object_store import ObjectRecords, ObjectStorage
+from moray.storage.interface import Records, Remote, Storage
+from moray.storage.objects import open_objects
+from moray.storage.transfer import scratch
 
 
 def is_remote(place: str) -> bool:
@@ -63,14 +62,3 @@ def open_records(place: str | Path) -> Records:
     if not is_remote(str(place)):
         return FolderRecords(Path(place))
     return ObjectRecords(open_objects(str(place)))
-
-
-def deliver(folders: list[Path], storage_path: str) -> Delivery:
-    """Upload folders with manifests for other machines, unless they are there already.
-
-    Args:
-        folders: folders that may refer to each other.
-        storage_path: the key `ray.storage_path`, a URL.
-    """
-    # Can't clash with a run, whose name can't begin with a dot.
-    return delivery.deliver(folders, f"{storage_path.rstrip('/')}/.inputs")

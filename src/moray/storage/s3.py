@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import botocore.session
 from botocore.config import Config
@@ -41,29 +40,18 @@ class S3Objects(Objects):
     settings = "the AWS_ variables of the environment"
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self.url = url.rstrip("/")
-        self._bucket, prefix = parts.netloc, parts.path.strip("/")
-        self._prefix = f"{prefix}/" if prefix else ""
+        super().__init__(url)
+        if self._prefix:
+            self._prefix += "/"
         self._client = _session().create_client("s3", config=_CONFIG)
 
     def get(self, key: str) -> tuple[bytes, str] | None:
-        try:
-            found = self._client.get_object(**self._at(key))
-            return found["Body"].read(), found["ETag"]
-        except ClientError as error:
-            if _code(error) in _ABSENT:
-                return None
-            raise
+        found = self._answer("get_object", key)
+        return None if found is None else (found["Body"].read(), found["ETag"])
 
     def head(self, key: str) -> Listed | None:
-        try:
-            found = self._client.head_object(**self._at(key))
-        except ClientError as error:
-            if _code(error) in _ABSENT:
-                return None
-            raise
-        return Listed(found["ContentLength"], found["LastModified"].timestamp())
+        found = self._answer("head_object", key)
+        return None if found is None else _listed(found, "ContentLength")
 
     def put(self, key: str, content: bytes) -> None:
         self._client.put_object(**self._at(key), Body=content)
@@ -76,9 +64,7 @@ class S3Objects(Objects):
 
     def listed(self, prefix: str) -> dict[str, Listed]:
         return {
-            found["Key"].removeprefix(self._prefix): Listed(
-                found["Size"], found["LastModified"].timestamp()
-            )
+            found["Key"].removeprefix(self._prefix): _listed(found, "Size")
             for page in self._pages("list_objects_v2", prefix)
             for found in page.get("Contents", [])
         }
@@ -126,18 +112,18 @@ class S3Objects(Objects):
                         Bucket=self._bucket, Key=found["Key"], UploadId=found["UploadId"]
                     )
 
-    def download(self, key: str, path: Path) -> bool:
+    def _chunks(self, key: str) -> Iterable[Any] | None:
+        found = self._answer("get_object", key)
+        return None if found is None else found["Body"].iter_chunks(2**20)
+
+    def _answer(self, operation: str, key: str) -> Any:
+        """The answer to a request for an object; None if it isn't there."""
         try:
-            body = self._client.get_object(**self._at(key))["Body"]
+            return getattr(self._client, operation)(**self._at(key))
         except ClientError as error:
             if _code(error) in _ABSENT:
-                return False
+                return None
             raise
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            for chunk in body.iter_chunks(2**20):
-                file.write(chunk)
-        return True
 
     def _put_if(self, key: str, content: bytes, **condition: str) -> str | None:
         for _ in range(_TRIES):
@@ -151,9 +137,7 @@ class S3Objects(Objects):
                     continue
                 if _code(error) not in (_REFUSED, *_ABSENT):
                     raise
-                # The answer to an earlier try may have been lost.
-                found = self.get(key)
-                return found[1] if found is not None and found[0] == content else None
+                return self._version_of(key, content)
         return None
 
     def _at(self, key: str) -> dict[str, str]:
@@ -174,6 +158,10 @@ def _session() -> botocore.session.Session:
     logging.getLogger("botocore").setLevel(logging.WARNING)
     # It keeps the descriptions of services, which take a third of a second to read.
     return botocore.session.get_session()
+
+
+def _listed(found: dict[str, Any], size: str) -> Listed:
+    return Listed(found[size], found["LastModified"].timestamp())
 
 
 def _code(error: ClientError) -> str:

@@ -1,4 +1,8 @@
-"""Follow a run under way with a process for each of its trackers."""
+"""Send the history of a run under way to its trackers, with a process for each of them.
+
+A tracker that hangs or crashes takes its process with it, and nothing else. The driver ends the
+standard input of the process: after the word `finished`, if the training is.
+"""
 
 import json
 import os
@@ -6,20 +10,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from moray.background import die_with_parent, in_thread
 from moray.console import say
-from moray.tracking import process
-from moray.tracking.interface import TrackedRun
+from moray.lines import Follower
+from moray.tracking.interface import TrackedRun, Tracker, open_tracker, points_of
 
+FINISHED = "finished"
+_RUN = "tracked.json"
+_POLL_SECONDS = 0.5
 # At the end of a run, a tracker without a sign of life for so long is ended. Importing one takes
 # seconds, and more beside a training that uses all cores.
 _PATIENCE_SECONDS = 30.0
-_POLL_SECONDS = 0.5
-_RUN = "tracked.json"
+# In the process of a tracker.
+_LOOK_SECONDS = 1.0
+_RETRY_SECONDS = 10.0
+_LINES = 500
 
 
 class Ending:
@@ -55,7 +67,7 @@ def tracked(
         yield ending
     finally:
         for each in started:
-            each.tell(process.FINISHED if ending.finished else "")
+            each.tell(FINISHED if ending.finished else "")
         if behind := [each.name for each in started if not each.ended_well()]:
             say(
                 f"run {run.name}: not all metrics reached {', '.join(behind)}; the log says why, "
@@ -64,15 +76,13 @@ def tracked(
 
 
 class _Process:
-    """The process of one tracker."""
-
     def __init__(self, name: str, work: Path, history: Path) -> None:
         self.name = name
         self._alive = work / f"tracked-{name}"
         self._alive.touch()
         arguments = (name, os.getpid(), work / _RUN, history, self._alive)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", process.__name__, *map(str, arguments)],
+            [sys.executable, "-m", __name__, *map(str, arguments)],
             stdin=subprocess.PIPE,
             text=True,
             # A tracker's own processes end with it, and Ctrl-C doesn't reach it.
@@ -95,3 +105,83 @@ class _Process:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait() == 0
+
+
+def follow(
+    open_run: Callable[[], AbstractContextManager[Tracker]],
+    history: Path,
+    told: Future[str],
+    confirm: Callable[[], None],
+) -> None:
+    """Send a history to a tracker until its run ends; after a fault, begin again.
+
+    Args:
+        open_run: opens the run in the tracker.
+        history: the run's.
+        told: done when the run has ended, with `FINISHED` or something else.
+        confirm: called whenever the tracker has everything.
+
+    Raises:
+        Exception: of the tracker, after the end of the run.
+    """
+    while True:
+        try:
+            if _sent_to_the_end(open_run, history, told, confirm):
+                return
+        except Exception:
+            if told.done():
+                raise
+            traceback.print_exc()
+            _wait(told, _RETRY_SECONDS)
+
+
+def _sent_to_the_end(
+    open_run: Callable[[], AbstractContextManager[Tracker]],
+    history: Path,
+    told: Future[str],
+    confirm: Callable[[], None],
+) -> bool:
+    """False if lines that were sent have been dropped, as when a run goes on from a checkpoint."""
+    follower = Follower(history)
+    with open_run() as tracker:
+        while True:
+            ended = told.done()
+            lines, rewritten = follower.look()
+            if rewritten:
+                return False
+            send(tracker, lines, confirm)
+            if ended:
+                if told.result() == FINISHED:
+                    tracker.finish()
+                return True
+            _wait(told, _LOOK_SECONDS)
+
+
+def send(tracker: Tracker, lines: Sequence[str], confirm: Callable[[], None]) -> None:
+    """Send lines of a history, in pieces."""
+    for start in range(0, len(lines), _LINES):
+        tracker.log(list(points_of(lines[start : start + _LINES])))
+        confirm()
+    confirm()
+
+
+def _wait(told: Future[str], seconds: float) -> None:
+    with suppress(TimeoutError):
+        told.result(timeout=seconds)
+
+
+def _main(name: str, driver: int, run: Path, history: Path, alive: Path) -> None:
+    die_with_parent()
+    if os.getppid() != driver:
+        # It had died before.
+        return
+    # The cores are for training.
+    os.nice(10)
+    told = in_thread(sys.stdin.read)
+    facts = TrackedRun(**json.loads(run.read_text()))
+    # The driver sees by the time of this file that the tracker is alive.
+    follow(lambda: open_tracker(name, facts), history, told, alive.touch)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], int(sys.argv[2]), *map(Path, sys.argv[3:]))

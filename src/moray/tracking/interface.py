@@ -4,10 +4,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Protocol
 
+from packaging.requirements import Requirement
+
 from moray.config.tasks import TASK_SECTIONS
+from moray.errors import UserError
 
 # What a line of a history has besides its figures.
 _NO_FIGURES = ("step", "num_steps", "note", "time")
@@ -88,13 +93,6 @@ class Tracker(Protocol):
         """Mark the training as finished."""
 
 
-class TrackerModule(Protocol):
-    """A module of this package, imported by the tracker's name in the config."""
-
-    def opened(self, run: TrackedRun) -> AbstractContextManager[Tracker]:
-        """Open a run for the body of the `with` statement: find it by its id, or create it."""
-
-
 def points_of(lines: Iterable[str]) -> Iterator[Point]:
     """The points of lines of a history; notes have none."""
     for line in map(json.loads, lines):
@@ -108,10 +106,43 @@ def flat(mapping: Mapping[str, Any], separator: str) -> dict[str, Any]:
     """A nested mapping as one, whose keys are paths."""
     whole: dict[str, Any] = {}
     for key, value in mapping.items():
-        inner = flat(value, separator) if isinstance(value, Mapping) else None
-        whole |= (
-            {key: value}
-            if inner is None
-            else {f"{key}{separator}{rest}": entry for rest, entry in inner.items()}
-        )
+        if isinstance(value, Mapping):
+            inner = flat(value, separator)
+            whole |= {f"{key}{separator}{rest}": entry for rest, entry in inner.items()}
+        else:
+            whole[key] = value
     return whole
+
+
+def open_tracker(name: str, run: TrackedRun) -> AbstractContextManager[Tracker]:
+    """Open a run in a tracker for the body: find it by its id, or create it.
+
+    The module of the tracker's name in this package does it, by a function `opened`.
+    """
+    opened: AbstractContextManager[Tracker] = import_module(f"moray.tracking.{name}").opened(run)
+    return opened
+
+
+def missing_packages(run: str, trackers: Sequence[str]) -> Iterator[UserError]:
+    """The packages of a run's trackers that are not installed."""
+    for name in trackers:
+        if missing := [package for package in _packages(name) if not _is_installed(package)]:
+            yield UserError(
+                f"runs.{run}.tracking",
+                f"{name} needs packages that are missing: {', '.join(missing)}",
+                f"pip install 'moray[{name}]'",
+            )
+
+
+def _packages(extra: str) -> list[str]:
+    """The packages of one of moray's optional extras."""
+    found = map(Requirement, requires("moray") or ())
+    return sorted(one.name for one in found if one.marker and one.marker.evaluate({"extra": extra}))
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True

@@ -7,8 +7,7 @@ of a run.
 import shutil
 from collections.abc import Callable
 
-from moray.storage.interface import Storage
-from moray.storage.paths import name_of
+from moray.storage.interface import Storage, name_of
 from moray.train.history import HISTORY, evaluations
 from moray.train.job import Job
 from moray.train.schedule import Evaluations

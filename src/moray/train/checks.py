@@ -24,12 +24,12 @@ from moray.model.shapes import (
 )
 from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import check_space
-from moray.storage.buckets import check_objects
-from moray.storage.node import scratch
+from moray.storage.interface import step_of
+from moray.storage.objects import check_objects
 from moray.storage.opened import is_remote, needed_libraries, storage_with
-from moray.storage.paths import step_of
+from moray.storage.transfer import scratch
 from moray.train.optimizer import Optimizer
-from moray.workers.resources import check_cores
+from moray.workers.launch import check_cores
 
 _FLOAT = 4
 _BYTES = {"fp32": 4, "bf16": 2}

@@ -9,9 +9,8 @@ from moray.config.schema.train import Train
 from moray.console import say
 from moray.errors import UserError
 from moray.provenance.manifest import as_json
-from moray.storage.interface import Storage
+from moray.storage.interface import Storage, name_of, step_of
 from moray.storage.opened import storage_with
-from moray.storage.paths import name_of, step_of
 from moray.train.checkpoints import newest_step, remove_from
 from moray.train.history import HISTORY, evaluations
 from moray.train.identity import Identity, differences, read_identity, write_identity

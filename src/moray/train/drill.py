@@ -16,7 +16,7 @@ from moray.train.checkpoints import newest_step
 from moray.train.entry import train_on_worker
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 _POLL_SECONDS = 0.05
 _MARK = "lost.json"

@@ -14,15 +14,14 @@ from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.model.folder import whole_model_and_adapters
 from moray.model.shapes import positions_in, shapes_in
+from moray.provenance.lineage import software
 from moray.provenance.manifest import read_manifest, write_json
-from moray.provenance.versions import software
 from moray.rows.remote import copy_to
-from moray.storage.interface import Delivery, Storage
-from moray.storage.node import scratch
-from moray.storage.opened import deliver, is_remote, state_of
+from moray.storage.interface import Storage
+from moray.storage.opened import is_remote, state_of
+from moray.storage.transfer import Delivery, deliver, scratch
 from moray.tracking.following import tracked
-from moray.tracking.interface import TrackedRun, tracked_run
-from moray.tracking.trackers import missing_packages
+from moray.tracking.interface import TrackedRun, missing_packages, tracked_run
 from moray.train.checkpoints import newest_step
 from moray.train.checks import misfits, unmet_requirements
 from moray.train.continuation import continued_from, prepare_work

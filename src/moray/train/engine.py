@@ -21,7 +21,7 @@ from moray.train.kernels import (
 from moray.train.statistics import Statistics
 from moray.train.strategies import Strategy
 from moray.workers.collectives import from_any_worker, from_first_worker, together
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 _DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

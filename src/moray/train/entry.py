@@ -8,19 +8,17 @@ from typing import Any
 from moray.config.schema.sections import Ray
 from moray.config.schema.train import STRATEGIES
 from moray.errors import UserError
-from moray.storage import exchange
-from moray.storage.buckets import open_objects
 from moray.storage.interface import Remote
+from moray.storage.objects import open_objects
 from moray.storage.opened import needed_libraries
+from moray.storage.transfer import received, sent
 from moray.train.failures import MEANING, collective_timeout, stacks_name
 from moray.train.history import HISTORY
 from moray.train.job import Job, with_inputs_here
 from moray.train.performance import uncollected
-from moray.workers.faults import FAULT, FirstFault
+from moray.workers.entry import FAULT, FirstFault, Worker, output_name
 from moray.workers.launch import Launch, WorkersFailedError
-from moray.workers.output import output_name
 from moray.workers.run import run_on_workers
-from moray.workers.worker import Worker
 
 # What workers have sent, below the run's URL.
 _FOLDER = "live"
@@ -89,7 +87,7 @@ def _received(work: Path, remote: Remote | None) -> Iterator[None]:
     # What drivers that were killed have left; this one has the run's lock.
     left = open_objects(f"{remote.url}/{_FOLDER}")
     left.delete(left.listed(""))
-    with exchange.received(work, _url(work, remote)):
+    with received(work, _url(work, remote)):
         yield
 
 
@@ -108,7 +106,7 @@ def _sent(work: Path, remote: Remote | None, worker: Worker) -> Iterator[None]:
         names.append(HISTORY)
         # Of an earlier attempt.
         open_objects(_url(work, remote)).delete([MEANING])
-    with exchange.sent(work, _url(work, remote), names, FAULT):
+    with sent(work, _url(work, remote), names, FAULT):
         try:
             yield
         except UserError as error:

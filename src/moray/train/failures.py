@@ -22,9 +22,9 @@ from moray.storage.opened import open_storage
 from moray.train.checkpoints import newest_step
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
+from moray.workers.entry import Worker
 from moray.workers.launch import WorkersFailedError
 from moray.workers.memory import is_out_of_memory
-from moray.workers.worker import Worker
 
 MEANING = "failure.json"
 # The key that a gradient which isn't finite is blamed on.

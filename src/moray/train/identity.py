@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from moray.config.schema.base import result_keys
-from moray.provenance.digest import fingerprint, sha256_file
-from moray.provenance.manifest import MANIFEST, as_json
-from moray.provenance.versions import software
+from moray.provenance.lineage import software
+from moray.provenance.manifest import MANIFEST, as_json, fingerprint, sha256_file
 from moray.storage.interface import Records
 from moray.train.job import Part, RunSpec
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from moray.config.schema.sections import Data, Ray
 from moray.config.schema.train import Adapter, Train
-from moray.storage.interface import Delivery, Remote
+from moray.storage.interface import Remote
+from moray.storage.transfer import Delivery
 
 
 @dataclass(frozen=True)

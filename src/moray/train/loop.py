@@ -39,7 +39,7 @@ from moray.train.step import (
 from moray.train.strategies import make_strategy
 from moray.train.supervision import Request, Requests, prunes_of
 from moray.workers.collectives import sum_over_workers
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def train(job: Job, worker: Worker) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from moray.config.schema.train import Train
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 # Dense bf16 FLOP/s from NVIDIA's data sheets; the first key found in the device's name applies.
 _PEAKS = {

@@ -26,7 +26,7 @@ from moray.train.schedule import Evaluations
 from moray.train.statistics import Statistics
 from moray.train.strategies import Strategy
 from moray.workers.collectives import from_first_worker, gathered, together
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 class Saver:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from moray.workers.collectives import sum_over_workers
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 _LAYERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _MEANS = ("running_mean", "running_var")

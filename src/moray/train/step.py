@@ -24,7 +24,7 @@ from moray.train.job import Job, Part
 from moray.train.kernels import uncompiled
 from moray.train.strategies import Strategy
 from moray.workers.collectives import from_any_worker, sum_over_workers
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def mixture_of(parts: Sequence[Part], settings: Train) -> Mixture:

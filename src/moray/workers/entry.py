@@ -1,23 +1,171 @@
-"""Run an entry point in a worker, until it ends or any worker records a fault."""
+"""What runs in a worker, and the files by which workers and their driver know of each other.
 
+A worker that is waiting in a collective can't receive messages through the process group, so the
+first fault is a file, as are output and progress, in a folder that all of them can access.
+"""
+
+import json
+import os
+import sys
 import threading
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
+from moray.background import repeated
+from moray.console import progress
 from moray.errors import UserError
 from moray.workers.collectives import gathered
-from moray.workers.faults import FirstFault
-from moray.workers.output import redirect_output
-from moray.workers.worker import Worker
+
+# Files of all workers.
+FAULT = "fault.json"
+_OUTPUT = "output-"
+_COUNTER = "done-"
+
+_POLL_SECONDS = 0.2
+_OUTPUT_POLL_SECONDS = 0.5
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker's position among the others.
+
+    Attributes:
+        rank: rank of the worker, from 0.
+        world_size: number of workers.
+        device: device that it computes on.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+
 # A module-level function, so that it can be pickled by name.
 EntryPoint = Callable[[Argument, Worker], Result]
 
-_POLL_SECONDS = 0.2
+
+class FirstFault:
+    """A `UserError` that ends all workers; of several, the first one recorded."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use a folder that all workers share."""
+        self._file = folder / FAULT
+
+    def record(self, error: UserError) -> None:
+        """Record a fault, unless there is one already."""
+        written = self._file.with_name(f"{self._file.name}.tmp-{uuid.uuid4().hex[:8]}")
+        written.write_text(json.dumps(error.args))
+        try:
+            # Atomic, and never replaces an earlier fault.
+            with suppress(FileExistsError):
+                os.link(written, self._file)
+        finally:
+            written.unlink()
+
+    def found(self) -> UserError | None:
+        """The fault, if a worker has recorded one."""
+        return UserError(*json.loads(self._file.read_text())) if self._file.exists() else None
+
+    def clear(self) -> None:
+        """Remove the fault of an earlier attempt."""
+        self._file.unlink(missing_ok=True)
+
+
+def output_name(rank: int) -> str:
+    """Name of the file with a worker's output."""
+    return f"{_OUTPUT}{rank}.txt"
+
+
+def _redirect_output(folder: Path, rank: int) -> None:
+    """Redirect this process's standard output and error, also of C code, to its rank's file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # On a machine that shares no folder with the driver.
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / output_name(rank)).open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+
+@contextmanager
+def followed_output(folder: Path) -> Iterator[None]:
+    """While the body runs, copy the workers' output to standard error, each line with its rank."""
+    for file in folder.glob(f"{_OUTPUT}*.txt"):
+        file.unlink()
+    copied: dict[Path, int] = {}
+    try:
+        with repeated(lambda: _copy(folder, copied), _OUTPUT_POLL_SECONDS):
+            yield
+    finally:
+        _copy(folder, copied, last=True)
+
+
+def _copy(folder: Path, copied: dict[Path, int], last: bool = False) -> None:
+    for file in sorted(folder.glob(f"{_OUTPUT}*.txt")):
+        with file.open("rb") as stream:
+            stream.seek(copied.get(file, 0))
+            lines = stream.read().splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n") and not last:
+            # The line isn't complete yet.
+            lines.pop()
+        copied[file] = copied.get(file, 0) + sum(map(len, lines))
+        rank = file.stem.removeprefix(_OUTPUT)
+        for line in lines:
+            print(f"[worker {rank}] {line.decode(errors='replace').rstrip()}", file=sys.stderr)
+    sys.stderr.flush()
+
+
+def counter_name(rank: int) -> str:
+    """Name of the file with a worker's count."""
+    return f"{_COUNTER}{rank}"
+
+
+class BatchCounter:
+    """Counts the batches that a worker has done."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        """Count in a file of the folder, one byte per batch."""
+        self._file = folder / counter_name(rank)
+
+    def add(self) -> None:
+        """Count a batch."""
+        with self._file.open("ab") as file:
+            file.write(b".")
+
+
+@contextmanager
+def shown_batches(folder: Path, label: str, total: int) -> Iterator[None]:
+    """Show the number of batches that workers have counted while the body runs."""
+    ended = threading.Event()
+
+    def batches() -> Iterator[int]:
+        shown = 0
+        while shown < total and not ended.wait(_POLL_SECONDS):
+            done = sum(file.stat().st_size for file in folder.glob(f"{_COUNTER}*"))
+            while shown < min(done, total):
+                shown += 1
+                yield shown
+
+    def show() -> None:
+        for _ in progress(batches(), label, "batch", total):
+            pass
+
+    follower = threading.Thread(target=show, daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
 
 
 def run_entry_point(
@@ -41,7 +189,7 @@ def run_entry_point(
     Raises:
         Exception: any exception of the entry point in this worker other than a `UserError`.
     """
-    redirect_output(folder, worker.rank)
+    _redirect_output(folder, worker.rank)
     first_fault = FirstFault(folder)
     results: list[list[Result]] = []
     errors: list[BaseException] = []

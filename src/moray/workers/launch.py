@@ -1,16 +1,23 @@
-"""How and where to start workers, for all launchers."""
+"""How and where to start workers; what they need is held against what this machine has."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from moray import machine
 from moray.config.layout import Layout, check_gpus, lay_out_here
 from moray.config.schema.sections import Ray
 from moray.console import say
-from moray.workers.gpus import reserved_gpus
+from moray.errors import UserError
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_POLL_SECONDS = 1.0
 
 
 class WorkersFailedError(Exception):
@@ -59,3 +66,129 @@ def on_this_machine(launch: Launch) -> Iterator[Layout]:
         say(f"{launch.path}: {layout.note}")
     with reserved_gpus(layout.num_gpus):
         yield layout
+
+
+def check_cores(settings: Ray, path: str, batch_size: int | None = None) -> None:
+    """Check that this machine has the CPUs that local workers need.
+
+    Raises:
+        UserError: if it hasn't.
+    """
+    if settings.address == "local":
+        layout = lay_out_here(settings, batch_size)
+        wanted = {"CPU": settings.resources_per_worker.get("CPU", 0)}
+        check_total(wanted, layout.num_workers, {"CPU": machine.cores()}, path, "this machine")
+
+
+def worker_resources(settings: Ray, layout: Layout) -> dict[str, float]:
+    """The resources that Ray reserves for each worker, by name."""
+    wanted = {"GPU": 1.0} | settings.resources_per_worker
+    return {name: share for name, share in wanted.items() if name != "GPU" or layout.use_gpu}
+
+
+def check_total(
+    wanted: Mapping[str, float], workers: int, there: Mapping[str, float], path: str, where: str
+) -> None:
+    """Check that there is enough of each resource for all workers.
+
+    Args:
+        wanted: what each worker needs, by name.
+        workers: number of workers.
+        there: what there is, by name.
+        path: path of the `ray` section in the config.
+        where: what has it, for the error.
+
+    Raises:
+        UserError: if there isn't.
+    """
+    for resource, share in wanted.items():
+        available = there.get(resource, 0)
+        if workers * share > available:
+            raise UserError(
+                f"{path}.num_workers",
+                f"{workers} workers with {share:g} {resource} each need {workers * share:g} "
+                f"{resource}, but {where} has {available:g}",
+                f"lower num_workers or resources_per_worker.{resource}",
+            )
+
+
+def check_room_for_reading(
+    launch: Launch, layout: Layout, there: Mapping[str, float], where: str
+) -> None:
+    """Check that workers that stream leave a CPU for the tasks that read their rows.
+
+    Args:
+        launch: how they are started.
+        layout: their number.
+        there: what there is, by name.
+        where: what has it, for the error.
+
+    Raises:
+        UserError: if they take all.
+    """
+    share, available = worker_resources(launch.ray, layout).get("CPU", 0), there.get("CPU", 0)
+    workers = layout.num_workers
+    if launch.streams and workers * share + 1 > available >= workers * share:
+        raise UserError(
+            f"{launch.path}.num_workers",
+            f"{workers} workers with {share:g} CPU each leave none of the {available:g} CPU "
+            f"that {where} has for reading, and data.loader: stream needs one",
+            "lower num_workers or resources_per_worker.CPU",
+        )
+
+
+@contextmanager
+def reserved_gpus(count: int, folder: Path | None = None) -> Iterator[list[str]]:
+    """Reserve GPUs for the body; this process and its children see no others.
+
+    Waits until enough GPUs are free. Snakemake counts the GPUs of its jobs but doesn't assign them,
+    and two workflows don't know about each other. So a run holds a file lock for each of its GPUs.
+
+    Args:
+        count: number of GPUs; 0 hides all of them.
+        folder: folder of the locks; by default, one that all runs of this user on this machine
+            share.
+    """
+    folder = folder or Path(tempfile.gettempdir(), f"moray-gpus-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    before = os.environ.get(_VISIBLE)
+    with ExitStack() as locks:
+        held = _hold(machine.gpus(), count, folder, locks)
+        os.environ[_VISIBLE] = ",".join(held)
+        try:
+            yield held
+        finally:
+            if before is None:
+                del os.environ[_VISIBLE]
+            else:
+                os.environ[_VISIBLE] = before
+
+
+def _hold(names: list[str], count: int, folder: Path, locks: ExitStack) -> list[str]:
+    waiting = False
+    while True:
+        held: list[str] = []
+        with ExitStack() as mine:
+            for name in names:
+                if len(held) < count and (lock := _lock(folder / name)):
+                    mine.enter_context(lock)
+                    held.append(name)
+            # All or none: two runs that each hold a GPU the other needs would wait forever.
+            if len(held) == count:
+                locks.push(mine.pop_all())
+                return held
+        if not waiting:
+            say("waiting for a free GPU" if count == 1 else f"waiting for {count} free GPUs")
+            waiting = True
+        time.sleep(_POLL_SECONDS)
+
+
+def _lock(file: Path) -> IO[str] | None:
+    """Hold a lock until the file is closed; None if another process has it."""
+    stream = file.open("a")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.close()
+        return None
+    return stream

@@ -1,32 +1,21 @@
-"""The nodes of a cluster, and whether they have the same software as this machine."""
+"""The nodes of a cluster: whether their software is this machine's, and how they are reached."""
 
 import socket
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import nullcontext
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from moray.errors import UserError, first_line
 
 _LIBRARIES = ("ray", "torch", "transformers")
-
 # A node that doesn't answer in this time may be lost; Ray would wait for it for longer.
 _SECONDS_TO_ANSWER = 60.0
 
-
-@dataclass(frozen=True)
-class _Seen:
-    """What a node told.
-
-    Attributes:
-        versions: by package; of `moray` with a digest of its code. What is missing isn't there.
-        folder: whether it sees the folder of the run.
-    """
-
-    versions: dict[str, str]
-    folder: bool
+# What a node tells: versions by package, of `moray` with a digest of its code, without what is
+# missing; and whether it sees the folder of the run.
+_Seen = tuple[dict[str, str], bool]
 
 
 def alive_nodes() -> list[dict[str, Any]]:
@@ -50,16 +39,18 @@ def check_nodes(
     Raises:
         UserError: naming each node that doesn't.
     """
-    with _mark(folder) as mark:
-        look = _look((*_LIBRARIES, *libraries), mark)
-        here, there = _Seen(*look()), _asked(look, wanted, path)
-    if faults := [fault for node, seen in there.items() for fault in _differing(node, seen, here)]:
+    with NamedTemporaryFile(dir=folder, prefix=".seen-") if folder else nullcontext() as mark:
+        look = _look((*_LIBRARIES, *libraries), mark.name if mark else None)
+        (versions, _), there = look(), _asked(look, wanted, path)
+    if faults := [
+        fault for node, (found, _) in there.items() for fault in _differing(node, found, versions)
+    ]:
         raise UserError(
             f"{path}.address",
             f"the nodes' software isn't that of this machine: {', '.join(faults)}",
             "install the same versions; for moray alone, ray.upload_package: true sends this one",
         )
-    if blind := [node for node, seen in there.items() if not seen.folder]:
+    if blind := [node for node, (_, sees_folder) in there.items() if not sees_folder]:
         raise UserError(
             f"{path}.storage_path",
             f"{', '.join(blind)} can't see {folder} of {socket.gethostname()}",
@@ -67,23 +58,7 @@ def check_nodes(
         )
 
 
-@contextmanager
-def _mark(folder: Path | None) -> Iterator[str | None]:
-    """A file in a folder for the body."""
-    if folder is None:
-        yield None
-        return
-    mark = folder / f".seen-{uuid.uuid4().hex[:8]}"
-    mark.touch()
-    try:
-        yield str(mark)
-    finally:
-        mark.unlink()
-
-
-def _asked(
-    look: Callable[[], tuple[dict[str, str], bool]], wanted: Mapping[str, float], path: str
-) -> dict[str, _Seen]:
+def _asked(look: Callable[[], _Seen], wanted: Mapping[str, float], path: str) -> dict[str, _Seen]:
     """What each node tells, by its address."""
     import ray
     from ray.exceptions import RayError, TaskUnschedulableError
@@ -102,7 +77,7 @@ def _asked(
         raise UserError(f"{path}.address", problem, remedy)
     for answer in answered:
         try:
-            found[asked[answer]] = _Seen(*ray.get(answer))
+            found[asked[answer]] = ray.get(answer)
         except TaskUnschedulableError:
             # It was lost a few seconds ago, and may be back under another identifier.
             continue
@@ -112,20 +87,18 @@ def _asked(
     return dict(sorted(found.items()))
 
 
-def _differing(node: str, there: _Seen, here: _Seen) -> Iterator[str]:
-    for name, version in here.versions.items():
-        other = there.versions.get(name)
+def _differing(node: str, there: dict[str, str], here: dict[str, str]) -> Iterator[str]:
+    for name, version in here.items():
+        other = there.get(name)
         if other is None:
             yield f"{node} has no {name}"
         elif other != version:
             yield f"{node} has {name} {other} instead of {version}"
 
 
-def _look(
-    libraries: tuple[str, ...], mark: str | None
-) -> Callable[[], tuple[dict[str, str], bool]]:
+def _look(libraries: tuple[str, ...], mark: str | None) -> Callable[[], _Seen]:
     # Nested, so that it is pickled by value: a node may lack this package.
-    def look() -> tuple[dict[str, str], bool]:
+    def look() -> _Seen:
         import hashlib
         import platform
         from contextlib import suppress
@@ -145,3 +118,34 @@ def _look(
         return versions, mark is None or Path(mark).is_file()
 
     return look
+
+
+def interface_setup(given: str | None) -> Callable[[], None]:
+    """A function that each process of a job calls first on its node.
+
+    By themselves, the backends look up the host's name, which often gives an address that other
+    nodes can't reach. What a node's environment says comes first.
+
+    Args:
+        given: name of the interface; None for the one with the node's address.
+    """
+
+    # Nested, so that it is pickled by value: nodes may lack this package, which is checked later.
+    def set_interface() -> None:
+        import os
+
+        import psutil
+        import ray.util
+
+        node = ray.util.get_node_ip_address()
+        found = [
+            name
+            for name, addresses in psutil.net_if_addrs().items()
+            if any(address.address == node for address in addresses)
+        ]
+        for name in [given] if given else found:
+            # Of PyTorch's backends.
+            for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                os.environ.setdefault(variable, name)
+
+    return set_interface

@@ -1,25 +1,30 @@
 """Start workers with Ray Train."""
 
 import os
+import time
 import uuid
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from moray.background import in_thread, repeated
 from moray.config.layout import Layout
+from moray.console import say
 from moray.errors import UserError
 from moray.workers.cluster import connected, lack
-from moray.workers.entry import EntryPoint, run_entry_point
-from moray.workers.launch import Launch, WorkersFailedError
-from moray.workers.presence import NoWorkersError, Presence
-from moray.workers.resources import worker_resources
-from moray.workers.worker import Worker
+from moray.workers.entry import EntryPoint, Worker, run_entry_point
+from moray.workers.launch import Launch, WorkersFailedError, worker_resources
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
+_REPORT_SECONDS = 2.0
+_POLL_SECONDS = 1.0
+# Shorter absences are those between two attempts.
+_SECONDS_BEFORE_LINE = 10.0
 # Ray Train's view of an elastic run's resources is up to 20 s old, so it may try a size for which
 # there is no room any more.
 _SECONDS_BETWEEN_SIZES = 5.0
@@ -31,6 +36,83 @@ class _LostWhileStartingError(Exception):
     Ray Train takes this for a failure of its controller, which it doesn't retry, and leaves the
     workers' resources reserved until the driver disconnects.
     """
+
+
+class _Presence:
+    """Whether workers are there, on the side of the driver and, pickled, on that of a worker.
+
+    Ray Train starts lost workers again and again, for ever if a node doesn't come back. It doesn't
+    say whether workers are there, so they report to an actor next to the driver, which asks it.
+    """
+
+    def __init__(self) -> None:
+        """Start the actor on this node; connect to Ray first."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # Nested, so that it is pickled by value: its process needn't import PyTorch.
+        class LastReport:
+            def __init__(self) -> None:
+                self._last = time.monotonic()
+
+            def report(self) -> None:
+                self._last = time.monotonic()
+
+            def absence(self) -> float:
+                return time.monotonic() - self._last
+
+        here = ray.get_runtime_context().get_node_id()
+        self._actor: Any = (
+            ray.remote(num_cpus=0)(LastReport)
+            .options(scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False))
+            .remote()
+        )
+
+    @contextmanager
+    def reported(self) -> Iterator[None]:
+        """Report this worker's presence during the body."""
+        self._actor.report.remote()
+        with repeated(self._actor.report.remote, _REPORT_SECONDS):
+            yield
+
+    def watched(self, function: Callable[[], Result], launch: Launch, layout: Layout) -> Result:
+        """Call a function that waits for workers, as long as there are some.
+
+        Args:
+            function: called in a thread, which is left behind if there are none.
+            launch: how they are started, and how long they are waited for.
+            layout: how many there are.
+
+        Raises:
+            UserError: if there were none for so long.
+            Exception: what the function raised.
+        """
+        import ray
+
+        limit, called = launch.ray.start_timeout, in_thread(function)
+        told, before = _told(launch, layout), 0.0
+        while wait([called], _POLL_SECONDS).not_done:
+            absence = ray.get(self._actor.absence.remote())
+            if absence > limit:
+                why = lack(launch, layout) or "the cluster has room for them, but none started"
+                raise UserError(
+                    f"{launch.path}.start_timeout",
+                    f"no workers for {limit:g} s: {why}",
+                    "add nodes, lower num_workers, or raise it; the same command continues",
+                )
+            if absence < before:
+                told = False
+            if not told and absence > _SECONDS_BEFORE_LINE:
+                told = _told(launch, layout)
+            before = absence
+        return called.result()
+
+
+def _told(launch: Launch, layout: Layout) -> bool:
+    """Tell the user what workers wait for, if they do."""
+    if lacking := lack(launch, layout):
+        say(f"waiting up to {launch.ray.start_timeout:g} s for {lacking}")
+    return lacking is not None
 
 
 def run(
@@ -69,13 +151,15 @@ def _run(
     from ray.train.torch import TorchConfig, TorchTrainer
 
     # The nodes of a local Ray can't be lost by themselves.
-    presence = None if launch.ray.address == "local" else Presence()
+    presence = None if launch.ray.address == "local" else _Presence()
+    number, fewest = layout.num_workers, layout.min_workers
     if presence:
-        _set_start_timeout(launch, layout)
+        # How long Ray Train waits for room for workers before it considers their number again.
+        seconds = launch.ray.start_timeout if fewest is None else _SECONDS_BETWEEN_SIZES
+        os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{seconds:g}"
     work: Callable[[], list[Result] | None] = partial(
         _work, entry_point, argument, launch.folder, presence
     )
-    number, fewest = layout.num_workers, layout.min_workers
     trainer = TorchTrainer(
         work,
         torch_config=TorchConfig(
@@ -107,13 +191,7 @@ def _run(
     try:
         if presence is None:
             return fit()
-        return presence.watched(fit, launch.ray.start_timeout, partial(lack, launch, layout))
-    except NoWorkersError as error:
-        raise UserError(
-            f"{launch.path}.start_timeout",
-            f"no workers for {launch.ray.start_timeout:g} s: {error}",
-            "add nodes, lower num_workers, or raise it; the same command continues",
-        ) from error
+        return presence.watched(fit, launch, layout)
     except TrainingFailedError as error:
         last_line = str(error).strip().splitlines()[-1]
         if isinstance(error, ControllerError) and isinstance(
@@ -123,31 +201,18 @@ def _run(
         raise WorkersFailedError(last_line) from error
 
 
-def _set_start_timeout(launch: Launch, layout: Layout) -> None:
-    """Set how long Ray Train waits for room for workers before it considers their number again."""
-    elastic = layout.min_workers is not None
-    seconds = _SECONDS_BETWEEN_SIZES if elastic else launch.ray.start_timeout
-    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{seconds:g}"
-
-
-def this_worker() -> Worker:
-    """The `Worker` of the calling Ray worker."""
-    import ray.train
-    import ray.train.torch
-
-    context = ray.train.get_context()
-    return Worker(
-        rank=context.get_world_rank(),
-        world_size=context.get_world_size(),
-        device=ray.train.torch.get_device(),
-    )
-
-
 def _work(
     entry_point: EntryPoint[Argument, Result],
     argument: Argument,
     folder: Path,
-    presence: Presence | None,
+    presence: _Presence | None,
 ) -> list[Result] | None:
+    import ray.train
+    import ray.train.torch
+
+    context = ray.train.get_context()
+    worker = Worker(
+        context.get_world_rank(), context.get_world_size(), ray.train.torch.get_device()
+    )
     with presence.reported() if presence else nullcontext():
-        return run_entry_point(entry_point, argument, this_worker(), folder)
+        return run_entry_point(entry_point, argument, worker, folder)

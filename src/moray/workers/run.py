@@ -6,11 +6,8 @@ import torch
 
 from moray.config.layout import lay_out_here
 from moray.workers import ray_train, torchrun
-from moray.workers.entry import EntryPoint
-from moray.workers.faults import FirstFault
+from moray.workers.entry import EntryPoint, FirstFault, Worker, followed_output
 from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
-from moray.workers.output import followed_output
-from moray.workers.worker import Worker
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")

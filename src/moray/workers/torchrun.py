@@ -17,11 +17,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from moray.processes import die_with_parent
-from moray.workers.entry import EntryPoint, run_entry_point
-from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
-from moray.workers.resources import check_cores
-from moray.workers.worker import Worker
+from moray.background import die_with_parent
+from moray.workers.entry import EntryPoint, Worker, run_entry_point
+from moray.workers.launch import Launch, WorkersFailedError, check_cores, on_this_machine
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -77,13 +75,7 @@ def _start(workers: int, arguments: list[str], max_restarts: int) -> None:
 
 
 @contextmanager
-def process_group(device_type: str, timeout: float) -> Iterator[Worker]:
-    """Join the process group of the workers for the body.
-
-    Args:
-        device_type: `gpu` or `cpu`.
-        timeout: seconds after which a collective fails.
-    """
+def _process_group(device_type: str, timeout: float) -> Iterator[Worker]:
     die_with_parent()
     device = torch.device("cpu")
     if device_type == "gpu":
@@ -105,7 +97,7 @@ def _main(task: str, results: str) -> None:
     with Path(task).open("rb") as file:
         sys.path[:] = pickle.load(file)
         entry_point, argument, device_type, folder, timeout = pickle.load(file)
-    with process_group(device_type, timeout) as worker:
+    with _process_group(device_type, timeout) as worker:
         gathered = run_entry_point(entry_point, argument, worker, folder)
         if worker.rank == 0:
             Path(results).write_bytes(pickle.dumps(gathered))

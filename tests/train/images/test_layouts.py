@@ -15,7 +15,7 @@ from transformers import AutoModelForImageClassification
 from moray.config.schema.sections import Data, Ray
 from moray.rows.store import StoredRows
 from moray.storage.folder import FolderStorage
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.train import checkpoints
 from moray.train.driver import run_training
 from moray.train.history import read_history
@@ -25,7 +25,7 @@ from moray.train.restore import read_state
 from moray.train.schedule import learning_rate
 from moray.train.statistics import statistics_of
 from moray.train.step import mixture_of
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 RUN: dict[str, Any] = {
     "max_steps": 20,

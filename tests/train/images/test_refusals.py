@@ -13,13 +13,13 @@ from jobs import Make
 from moray.errors import UserError
 from moray.model.classifier import fault_of_bf16_on_cpu, load_classifier
 from moray.rows.store import StoredRows
-from moray.storage.paths import folder_of, path_of
+from moray.storage.interface import folder_of, path_of
 from moray.tasks.of_store import task_of
 from moray.train.continuation import _check_tensors
 from moray.train.job import RunSpec
 from moray.train.loop import train
 from moray.train.statistics import statistics_of
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 def test_a_resnet_has_no_gradient_checkpointing(make_resnet_job: Make, alone: Worker) -> None:

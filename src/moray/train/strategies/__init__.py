@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from moray.config.schema.train import Train
 from moray.tasks.interface import LossModule
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 # Fills tensors in place, by their names, from a checkpoint.
 Read = Callable[[dict[str, Tensor]], None]

@@ -9,7 +9,7 @@ from moray.config.schema.train import Train
 from moray.tasks.interface import LossModule
 from moray.train.optimizer import Optimizer, trained_parameters
 from moray.train.strategies import Read
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 class _DDP:

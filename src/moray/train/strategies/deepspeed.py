@@ -15,7 +15,7 @@ from moray.tasks.interface import LossModule
 from moray.train.optimizer import Optimizer, set_learning_rate, state_name, trained_parameters
 from moray.train.strategies import Read
 from moray.workers.collectives import together
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 # Number of parameters that each worker has in full at a time while reading a checkpoint.
 _READ_AT_ONCE = 16

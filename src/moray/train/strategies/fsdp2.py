@@ -24,7 +24,7 @@ from moray.model.forward import blocks_of, resolve
 from moray.tasks.interface import LossModule
 from moray.train.optimizer import Optimizer, trained_parameters
 from moray.train.strategies import Read
-from moray.workers.worker import Worker
+from moray.workers.entry import Worker
 
 
 class _FSDP2:

@@ -7,7 +7,7 @@ from pathlib import Path
 from moray.config.schema.datasets import LocalFiles
 from moray.corpus.sources.images import table
 from moray.corpus.sources.interface import Opened
-from moray.provenance.digest import sha256_file
+from moray.provenance.manifest import sha256_file
 
 
 def opened(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> Opened:

@@ -17,7 +17,7 @@ from moray.corpus.document import Document
 from moray.corpus.image import as_png
 from moray.corpus.sources.interface import Opened
 from moray.errors import UserError, first_line
-from moray.provenance.digest import sha256_file
+from moray.provenance.manifest import sha256_file
 
 # The third byte of the header: numbers are unsigned bytes.
 _BYTES = 8

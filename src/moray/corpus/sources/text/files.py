@@ -10,7 +10,7 @@ from moray.corpus.formats import Shape
 from moray.corpus.readers import documents
 from moray.corpus.sources.interface import Opened
 from moray.errors import UserError
-from moray.provenance.digest import sha256_file
+from moray.provenance.manifest import sha256_file
 
 
 def opened(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> Opened:

@@ -15,7 +15,7 @@ from moray.console import terminal
 from moray.corpus.sources.interface import Opened
 from moray.corpus.sources.text.files import opened_files
 from moray.errors import UserError, first_line
-from moray.provenance.digest import sha256_file
+from moray.provenance.manifest import sha256_file
 from moray.provenance.space import check_space, of_full_disk
 
 # Characters that make a path in an object store a glob.

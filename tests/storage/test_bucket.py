@@ -4,8 +4,8 @@ import pytest
 from stored import BucketPlace
 
 from moray.errors import UserError
+from moray.storage.bucket import ObjectStorage
 from moray.storage.interface import Storage
-from moray.storage.object_store import ObjectStorage
 
 REFUSED = "this run has been taken over by other workers"
 

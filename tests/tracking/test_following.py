@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from moray.tracking.following import FINISHED, follow
 from moray.tracking.interface import Point, Results, points_of
-from moray.tracking.process import FINISHED, follow
 from moray.train.history import HISTORY, History
 
 
@@ -74,7 +74,7 @@ def test_at_the_end_everything_is_sent(history: History, word: str, finished: bo
 def test_after_a_fault_a_tracker_gets_everything_again(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moray.tracking.process._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("moray.tracking.following._RETRY_SECONDS", 0.0)
     tracker, ending = InMemory(faults=2), Future[str]()
     follow(tracker.opened, history.path, ending, lambda: _end(ending))
     assert (tracker.faults, tracker.steps, tracker.finished) == (0, [1, 2, 3], True)

@@ -9,11 +9,13 @@ Each worker writes its files to a folder on its machine, uploads and digests the
 a checkpoint is one of its files.
 """
 
+import json
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from moray.errors import UserError
 from moray.provenance.manifest import (
@@ -23,14 +25,14 @@ from moray.provenance.manifest import (
     list_files,
     write_listed_manifest,
 )
-from moray.storage.buckets import open_objects
-from moray.storage.commits import Commits, Entry
-from moray.storage.interface import Remote
-from moray.storage.lease import leased
-from moray.storage.node import once_a_node
-from moray.storage.objects import Objects
-from moray.storage.paths import folder_of, name_of
+from moray.storage.interface import Remote, folder_of, name_of
+from moray.storage.locks import leased
+from moray.storage.objects import Objects, open_objects
+from moray.storage.transfer import once_a_node
 
+Entry = dict[str, Any]
+
+_COMMITS = "checkpoints/commits"
 _DATA = "checkpoints/data"
 # After a driver died, the same command waits for so many seconds.
 _LEASE_SECONDS = 30.0
@@ -41,7 +43,7 @@ _FETCHED = ".fetched"
 
 
 class ObjectRecords:
-    """Small files in an object store; see `Records`."""
+    """Small files in an object store."""
 
     poll_seconds = _POLL_SECONDS
 
@@ -65,7 +67,7 @@ class ObjectRecords:
 
 
 class ObjectStorage:
-    """The state of a run in an object store; see `Storage`."""
+    """The state of a run in an object store."""
 
     def __init__(
         self, work: Path, url: str, token: int = 0, lease_seconds: float = _LEASE_SECONDS
@@ -162,7 +164,7 @@ class ObjectStorage:
         return sorted({entry["step"] for entry in self._commits.checkpoints().values()})
 
     def damaged(self, step: int) -> list[str]:
-        """See `Storage`; the files are on this machine afterwards."""
+        # The files are on this machine afterwards.
         return damaged_files(self._downloaded(step)) if step in self.steps() else [MANIFEST]
 
     def fetch(self, step: int) -> Path:
@@ -185,8 +187,8 @@ class ObjectStorage:
             if fingerprint == own:
                 continue
             url = f"{run}/{fingerprint}"
-            commits, objects = Commits(open_objects(url)), open_objects(url)
-            for entry in commits.checkpoints().values():
+            objects = open_objects(url)
+            for entry in Commits(objects).checkpoints().values():
                 data = objects.listed(f"{_DATA}/{entry['attempt']}/")
                 changed = max((file.changed for file in data.values()), default=0.0)
                 found.append((changed, f"{url}/checkpoints/{name_of(entry['step'])}"))
@@ -232,3 +234,95 @@ class ObjectStorage:
 def _fence_of(attempt: str) -> int:
     """The fence of the worker that began an attempt."""
     return int(attempt.split(".")[1].partition("-")[0])
+
+
+class Commits:
+    """The commits of a run: numbered objects, each created only if absent.
+
+    A worker that is to write checkpoints first appends a fence. From then on, it appends each
+    checkpoint's manifest under the number after its own last entry, and nowhere else. Once a later
+    worker has appended its fence, that number is taken, so a worker that was cut off and lives on
+    can't commit. The store decides it in a single request; nothing happens between a check and a
+    write. Fences are never deleted, so that no number becomes free again.
+    """
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._writer = uuid.uuid4().hex
+        self.fence: int | None = None
+        self._last = 0
+        self._known: dict[int, Entry] = {}
+
+    def checkpoints(self) -> dict[int, Entry]:
+        """The manifests of checkpoints, by number, from the oldest."""
+        return {number: entry for number, entry in self._entries().items() if "step" in entry}
+
+    def append_fence(self, token: int) -> None:
+        """Shut out all earlier writers.
+
+        Args:
+            token: of the lease of this worker's driver.
+
+        Raises:
+            UserError: if a driver with a later lease has workers already.
+        """
+        while True:
+            entries = self._entries()
+            if any(entry["token"] > token for entry in entries.values()):
+                raise self._taken_over()
+            number = max(entries, default=0) + 1
+            if self._created(number, {"token": token}):
+                self.fence = self._last = number
+                return
+
+    def append(self, token: int, step: int, facts: Entry) -> int:
+        """Commit a checkpoint; returns the number of its entry.
+
+        Raises:
+            UserError: if a later worker has shut this one out; nothing is committed then.
+        """
+        if not self._created(self._last + 1, {"token": token, "step": step, **facts}):
+            raise self._taken_over()
+        self._last += 1
+        return self._last
+
+    def check(self) -> None:
+        """Make sure that no later worker has shut this one out.
+
+        Raises:
+            UserError: if one has.
+        """
+        if max(self._numbers(), default=0) > self._last:
+            raise self._taken_over()
+
+    def remove(self, number: int) -> None:
+        """Take a checkpoint back."""
+        self._objects.delete([_key(number)])
+
+    def _entries(self) -> dict[int, Entry]:
+        numbers = self._numbers()
+        for number in numbers:
+            # Entries never change, but old ones may be removed meanwhile.
+            if number not in self._known and (found := self._objects.get(_key(number))):
+                self._known[number] = json.loads(found[0])
+        return {number: self._known[number] for number in numbers if number in self._known}
+
+    def _numbers(self) -> list[int]:
+        names = self._objects.listed(f"{_COMMITS}/")
+        return sorted(int(name.rpartition("/")[2].removesuffix(".json")) for name in names)
+
+    def _created(self, number: int, entry: Entry) -> bool:
+        content = json.dumps({"writer": self._writer, **entry}, indent=2).encode()
+        return self._objects.create(_key(number), content) is not None
+
+    def _taken_over(self) -> UserError:
+        return UserError(
+            self._objects.url,
+            "this run has been taken over by other workers, so these can't save checkpoints any "
+            "more",
+            "let the others finish; if they are gone, run the same command again",
+        )
+
+
+def _key(number: int) -> str:
+    return f"{_COMMITS}/{number:08d}.json"

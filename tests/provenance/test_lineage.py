@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from moray.errors import UserError
-from moray.provenance.digest import sha256_file
-from moray.provenance.lineage import write_sealed
-from moray.provenance.manifest import write_manifest
-from moray.provenance.verification import Verification, results_below, verify
+from moray.provenance.lineage import Verification, results_below, verify, write_sealed
+from moray.provenance.manifest import sha256_file, write_manifest
 
 SOURCE, SPLIT = Path("data.jsonl"), Path("results/datasets/data/train.parquet")
 BASE, MODEL = Path("results/models/base"), Path("results/runs/tuned/model")

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from moray.workers.network import interface_setup
+from moray.workers.nodes import interface_setup
 
 VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 

@@ -1,0 +1,214 @@
+"""Files that machines without a shared folder exchange through an object store.
+
+The inputs of workers are folders with manifests, whole or not at all. Of work under way, workers on
+the driver's machine write into its folder; those on other machines copy their files below a URL,
+from where the driver takes them.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from moray.background import repeated
+from moray.console import say
+from moray.errors import UserError
+from moray.provenance.manifest import MANIFEST, damaged_files, fingerprint, sha256_file
+from moray.storage.objects import open_objects
+
+_SECONDS = 2.0
+# Is in the driver's folder.
+_MARKER = "driver"
+
+
+def scratch() -> Path:
+    """A folder for this user alone.
+
+    Raises:
+        UserError: if another user has made a folder of that name.
+    """
+    folder = Path(tempfile.gettempdir(), f"moray-{os.getuid()}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise UserError(
+            str(folder), "belongs to another user", "set TMPDIR to a folder of your own"
+        )
+    return folder
+
+
+def once_a_node(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """Fill a folder unless another process on this machine did; it is whole or not there.
+
+    Args:
+        folder: the folder, named after its content.
+        fill: called with an empty folder that takes its place afterwards.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            temporary = folder.with_name(f"{folder.name}.partial")
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            fill(temporary)
+            temporary.rename(folder)
+    return folder
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Folders with manifests that have been uploaded.
+
+    They may refer to each other by relative paths, so they keep their places among each other.
+
+    Attributes:
+        url: where folders are, by the SHA-256 of their manifests.
+        folders: the folders on the machine that they are from, absolute, and these digests.
+    """
+
+    url: str
+    folders: tuple[tuple[Path, str], ...]
+
+    def here(self) -> Path:
+        """What to put before the folders' paths on this machine.
+
+        If they are here already, that is the root; otherwise they are downloaded, once a machine.
+
+        Raises:
+            UserError: if a file in the object store is missing or damaged.
+        """
+        if all(
+            (folder / MANIFEST).is_file() and sha256_file(folder / MANIFEST) == digest
+            for folder, digest in self.folders
+        ):
+            return Path("/")
+        name = fingerprint(
+            [str(folder) for folder, _ in self.folders], [digest for _, digest in self.folders]
+        )
+        return once_a_node(scratch() / "inputs" / name, self._download)
+
+    def _download(self, root: Path) -> None:
+        objects = open_objects(self.url)
+        for folder, digest in self.folders:
+            target = root / folder.relative_to("/")
+            objects.download(f"{digest}/{MANIFEST}", target / MANIFEST)
+            for name in json.loads((target / MANIFEST).read_text())["files"]:
+                objects.download(f"{digest}/{name}", target / name)
+            if damaged := damaged_files(target):
+                raise UserError(
+                    f"{self.url}/{digest}",
+                    f"missing or damaged files: {', '.join(damaged)}",
+                    "delete it and run the same command again",
+                )
+
+
+def deliver(folders: list[Path], storage_path: str) -> Delivery:
+    """Upload folders with manifests for other machines, unless they are there already.
+
+    Args:
+        folders: folders that may refer to each other.
+        storage_path: the key `ray.storage_path`, a URL.
+    """
+    # Can't clash with a run, whose name can't begin with a dot.
+    url = f"{storage_path.rstrip('/')}/.inputs"
+    objects = open_objects(url)
+    digests = []
+    for folder in folders:
+        digest = sha256_file(folder / MANIFEST)
+        digests.append((folder.absolute(), digest))
+        if objects.head(f"{digest}/{MANIFEST}"):
+            continue
+        say(f"copying {folder} to {url}")
+        # The manifest last, which makes it count.
+        for name in (*json.loads((folder / MANIFEST).read_text())["files"], MANIFEST):
+            objects.upload(folder / name, f"{digest}/{name}")
+    return Delivery(url, tuple(digests))
+
+
+@contextmanager
+def received(folder: Path, url: str) -> Iterator[None]:
+    """During the body and after it, take what workers on other machines have sent.
+
+    Args:
+        folder: the driver's folder.
+        url: where workers put their files; for this folder alone.
+    """
+    (folder / _MARKER).touch()
+    objects = open_objects(url)
+    taken: dict[str, tuple[float, int]] = {}
+
+    def take() -> None:
+        there = objects.listed("")
+        for name, listed in there.items():
+            state = listed.changed, listed.size
+            if taken.get(name) != state:
+                temporary = folder / f"{name}.part"
+                if objects.download(name, temporary):
+                    temporary.replace(folder / name)
+                    taken[name] = state
+        for name in taken.keys() - there.keys():
+            (folder / name).unlink(missing_ok=True)
+            del taken[name]
+
+    try:
+        with _attempted(take, objects.errors):
+            yield
+    finally:
+        take()
+        objects.delete(objects.listed(""))
+
+
+@contextmanager
+def sent(folder: Path, url: str, names: Sequence[str], shared: str) -> Iterator[None]:
+    """During the body and after it, send this worker's files, if the driver is on another machine.
+
+    Args:
+        folder: the worker's folder.
+        url: where the driver takes files from.
+        names: the files that only this worker writes.
+        shared: the file that all workers read and the first one to do so writes.
+    """
+    if (folder / _MARKER).exists():
+        yield
+        return
+    objects = open_objects(url)
+    done: dict[str, tuple[float, int]] = {}
+
+    def send() -> None:
+        for name in names:
+            file = folder / name
+            if not file.exists():
+                continue
+            facts = file.stat()
+            if done.get(name) != (facts.st_mtime, facts.st_size):
+                objects.put(name, file.read_bytes())
+                done[name] = facts.st_mtime, facts.st_size
+        if (folder / shared).exists():
+            objects.create(shared, (folder / shared).read_bytes())
+        else:
+            objects.download(shared, folder / shared)
+
+    try:
+        with _attempted(send, objects.errors):
+            yield
+    finally:
+        send()
+
+
+def _attempted(
+    function: Callable[[], None], errors: tuple[type[Exception], ...]
+) -> AbstractContextManager[None]:
+    def attempt() -> None:
+        try:
+            function()
+        except errors as error:
+            # The object store may be back the next time.
+            print(f"can't exchange files with the object store: {error}", file=sys.stderr)
+
+    return repeated(attempt, _SECONDS)
