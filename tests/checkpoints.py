@@ -1,13 +1,23 @@
-"""What a checkpoint holds, read by PyTorch alone."""
+"""What a checkpoint holds, read by PyTorch alone; and runs that end in their middle."""
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
+
+from moray.storage.folder import FolderStorage
+from moray.storage.interface import folder_of, path_of
+from moray.train import checkpoints
+from moray.train.job import Job
+from moray.train.loop import train
+from moray.train.saver import Saver
+from moray.workers.entry import Worker
 
 
 def tensors_of(folder: Path) -> dict[str, Tensor]:
@@ -23,3 +33,37 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
         warnings.simplefilter("ignore")
         load(state, storage_reader=FileSystemReader(folder), no_dist=True)
     return state
+
+
+def last_tensors(job: Job) -> dict[str, Tensor]:
+    """All tensors of a job's newest checkpoint."""
+    storage = FolderStorage(job.work)
+    step = checkpoints.newest(storage, lambda step, names: None)
+    assert step
+    return tensors_of(storage.fetch(step))
+
+
+def are_equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    """Whether two states have the same tensors, to the bit."""
+    return first.keys() == second.keys() and all(
+        torch.equal(value, second[name]) for name, value in first.items()
+    )
+
+
+class CrashError(Exception):
+    """The end of a worker, in the middle of a run."""
+
+
+def train_and_crash(job: Job, worker: Worker, step: int) -> None:
+    """Train until the checkpoint of a step is there."""
+    finish = Saver.finish
+
+    def crash(saver: Saver) -> None:
+        finish(saver)
+        if path_of(folder_of(job.work), step).exists():
+            raise CrashError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Saver, "finish", crash)
+        with pytest.raises(CrashError):
+            train(job, worker)

@@ -78,6 +78,18 @@ def train_run(
     run_training(spec, output)
 
 
+def execution_of(
+    stage: str, num_workers: int = 1, batch_size: int = 4, launcher: str = "torchrun"
+) -> dict[str, Any]:
+    """How a stage that evaluates or generates is executed."""
+    return {
+        stage: {"num_workers": num_workers, "batch_size": batch_size},
+        "launcher": launcher,
+        "ray": {},
+        "stall_timeout": 600.0,
+    }
+
+
 def training_command(
     start: Path,
     store: Path,

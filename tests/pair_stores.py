@@ -3,17 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from jobs import execution_of
+
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.stages.reference import reference
 from moray.stages.tokenize import tokenize
 
-EXECUTION: dict[str, Any] = {
-    "evaluate": {"num_workers": 1, "batch_size": 4},
-    "launcher": "torchrun",
-    "ray": {},
-    "stall_timeout": 600.0,
-}
+EXECUTION = execution_of("evaluate")
 
 
 def write_stores(folder: Path, model: Path, data: Data) -> None:

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -124,6 +124,11 @@ class Project:
         jobs = set(re.findall(r"^Job \d+: (.+)$", done.stderr + done.stdout, re.M))
         return {job for job in jobs if not job.startswith("every run")}
 
+    def affected(self, *arguments: str) -> set[str]:
+        """The planned jobs, `tokenize functions-tiny-1a2b3c4d` as `tokenize functions`."""
+        planned = self.planned(*arguments)
+        return {job.partition("-tiny-")[0].partition("-base-")[0] for job in planned}
+
     def copy(self, folder: Path) -> "Project":
         """The project, results and all, in another folder."""
         shutil.copytree(self.folder, folder, symlinks=True)
@@ -137,3 +142,21 @@ class Project:
             section = section.setdefault(part, {})
         section[path[-1]] = value
         self.config.write_text(yaml.safe_dump(whole))
+
+
+Change = Callable[[Project], None]
+
+
+def setting(path: str, value: object) -> Change:
+    """Set a key, whose path is dotted."""
+    return lambda project: project.configure(path.split("."), value)
+
+
+def code(module: str, line: str = "CHANGED = True") -> Change:
+    """Add a line to a module of the package."""
+
+    def change(project: Project) -> None:
+        with (project.folder / "src/moray" / module).open("a") as file:
+            file.write(f"{line}\n")
+
+    return change

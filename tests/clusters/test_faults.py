@@ -12,13 +12,12 @@ from clusters.nodes import ADDRESS, Nodes, two_nodes
 from faults.workflows import (
     COMMAND,
     STEPS,
+    check_equal,
     environment,
     last_step,
     losses,
     prepare,
-    rows_by_step,
     run,
-    weights,
 )
 from fleet import until
 from project import Project
@@ -89,12 +88,6 @@ def undisturbed(ready: Project, tmp_path_factory: pytest.TempPathFactory) -> Pro
         status, printed = Workflow(project, nodes).run()
     assert status == 0, printed
     return project
-
-
-def check_equal(project: Project, undisturbed: Project) -> None:
-    assert weights(project) == weights(undisturbed)
-    assert losses(project) == losses(undisturbed)
-    assert rows_by_step(project) == rows_by_step(undisturbed)
 
 
 @pytest.mark.parametrize("victim", ["worker", "raylet", "node"])

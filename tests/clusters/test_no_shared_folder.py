@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from checkpoints import tensors_of
+from checkpoints import are_equal, tensors_of
 from clusters.nodes import ADDRESS, ADDRESSES, Nodes, two_nodes
 from fleet import until
 from jobs import training_command
 from object_store import CREDENTIALS
 from run_stage import stage_command
-from torch import equal
 
 from moray.config.schema.base import execution_keys
 from moray.config.schema.sections import Ray
@@ -147,8 +146,7 @@ def check_equal(ours: Path, theirs: Path) -> None:
         tensors_of(Path(json.loads((output / "train.json").read_text())["checkpoint"]))
         for output in (ours, theirs)
     )
-    assert found.keys() == expected.keys()
-    assert all(equal(found[name], expected[name]) for name in expected)
+    assert are_equal(found, expected)
 
 
 @pytest.mark.release

@@ -1,6 +1,6 @@
 """Continuations, held against one token at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,32 +34,36 @@ def greedy(
     return written
 
 
-def write(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    prompts: list[str] = PROMPTS,
-    batch_size: int = 5,
-    **changes: Any,
-) -> list[str]:
+Write = Callable[..., list[str]]
+
+
+@pytest.fixture
+def write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Write:
+    """Continue prompts; returns the texts."""
+    eos = tokenizer.eos_token_id
     settings: dict[str, Any] = {
         "max_new_tokens": 12,
         "temperature": 0.0,
         "top_p": 1.0,
         "seed": 0,
-        "stops": (tokenizer.eos_token_id,),
-        "padding": tokenizer.eos_token_id,
+        "stops": (eos,),
+        "padding": eos,
     }
-    sampling = Sampling(**settings | changes)
-    tokens = dict(enumerate(tokens_of(tokenizer, prompt) for prompt in prompts))
-    written: dict[int, list[int]] = {}
-    for batch in np.array_split(np.arange(len(tokens)), -(-len(tokens) // batch_size)):
-        written |= continue_prompts(model, {int(n): tokens[int(n)] for n in batch}, sampling)
-    return [tokenizer.decode(written[n], skip_special_tokens=True) for n in range(len(tokens))]
+
+    def write(prompts: list[str] = PROMPTS, batch_size: int = 5, **changes: Any) -> list[str]:
+        sampling = Sampling(**settings | changes)
+        tokens = dict(enumerate(tokens_of(tokenizer, prompt) for prompt in prompts))
+        written: dict[int, list[int]] = {}
+        for batch in np.array_split(np.arange(len(tokens)), -(-len(tokens) // batch_size)):
+            written |= continue_prompts(model, {int(n): tokens[int(n)] for n in batch}, sampling)
+        return [tokenizer.decode(written[n], skip_special_tokens=True) for n in range(len(tokens))]
+
+    return write
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 100])
 def test_the_likeliest_continuation_is_that_of_each_prompt_alone(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_size: int
+    write: Write, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_size: int
 ) -> None:
     tokens = [greedy(model, tokenizer, prompt, 12) for prompt in PROMPTS]
     stopped = [tokenizer.eos_token_id in written for written in tokens]
@@ -67,20 +71,20 @@ def test_the_likeliest_continuation_is_that_of_each_prompt_alone(
     assert not all(stopped), "a batch goes on where one of its prompts has ended"
     expected = [tokenizer.decode(written, skip_special_tokens=True) for written in tokens]
     assert len(set(expected)) == len(PROMPTS)
-    assert write(model, tokenizer, batch_size=batch_size) == expected
+    assert write(batch_size=batch_size) == expected
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_no_more_tokens_are_written_than_asked_for(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, count: int
+    write: Write, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, count: int
 ) -> None:
     tokens = [greedy(model, tokenizer, prompt, count) for prompt in PROMPTS]
     expected = [tokenizer.decode(written, skip_special_tokens=True) for written in tokens]
-    assert write(model, tokenizer, max_new_tokens=count) == expected
+    assert write(max_new_tokens=count) == expected
 
 
 def test_any_stop_token_ends_a_continuation(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+    write: Write, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     unstopped = greedy(model, tokenizer, PROMPTS[0], 12)
     second = unstopped[len(unstopped) // 2]
@@ -88,43 +92,37 @@ def test_any_stop_token_ends_a_continuation(
     tokens = [greedy(model, tokenizer, prompt, 12, stops=[second]) for prompt in PROMPTS]
     assert len(tokens[0]) < len(unstopped)
     expected = [tokenizer.decode(written, skip_special_tokens=True) for written in tokens]
-    assert write(model, tokenizer, stops=(tokenizer.eos_token_id, second)) == expected
+    assert write(stops=(tokenizer.eos_token_id, second)) == expected
 
 
-def test_the_seed_decides_what_is_sampled(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_the_seed_decides_what_is_sampled(write: Write) -> None:
     sampled: dict[str, Any] = {"temperature": 1.5, "batch_size": 2}
     torch.manual_seed(1)
-    first = write(model, tokenizer, seed=3, **sampled)
+    first = write(seed=3, **sampled)
     torch.manual_seed(2)
-    assert write(model, tokenizer, seed=3, **sampled) == first
-    assert write(model, tokenizer, seed=4, **sampled) != first
+    assert write(seed=3, **sampled) == first
+    assert write(seed=4, **sampled) != first
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 100])
 def test_what_is_sampled_for_a_prompt_does_not_depend_on_the_others(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_size: int
+    write: Write, batch_size: int
 ) -> None:
     sampled: dict[str, Any] = {"temperature": 1.5, "top_p": 0.9, "seed": 3}
-    assert write(model, tokenizer, batch_size=batch_size, **sampled) == write(
-        model, tokenizer, batch_size=3, **sampled
-    )
+    assert write(batch_size=batch_size, **sampled) == write(batch_size=3, **sampled)
 
 
-def test_equal_prompts_are_sampled_differently(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    assert len(set(write(model, tokenizer, ["def"] * 5, temperature=1.5))) == 5
+def test_equal_prompts_are_sampled_differently(write: Write) -> None:
+    assert len(set(write(["def"] * 5, temperature=1.5))) == 5
 
 
 def test_what_the_model_s_folder_says_of_generation_does_not_apply(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+    write: Write, model: PreTrainedModel
 ) -> None:
-    expected = write(model, tokenizer)
+    expected = write()
     model.generation_config.repetition_penalty = 5.0
     model.generation_config.min_new_tokens = 12
-    assert write(model, tokenizer) == expected
+    assert write() == expected
 
 
 def test_a_nucleus_is_the_smallest_set_with_the_probability() -> None:
@@ -137,9 +135,9 @@ def test_a_nucleus_is_the_smallest_set_with_the_probability() -> None:
 
 
 def test_a_batch_too_large_for_memory_is_continued_in_parts(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+    write: Write, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = write(model, tokenizer)
+    expected = write()
     generate, sizes = model.generate, list[int]()
 
     def limited(input_ids: torch.Tensor, **settings: Any) -> Any:
@@ -149,29 +147,27 @@ def test_a_batch_too_large_for_memory_is_continued_in_parts(
         return generate(input_ids=input_ids, **settings)
 
     monkeypatch.setattr(model, "generate", limited)
-    assert write(model, tokenizer) == expected
+    assert write() == expected
     assert sizes == [5, 2, 3, 1, 2]
 
 
-def test_sampling_leaves_other_random_numbers_alone(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_sampling_leaves_other_random_numbers_alone(write: Write) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    write(model, tokenizer, temperature=1.0)
+    write(temperature=1.0)
     assert torch.equal(torch.rand(3), expected)
 
 
 @pytest.mark.parametrize("setting", [{"top_p": 1e-6, "temperature": 1.0}, {"temperature": 1e-4}])
 def test_a_small_nucleus_and_a_low_temperature_come_to_the_likeliest(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, setting: dict[str, Any]
+    write: Write, setting: dict[str, Any]
 ) -> None:
-    assert write(model, tokenizer, **setting) == write(model, tokenizer)
+    assert write(**setting) == write()
 
 
 def test_samples_have_the_probabilities_of_the_model(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+    write: Write, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     temperature, draws = 1.5, 2000
     with torch.no_grad():
@@ -179,13 +175,7 @@ def test_samples_have_the_probabilities_of_the_model(
     likeliest = int(logits.argmax())
     share = (logits / temperature).softmax(0)[likeliest].item()
     assert 0.05 < share < 0.95
-    written = write(
-        model,
-        tokenizer,
-        ["def"] * draws,
-        temperature=temperature,
-        max_new_tokens=1,
-        batch_size=draws,
-    )
+    keys = {"temperature": temperature, "max_new_tokens": 1, "batch_size": draws}
+    written = write(["def"] * draws, **keys)
     got = written.count(tokenizer.decode([likeliest])) / draws
     assert got == pytest.approx(share, abs=4 * (share * (1 - share) / draws) ** 0.5)

@@ -1,4 +1,4 @@
-"""Metrics of continuations."""
+"""Metrics of continuations, and what they need."""
 
 import os
 import subprocess
@@ -14,6 +14,7 @@ import pytest
 from moray.config.schema.sections import Generate
 from moray.evaluate import metrics
 from moray.evaluate.metrics import METRICS, Continuations, judged
+from moray.evaluate.requirements import missing_for_metrics
 
 PROMPTS = ["def f():\n", "x = ", "y"]
 REFERENCES = ["    return 1\n", "12", "abcdef"]
@@ -134,3 +135,16 @@ def test_the_metric_is_the_share_that_parses() -> None:
     predictions = ["x = 1", "x =", "", "def"]
     assert metric.compute(predictions=predictions)["python_syntax"] == 0.5
     assert metric.compute(predictions=["x = 1"]) == {"python_syntax": 1.0, "scores": [True]}
+
+
+def test_a_package_that_a_metric_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(missing_for_metrics("tuned", ["exact_match", "chrf"])) == []
+    monkeypatch.setattr(
+        "moray.evaluate.requirements.find_spec", lambda name: None if name == "sacrebleu" else name
+    )
+    assert list(missing_for_metrics("tuned", ["exact_match", "python_syntax"])) == []
+    (fault,) = missing_for_metrics("tuned", ["exact_match", "chrf"])
+    assert str(fault) == (
+        "runs.tuned.generate.metrics: chrf needs a package that is missing: sacrebleu; "
+        "pip install 'moray[metrics]'"
+    )

@@ -1,7 +1,7 @@
 """Prompts out of held-out documents."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -24,8 +24,9 @@ class Held(dict[str, str]):
 
 
 def choose(
-    rows: list[Document], tokenizer: PreTrainedTokenizerFast, **changes: Any
+    rows: Iterable[Document], tokenizer: PreTrainedTokenizerFast | Encoder, **changes: Any
 ) -> list[Prompt]:
+    encoder = tokenizer if isinstance(tokenizer, Encoder) else Encoder(tokenizer, 32)
     settings: dict[str, Any] = {
         "model_length": 128,
         "num_samples": 1000,
@@ -33,7 +34,7 @@ def choose(
         "max_new_tokens": 16,
         "seed": 0,
     }
-    return choose_prompts(iter(rows), Encoder(tokenizer, 32), **settings | changes)
+    return choose_prompts(iter(rows), encoder, **settings | changes)
 
 
 def pairs(prompts: list[Prompt]) -> list[tuple[str, str]]:
@@ -112,9 +113,7 @@ def test_a_prompt_s_tokens_come_after_the_first_token_of_a_document(
 def test_of_a_conversation_all_but_the_last_answer_is_the_prompt(texts: list[str]) -> None:
     tokenizer = chat_tokenizer(texts)
     template = ChatTemplate(tokenizer, CHATML, ["<|im_end|>"])
-    settings = {"prompt_length": 8, "max_new_tokens": 16, "seed": 0}
-    encoder = Encoder(tokenizer, 32, chat=template)
-    prompts = choose_prompts(TALKS, encoder, model_length=4096, num_samples=9, **settings)
+    prompts = choose(TALKS, Encoder(tokenizer, 32, chat=template), model_length=4096)
     for prompt, talk, said in zip(prompts, TALKS, SAID, strict=True):
         # Nothing is added in front: the template brings what a conversation begins with.
         assert prompt.tokens == tokenizer(prompt.text, add_special_tokens=False)["input_ids"]
@@ -129,10 +128,7 @@ def test_conversations_that_no_prompt_can_be_made_of_are_passed_over(texts: list
     encoder = Encoder(tokenizer, 32, chat=ChatTemplate(tokenizer, first + CHATML, ["<|im_end|>"]))
     greeting = conversation(("assistant", "Hello."))
     assert encoder.encode([greeting], 0, count_bytes=False)[0], "it is trained on all the same"
-    settings = {"prompt_length": 8, "max_new_tokens": 16, "seed": 0}
-    prompts = choose_prompts(
-        [greeting, *TALKS], encoder, model_length=4096, num_samples=9, **settings
-    )
+    prompts = choose([greeting, *TALKS], encoder, model_length=4096)
     assert [prompt.reference + "<|im_end|>" for prompt in prompts] == [said[-1] for said in SAID]
 
 
@@ -181,15 +177,7 @@ def test_out_of_a_large_split_prompts_come_from_all_over_it_in_one_pass(
             yield cast(Document, document)
 
     def drawn(seed: int) -> list[int]:
-        chosen = choose_prompts(
-            passing(),
-            Encoder(tokenizer, 32),
-            model_length=128,
-            num_samples=samples,
-            prompt_length=8,
-            max_new_tokens=16,
-            seed=seed,
-        )
+        chosen = choose(passing(), tokenizer, num_samples=samples, seed=seed)
         return [int(prompt.text) for prompt in chosen]
 
     draws = [drawn(seed) for seed in (0, 0, *range(1, 20))]

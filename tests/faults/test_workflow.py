@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from faults.workflows import (
     COMMAND,
+    check_equal,
     environment,
-    losses,
     prepare,
-    rows_by_step,
     run,
     run_and_signal,
     weights,
@@ -69,9 +68,7 @@ def test_a_workflow_that_is_asked_to_end_loses_no_step(
     again = run(project)
     assert again.returncode == 0, again.stderr
     assert f"resumed from step {at}" in again.stderr
-    assert weights(project) == weights(undisturbed)
-    assert losses(project) == losses(undisturbed)
-    assert rows_by_step(project) == rows_by_step(undisturbed)
+    check_equal(project, undisturbed)
 
 
 def test_a_changed_run_that_is_asked_to_end_is_not_taken_for_its_earlier_model(

@@ -180,3 +180,10 @@ def rows_by_step(project: Project) -> dict[int, list[str]]:
     for (_, step), digests in sorted(rows.items()):
         whole[step] += digests
     return dict(whole)
+
+
+def check_equal(project: Project, undisturbed: Project) -> None:
+    """Hold a run against an undisturbed one: weights, losses, and the rows of each step."""
+    assert weights(project) == weights(undisturbed)
+    assert losses(project) == losses(undisturbed)
+    assert rows_by_step(project) == rows_by_step(undisturbed)

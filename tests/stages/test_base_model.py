@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,12 @@ from moray.stages.base_model import base_model
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def train_texts(dataset: Path, texts: list[str]) -> list[str]:
-    """The texts of the train split: every third, whichever its format."""
-    assert (dataset / "train.parquet").exists()
-    return texts[::3]
-
-
 def test_a_model_from_scratch_learns_its_tokens_from_the_train_split(
     tmp_path: Path, dataset: Path, texts: list[str], scratch: dict[str, Any]
 ) -> None:
     base_model(tmp_path / "out", scratch, dataset)
-    expected = train_tokenizer(train_texts(dataset, texts), scratch["tokenizer"]["vocab_size"])
+    # Every third text is in the train split.
+    expected = train_tokenizer(texts[::3], scratch["tokenizer"]["vocab_size"])
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer.get_vocab() == expected.get_vocab()
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -56,13 +52,19 @@ def test_a_folder_is_copied_without_what_it_does_not_need(
     (tmp_path / "out/stale.safetensors").touch()
     base_model(tmp_path / "out", {"source": "path", "path": str(source)})
     manifest = read_manifest(tmp_path / "out")
-    assert sorted(manifest["files"]) == [
+    listed = sorted(manifest["files"])
+    assert listed == sorted(
+        {path.name for path in (tmp_path / "out").iterdir()} - {"manifest.json"}
+    )
+    assert listed == [
         "config.json",
         "generation_config.json",
         "model.safetensors",
         "tokenizer.json",
         "tokenizer_config.json",
     ]
+    on_disk = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {*manifest["files"]} == on_disk - {"manifest.json"}
     weights = load_file(source / "model.safetensors")
     assert manifest["parameters"] == sum(weight.numel() for weight in weights.values())
     # The source is a folder of ours, with a manifest; its own is another.
@@ -88,42 +90,40 @@ def test_a_model_of_the_hub_comes_by_its_commit(
     assert read_manifest(tmp_path / "out")["model"]["revision"] == COMMIT
 
 
-@pytest.mark.parametrize("broken", ["missing", "no weights", "no config", "truncated weights"])
-def test_a_bad_folder_leaves_no_manifest_behind(
-    tmp_path: Path, model_folder: Path, broken: str
-) -> None:
-    source = tmp_path / "source"
-    if broken != "missing":
-        shutil.copytree(model_folder, source)
-    if broken == "no weights":
-        (source / "model.safetensors").rename(source / "pytorch_model.bin")
-    if broken == "no config":
-        (source / "config.json").unlink()
-    if broken == "truncated weights":
-        whole = (source / "model.safetensors").read_bytes()
-        (source / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    shutil.copytree(model_folder, tmp_path / "out")
-    with pytest.raises(UserError):
-        base_model(tmp_path / "out", {"source": "path", "path": str(source)})
-    assert not (tmp_path / "out/manifest.json").exists()
+def renamed_weights(source: Path) -> None:
+    (source / "model.safetensors").rename(source / "pytorch_model.bin")
 
 
-def test_a_tokenizer_without_a_stop_token_is_refused_before_anything_is_tokenized(
-    tmp_path: Path, model_folder: Path
-) -> None:
-    source = Path(shutil.copytree(model_folder, tmp_path / "source"))
+def half_of_the_weights(source: Path) -> None:
+    whole = (source / "model.safetensors").read_bytes()
+    (source / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def no_stop_token(source: Path) -> None:
     config = json.loads((source / "tokenizer_config.json").read_text())
     del config["eos_token"]
     (source / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="the tokenizer has no eos_token, so there is no stop"):
-        base_model(tmp_path / "out", {"source": "path", "path": str(source)})
-    assert not (tmp_path / "out/manifest.json").exists()
 
 
-def test_a_tokenizer_that_cannot_be_read_is_refused_too(tmp_path: Path, model_folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (shutil.rmtree, ""),
+        (renamed_weights, ""),
+        (lambda source: (source / "config.json").unlink(), ""),
+        (half_of_the_weights, ""),
+        (no_stop_token, "the tokenizer has no eos_token, so there is no stop"),
+        (lambda source: (source / "tokenizer.json").write_text("{"), "can't load the tokenizer"),
+    ],
+    ids=["missing", "no weights", "no config", "half of the weights", "no stop token", "tokenizer"],
+)
+def test_a_bad_folder_is_refused_and_leaves_no_manifest_behind(
+    tmp_path: Path, model_folder: Path, spoil: Callable[[Path], object], problem: str
+) -> None:
     source = Path(shutil.copytree(model_folder, tmp_path / "source"))
-    (source / "tokenizer.json").write_text("{")
-    with pytest.raises(UserError, match="can't load the tokenizer"):
+    spoil(source)
+    shutil.copytree(model_folder, tmp_path / "out")
+    with pytest.raises(UserError, match=problem):
         base_model(tmp_path / "out", {"source": "path", "path": str(source)})
     assert not (tmp_path / "out/manifest.json").exists()
 
@@ -133,10 +133,3 @@ def test_a_commit_that_cannot_be_had_leaves_no_manifest_behind(tmp_path: Path, h
     with pytest.raises(UserError, match=r"^owner/name: can't download"):
         base_model(tmp_path / "out", cfg)
     assert not (tmp_path / "out/manifest.json").exists()
-
-
-def test_the_manifest_can_be_read_by_others(tmp_path: Path, model_folder: Path) -> None:
-    base_model(tmp_path / "out", {"source": "path", "path": str(model_folder)})
-    listed = json.loads((tmp_path / "out/manifest.json").read_text())["files"]
-    on_disk = {path.name for path in (tmp_path / "out").iterdir()}
-    assert set(listed) == on_disk - {"manifest.json"}

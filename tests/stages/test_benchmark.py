@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmark_tasks import write_tasks
+from jobs import execution_of
 
 from moray.errors import ConfigError, UserError
 from moray.stages.benchmark import benchmark
@@ -28,12 +29,7 @@ CFG = {
     "bootstrap_samples": 30,
     "confidence": 0.9,
 }
-EXECUTION: dict[str, Any] = {
-    "benchmarks": {"num_workers": 1, "batch_size": 4},
-    "launcher": "torchrun",
-    "ray": {},
-    "stall_timeout": 600.0,
-}
+EXECUTION = execution_of("benchmarks")
 
 
 @pytest.fixture(scope="module")
@@ -171,8 +167,7 @@ def test_only_the_tasks_of_the_config_run(run: Any, capfd: pytest.CaptureFixture
 
 @pytest.mark.release
 def test_two_workers_find_the_same(run: Any) -> None:
-    two = EXECUTION | {"benchmarks": {"num_workers": 2, "batch_size": 4}}
-    assert run(two)["tasks"] == run()["tasks"]
+    assert run(execution_of("benchmarks", num_workers=2))["tasks"] == run()["tasks"]
 
 
 def test_models_compute_in_the_precision_that_the_config_names(run: Any) -> None:

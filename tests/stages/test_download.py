@@ -141,59 +141,6 @@ def test_with_all_splits_given_no_share_is_taken(tmp_path: Path) -> None:
     assert read(tmp_path / "out") == {split: [split] for split in SPLITS}
 
 
-TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-
-TABLES: dict[str, tuple[Callable[[int], dict[str, Any]], Callable[[int], tuple[Any, Any]]]] = {
-    "instruction": (
-        lambda n: {"question": f"Add é {n}.", "input": f"{n}" * (n % 2), "output": f"{n}"},
-        lambda n: (
-            [
-                {"role": "system", "content": "S"},
-                {"role": "user", "content": f"Add é {n}." + f"\n\n{n}" * (n % 2)},
-                {"role": "assistant", "content": f"{n}"},
-            ],
-            None,
-        ),
-    ),
-    "messages": (
-        lambda n: {
-            "conversations": [{"from": "human", "value": f"é {n}"}, {"from": "gpt", "value": "b"}],
-            "tools": TOOLS if n % 2 else [],
-        },
-        lambda n: (
-            [
-                {"role": "system", "content": "S"},
-                {"role": "user", "content": f"é {n}"},
-                {"role": "assistant", "content": "b"},
-            ],
-            TOOLS if n % 2 else None,
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize("format", TABLES)
-def test_conversations(tmp_path: Path, format: str) -> None:
-    row, expected = TABLES[format]
-    path = write(tmp_path / "a.jsonl", [row(number) for number in range(60)])
-    columns = {"instruction": "question"} if format == "instruction" else {}
-    local(tmp_path / "out", [path], format=format, columns=columns, system="S")
-    found = []
-    for split in SPLITS:
-        for rows in read_documents(tmp_path / f"out/{split}.parquet"):
-            found += [(json.loads(r["messages"]), json.loads(r["tools"] or "null")) for r in rows]
-    assert sorted(found, key=str) == sorted(map(expected, range(60)), key=str)
-    assert json.loads((tmp_path / "out/dataset.json").read_text())["format"] == format
-
-
-def test_synthetic_text_has_its_size(tmp_path: Path) -> None:
-    download(tmp_path / "out", {"source": "synthetic", "size_gb": 1e-3, "seed": 3, **SHARES})
-    splits = read(tmp_path / "out")
-    sizes = {split: len("".join(texts)) for split, texts in splits.items()}
-    assert sum(sizes.values()) == 10**6
-    assert all(sizes[split] == pytest.approx(200_000, rel=0.3) for split in SPLITS[1:])
-
-
 def test_urls_are_read_as_local_files_are(tmp_path: Path, files: list[Path]) -> None:
     local(tmp_path / "local", files)
     cfg = {"source": "url", "url": [f"file://{path}" for path in files], **SHARES}
@@ -213,7 +160,7 @@ def test_urls_are_read_as_local_files_are(tmp_path: Path, files: list[Path]) -> 
             "z.txt",
             b"",
             {"split_by": "tail", "validation_share": 0, "test_share": 0.0001},
-            "got none of the ",
+            " rows; add documents to the dataset or change its shares",
         ),
     ],
 )
@@ -238,28 +185,6 @@ def test_of_a_file_that_is_not_fetched_nothing_is_left(tmp_path: Path, files: li
     urls = [f"file://{files[0]}", f"file://{tmp_path}/missing.jsonl"]
     with pytest.raises(UserError, match=r"missing\.jsonl: can't read the file"):
         download(tmp_path / "out", {"source": "url", "url": urls, **SHARES})
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("texts", "test_share", "problem"),
-    [
-        ([], 0.2, "train.parquet: got none of the 0 rows"),
-        ([""], 0.001, "test.parquet: got none of the 1 rows"),
-        # Copies go into one split; all are kept in train, and one elsewhere.
-        (["a"] * 30, 0.001, "test.parquet: got none of the 30 rows"),
-        (["a"] * 30, 0.999, "train.parquet: got none of the 1 rows"),
-    ],
-)
-def test_without_rows_to_train_or_to_test_on_there_is_no_dataset(
-    tmp_path: Path, texts: list[str], test_share: float, problem: str
-) -> None:
-    path = write(tmp_path / "a.jsonl", [{"text": text} for text in texts])
-    with pytest.raises(UserError) as caught:
-        local(tmp_path / "out", [path], validation_share=0, test_share=test_share)
-    assert str(caught.value) == (
-        f"{tmp_path}/out/{problem}; add documents to the dataset or change its shares"
-    )
     assert not (tmp_path / "out").exists()
 
 

@@ -1,29 +1,37 @@
-"""Base and tuned on the same held-out rows."""
+"""Base and tuned on the same held-out rows, and on the same held-out pairs."""
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from jobs import execution_of, job_maker
+from plain_preference import log_probability, loss_of, pairs_of
+from transformers import AutoModelForCausalLM
 
+from moray.config.schema.base import result_keys
+from moray.config.schema.train import Preference
 from moray.corpus.dataset import read_documents
 from moray.errors import UserError
 from moray.evaluate.execution import batches_of
 from moray.evaluate.likelihood import figures, score, select_documents
 from moray.model.load import load_model
+from moray.provenance.manifest import write_manifest
 from moray.stages.evaluate import evaluate
+from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.rows import Segment, is_trained
 from moray.tasks.language.store import StoredSplit
+from moray.train.loop import train
+from moray.train.restore import trained_model
+from moray.workers.entry import Worker
 
 CFG = {"max_documents": None, "bootstrap_samples": 30, "confidence": 0.9, "precision": "auto"}
-EXECUTION: dict[str, Any] = {
-    "evaluate": {"num_workers": 1, "batch_size": 4},
-    "launcher": "torchrun",
-    "ray": {},
-    "stall_timeout": 600.0,
-}
+EXECUTION = execution_of("evaluate")
 
 
 def run(base: Path, tuned: Path, store: Path, output: Path, **cfg: Any) -> dict[str, Any]:
@@ -61,35 +69,29 @@ def test_a_model_does_not_differ_from_itself(
     assert all(set(one.values()) == {0.0} for one in result["difference"].values())
 
 
-@pytest.mark.parametrize("count", [1, 3, 10_000])
 def test_no_more_documents_are_scored_than_asked_for(
-    tmp_path: Path, tuned_folder: Path, store: Path, count: int
+    tmp_path: Path, tuned_folder: Path, store: Path
 ) -> None:
     split = StoredSplit(store, "test")
-    segments = split.segments
-    result = run(tuned_folder, tuned_folder, store, tmp_path / "eval.json", max_documents=count)
-    assert result["documents"] == min(count, len(set(segments[:, Segment.DOCUMENT].tolist())))
-    chosen = select_documents(split, count)
-    assert result["rows"] == len(chosen.rows)
-    assert result["bytes"] == chosen.segments[:, Segment.BYTES].sum()
+    whole = len(set(split.segments[:, Segment.DOCUMENT].tolist()))
+    for count in (1, 3, 10_000):
+        result = run(tuned_folder, tuned_folder, store, tmp_path / "eval.json", max_documents=count)
+        assert result["documents"] == min(count, whole)
+        chosen = select_documents(split, count)
+        assert result["rows"] == len(chosen.rows)
+        assert result["bytes"] == chosen.segments[:, Segment.BYTES].sum()
 
 
-def test_a_damaged_store_leaves_nothing_behind(
+def test_a_damaged_store_or_a_missing_model_leaves_nothing_behind(
     tmp_path: Path, tuned_folder: Path, store: Path
 ) -> None:
-    copy = Path(shutil.copytree(store, tmp_path / "store"))
-    (copy / "test.rows").write_bytes(b"")
+    damaged, output = Path(shutil.copytree(store, tmp_path / "store")), tmp_path / "eval.json"
+    (damaged / "test.rows").write_bytes(b"")
     with pytest.raises(UserError, match=r"test\.rows: got 0 bytes"):
-        run(tuned_folder, tuned_folder, copy, tmp_path / "eval.json")
-    assert not (tmp_path / "eval.json").exists()
-
-
-def test_a_missing_model_leaves_nothing_behind(
-    tmp_path: Path, tuned_folder: Path, store: Path
-) -> None:
+        run(tuned_folder, tuned_folder, damaged, output)
     with pytest.raises(UserError, match="can't load a causal language model"):
-        run(tuned_folder, tmp_path / "missing", store, tmp_path / "eval.json")
-    assert not (tmp_path / "eval.json").exists()
+        run(tuned_folder, tmp_path / "missing", store, output)
+    assert not output.exists()
 
 
 @pytest.mark.long
@@ -110,8 +112,7 @@ def test_as_many_processes_score_as_the_config_says_and_scores_stay_the_same(
         Path(os.path.relpath(folder)) for folder in (model_folder, tuned_folder, store)
     )
     alone = run(base, tuned, tokens, tmp_path / "alone.json")
-    execution = EXECUTION | {"launcher": launcher}
-    execution["evaluate"] = EXECUTION["evaluate"] | {"num_workers": 2}
+    execution = execution_of("evaluate", num_workers=2, launcher=launcher)
     output = Path("together.json")
     evaluate("tuned", base, tuned, [tokens], output, CFG, execution)
     together = json.loads(output.read_text())
@@ -131,7 +132,7 @@ def test_as_many_processes_score_as_the_config_says_and_scores_stay_the_same(
 def test_a_fault_of_a_worker_costs_one_line(
     tmp_path: Path, model_folder: Path, store: Path
 ) -> None:
-    execution = EXECUTION | {"evaluate": {"num_workers": 2, "batch_size": 4}}
+    execution = execution_of("evaluate", num_workers=2)
     missing, output = tmp_path / "missing", tmp_path / "eval.json"
     with pytest.raises(UserError, match="can't load a causal language model"):
         evaluate("tuned", model_folder, missing, [store], output, CFG, execution)
@@ -165,3 +166,87 @@ def test_models_compute_in_the_precision_that_the_config_names(
     named = result["tuned"]["loss"]["value"]
     assert (named == auto) == (precision == "fp32")
     assert named == pytest.approx(auto, rel=rounding)
+
+
+FIGURES = {
+    "loss",
+    "reward_margin",
+    "reward_accuracy",
+    "chosen_loss",
+    "chosen_bits_per_byte",
+    "chosen_accuracy",
+}
+
+
+@pytest.fixture(scope="module")
+def tuned(preferences: Path, tmp_path_factory: pytest.TempPathFactory, alone: Worker) -> Path:
+    """The model of 20 steps on the pairs."""
+    folder = tmp_path_factory.mktemp("tuned")
+    make = job_maker(preferences, folder, "reference", preference=result_keys(Preference()))
+    job = make(max_steps=20, learning_rate=3e-3)
+    train(job, alone)
+    last = path_of(folder_of(job.work), 20)
+    trained_model(job.start, last, None).save_pretrained(folder / "model")
+    write_manifest(folder / "model")
+    return folder / "model"
+
+
+def run_pairs(preferences: Path, tuned: Path, output: Path, loss: Preference, **cfg: Any) -> Any:
+    keys = CFG | {"precision": "fp32"} | {"preference": result_keys(loss)} | cfg
+    base, pairs = preferences / "model", preferences / "pairs"
+    evaluate("name", base, tuned, [pairs], output, keys, EXECUTION)
+    return json.loads(output.read_text())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [Preference(beta=0.5, label_smoothing=0.1), Preference(loss="ipo", beta=0.3)],
+    ids=["dpo", "ipo"],
+)
+def test_figures_are_those_of_an_independent_computation(
+    settings: Preference, preferences: Path, tuned: Path, tmp_path: Path
+) -> None:
+    result = run_pairs(preferences, tuned, tmp_path / "eval.json", settings)
+    split = StoredSplit(preferences / "pairs", "test")
+    pairs = [pair for row in split.rows for pair in pairs_of(row)]
+    models = [AutoModelForCausalLM.from_pretrained(p) for p in (preferences / "model", tuned)]
+    with torch.no_grad():
+        before, after = (
+            [[log_probability(model, one) for one in pair] for pair in pairs] for model in models
+        )
+    margins, losses = [], []
+    for pair, old, new in zip(pairs, before, after, strict=True):
+        ratios = [a - b for a, b in zip(new, old, strict=True)]
+        margins.append(settings.beta * float(ratios[0] - ratios[1]))
+        keys = result_keys(settings)
+        losses.append(float(loss_of(ratios, [sum(mask) for _, mask in pair], keys)))
+    chosen = [float(-new[0]) for new in after]
+    tokens = sum(sum(mask) for (_, mask), _ in pairs)
+    size = int(split.segments[::2, 3].sum())
+    values = {name: interval["value"] for name, interval in result["tuned"].items()}
+    assert values.keys() == FIGURES
+    assert values["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert values["reward_margin"] == pytest.approx(np.mean(margins), rel=1e-3, abs=1e-5)
+    assert values["reward_accuracy"] == np.mean([margin > 0 for margin in margins])
+    assert values["chosen_loss"] == pytest.approx(sum(chosen) / tokens, rel=1e-5)
+    bits = sum(chosen) / math.log(2) / size
+    assert values["chosen_bits_per_byte"] == pytest.approx(bits, rel=1e-5)
+    assert (result["pairs"], result["resampled"]) == (len(pairs), "pairs")
+    for interval in result["tuned"].values():
+        assert interval["low"] <= interval["value"] <= interval["high"]
+
+
+def test_of_the_base_margins_are_zero_and_ties_count_half(
+    preferences: Path, tuned: Path, tmp_path: Path
+) -> None:
+    base = run_pairs(preferences, tuned, tmp_path / "eval.json", Preference())["base"]
+    assert set(base["reward_margin"].values()) == {0.0}
+    assert set(base["reward_accuracy"].values()) == {0.5}
+    assert base["loss"]["value"] == pytest.approx(math.log(2))
+
+
+def test_no_more_pairs_are_scored_than_asked_for(
+    preferences: Path, tuned: Path, tmp_path: Path
+) -> None:
+    result = run_pairs(preferences, tuned, tmp_path / "eval.json", Preference(), max_documents=3)
+    assert result["pairs"] == 3

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conversations import CHATML, chat_tokenizer, conversation
+from jobs import execution_of
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema.base import result_keys
@@ -36,12 +37,7 @@ CFG = {
     "bootstrap_samples": 20,
     "confidence": 0.9,
 }
-EXECUTION = {
-    "generate": {"num_workers": 1, "batch_size": 3},
-    "launcher": "torchrun",
-    "ray": {},
-    "stall_timeout": 600.0,
-}
+EXECUTION = execution_of("generate", batch_size=3)
 OF_DATASET = {"format", *result_keys(Data())}
 PAIRS = [Document(prompt="x = 1 #", completion=" note\n"), Document(prompt="(", completion="x)")]
 
@@ -244,8 +240,7 @@ def test_the_number_of_workers_changes_no_continuation(
     cfg["format"] = json.loads((dataset / "dataset.json").read_text())["format"]
     samples = []
     for workers in (1, 2):
-        section = {"num_workers": workers, "batch_size": 2}
-        execution = EXECUTION | {"generate": section, "launcher": launcher}
+        execution = execution_of("generate", workers, 2, launcher)
         output, settings = Path(f"{workers}.jsonl"), Path(f"{workers}.json")
         generate("tuned", base, tuned, [rows], output, settings, of_dataset(cfg), execution)
         samples.append(output.read_text())

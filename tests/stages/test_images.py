@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jobs import job_maker
+from jobs import execution_of, job_maker
 from pictures import (
     DIGITS,
     RESNET,
@@ -23,7 +23,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from transformers import pipeline
 
-from moray.config.schema.base import execution_keys, result_keys
+from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Evaluate, Ray
 from moray.config.schema.train import Train
 from moray.errors import UserError
@@ -265,16 +265,6 @@ def test_weights_have_the_type_that_the_config_names(
 Judge = Callable[..., dict[str, Any]]
 
 
-def execution(stage: str, **keys: Any) -> dict[str, Any]:
-    section = execution_keys(Evaluate(num_workers=1)) | keys
-    return {
-        stage: section,
-        "launcher": "torchrun",
-        "ray": execution_keys(Ray()),
-        "stall_timeout": 600.0,
-    }
-
-
 @pytest.fixture
 def judge(trained: Path, tmp_path: Path) -> Judge:
     def judged(workers: int = 1, **keys: Any) -> dict[str, Any]:
@@ -286,7 +276,7 @@ def judge(trained: Path, tmp_path: Path) -> Judge:
             [trained / "pixels"],
             tmp_path / "eval.json",
             cfg,
-            execution("evaluate", num_workers=workers),
+            execution_of("evaluate", workers),
         )
         result: dict[str, Any] = json.loads((tmp_path / "eval.json").read_text())
         return result
@@ -341,7 +331,7 @@ def test_predictions_are_written_and_drawn(trained: Path, tmp_path: Path) -> Non
             folder / "predictions.png",
             folder / "predictions.svg",
             {"num_samples": samples, "precision": "auto"},
-            execution("generate"),
+            execution_of("generate"),
         )
         return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
 

@@ -110,14 +110,10 @@ def test_without_runs_there_is_nothing_to_look_over(unmet: Unmet) -> None:
 
 
 def test_each_run_is_reported(unmet: Unmet) -> None:
-    lines = unmet(**{"runs.base.ray.num_workers": CORES + 1, "runs.tuned.ray.storage_path": "file"})
-    assert [line.partition(":")[0] for line in lines] == ["runs.base.ray.num_workers"]
+    faults = {"runs.base.ray.num_workers": CORES + 1, "runs.tuned.ray.storage_path": "file"}
+    assert [line.partition(":")[0] for line in unmet(**faults)] == [*faults][:1]
     Path("file").touch()
-    lines = unmet(**{"runs.base.ray.num_workers": CORES + 1, "runs.tuned.ray.storage_path": "file"})
-    assert [line.partition(":")[0] for line in lines] == [
-        "runs.base.ray.num_workers",
-        "runs.tuned.ray.storage_path",
-    ]
+    assert [line.partition(":")[0] for line in unmet(**faults)] == [*faults]
 
 
 def test_only_the_runs_that_are_due_are_looked_over(unmet: Unmet) -> None:
@@ -144,18 +140,16 @@ def knows_shapes(lines: list[str]) -> bool:
     return any("bytes free, expected" in line for line in lines)
 
 
-def test_of_a_model_from_scratch_the_shapes_are_known(unmet: Unmet) -> None:
-    assert knows_shapes(unmet(["base"], **ENDLESS))
-
-
-def test_a_run_that_starts_from_another_has_its_shapes(unmet: Unmet) -> None:
-    assert knows_shapes(unmet(["tuned"], **ENDLESS))
-
-
-def test_of_a_folder_the_shapes_are_known(unmet: Unmet, folder: Path) -> None:
-    on_folder = {"runs.base.model": "folder"}
-    assert unmet(**on_folder) == []
-    assert knows_shapes(unmet(["base"], **on_folder, **ENDLESS))
+@pytest.mark.parametrize(
+    ("run", "model"), [("base", "tiny"), ("tuned", "tiny"), ("base", "folder")]
+)
+@pytest.mark.usefixtures("folder")
+def test_of_a_model_from_scratch_of_another_run_or_of_a_folder_the_shapes_are_known(
+    unmet: Unmet, run: str, model: str
+) -> None:
+    values = {"runs.base.model": model}
+    assert unmet([run], **values) == []
+    assert knows_shapes(unmet([run], **values, **ENDLESS))
 
 
 def test_a_folder_whose_weights_are_damaged_is_reported(unmet: Unmet, folder: Path) -> None:
@@ -168,21 +162,13 @@ def test_a_folder_whose_weights_are_damaged_is_reported(unmet: Unmet, folder: Pa
 ON_THE_HUB = {"models.far": HUB, "runs.base.model": "far", **ENDLESS}
 
 
-def test_a_model_of_the_hub_that_is_not_here_yet_passes(unmet: Unmet) -> None:
+def test_of_a_model_of_the_hub_the_shapes_are_known_once_all_of_it_is_here(
+    unmet: Unmet, model_folder: Path
+) -> None:
     assert unmet(**ON_THE_HUB) == []
-
-
-def test_of_a_model_of_the_hub_that_is_here_the_shapes_are_known(
-    unmet: Unmet, model_folder: Path
-) -> None:
-    shutil.copytree(model_folder, "results/models/far")
-    assert knows_shapes(unmet(**ON_THE_HUB))
-
-
-def test_a_part_of_a_model_of_the_hub_passes_because_it_is_downloaded_again(
-    unmet: Unmet, model_folder: Path
-) -> None:
     copy = Path(shutil.copytree(model_folder, "results/models/far"))
+    assert knows_shapes(unmet(**ON_THE_HUB))
+    # What is there in part is downloaded again.
     (copy / "manifest.json").unlink()
     (copy / "model.safetensors").write_bytes(b"half")
     assert unmet(**ON_THE_HUB) == []
@@ -196,21 +182,17 @@ LINE = (
 )
 
 
-def test_rows_longer_than_the_model_of_a_folder_takes_are_reported(
+def test_rows_longer_than_the_model_of_a_folder_or_of_another_run_takes_are_reported(
     unmet: Unmet, folder: Path
 ) -> None:
-    assert unmet(["base"], **{"runs.base.model": "folder", **TOO_LONG}) == [LINE]
-    assert unmet(["base"], **{"runs.base.model": "folder", "runs.base.data.block_size": 128}) == []
+    on_folder = {"runs.base.model": "folder"}
+    assert unmet(["base"], **on_folder, **TOO_LONG) == [LINE]
+    assert unmet(["base"], **on_folder, **{"runs.base.data.block_size": 128}) == []
+    of_tuned = {"runs.tuned.data": {"block_size": 129}}
+    assert unmet(**on_folder, **of_tuned) == [LINE.replace("base", "tuned")]
     (folder / "config.json").write_text('{"n_positions": 64}')
-    (line,) = unmet(["base"], **{"runs.base.model": "folder", **TOO_LONG})
+    (line,) = unmet(["base"], **on_folder, **TOO_LONG)
     assert "expected at most the 64 positions" in line
-
-
-def test_rows_longer_than_the_model_of_another_run_takes_are_reported(
-    unmet: Unmet, folder: Path
-) -> None:
-    lines = unmet(**{"runs.base.model": "folder", "runs.tuned.data": {"block_size": 129}})
-    assert lines == [LINE.replace("base", "tuned")]
 
 
 def test_rows_longer_than_a_model_of_the_hub_takes_are_reported_before_it_is_here(
@@ -283,14 +265,21 @@ def test_files_that_cannot_be_read_are_reported_all_of_them(tmp_path: Path, fold
     ]
 
 
-def test_what_metrics_and_conversion_need_is_known_before_the_first_job(
+def test_what_metrics_conversion_and_uploading_need_is_known_before_the_first_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("LLAMA_CPP_DIR", raising=False)
     monkeypatch.setenv("PATH", "")
-    wanted = {"runs.tuned.gguf": {}, "runs.tuned.generate": {"metrics": ["doctests"]}}
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    wanted = {
+        "runs.tuned.gguf": {},
+        "runs.tuned.generate": {"metrics": ["doctests"]},
+        "runs.tuned.push": {"repo": "user/tuned"},
+    }
+    due = {key: ["tuned"] for key in ("generated", "converted", "pushed")}
     with pytest.raises(ConfigError) as raised:
-        preflight(experiment_with(wanted), [], generated=["tuned"], converted=["tuned"])
-    metrics, conversion = str(raised.value).splitlines()
+        preflight(experiment_with(wanted), [], **due)
+    metrics, conversion, upload = str(raised.value).splitlines()
+    assert upload.startswith("runs.tuned.push: uploading needs a token")
     assert metrics.startswith("runs.tuned.generate.metrics: doctests needs bubblewrap")
     assert conversion.startswith("runs.tuned.gguf: needs llama.cpp, and LLAMA_CPP_DIR is not set")

@@ -13,12 +13,10 @@ import pytest
 from hub_server import Hub, Repository, hub_server
 from run_stage import stage_command
 from safetensors.torch import load_file
-from small_config import config_with
 
-from moray.config.load import load_experiment
-from moray.errors import ConfigError
 from moray.provenance.manifest import sha256_file, write_manifest
-from moray.stages.preflight import preflight
+
+pytestmark = pytest.mark.long
 
 REPO = "user/tuned"
 # The libraries read their settings when they are imported, so they get processes of their own.
@@ -70,7 +68,6 @@ def push(hub: Hub, token: str | None, run: Path, **section: Any) -> Any:
     return python(hub, token, run, *command[1:])
 
 
-@pytest.mark.long
 def test_an_uploaded_model_is_the_one_that_is_loaded_from_there(hub: Hub, run: Path) -> None:
     done = push(hub, "hf_write", run)
     assert done.returncode == 0, done.stderr
@@ -99,7 +96,6 @@ def test_an_uploaded_model_is_the_one_that_is_loaded_from_there(hub: Hub, run: P
     assert "hf_write" not in done.stdout + done.stderr + (run / "pushed.json").read_text()
 
 
-@pytest.mark.long
 def test_of_an_earlier_upload_only_weights_that_are_not_replaced_go(hub: Hub, run: Path) -> None:
     files = {"model-00002-of-00002.safetensors": b"old", "notes.md": b"mine", ".gitattributes": b""}
     hub.repositories["models", REPO] = Repository(files, "0" * 40)
@@ -113,7 +109,6 @@ def test_of_an_earlier_upload_only_weights_that_are_not_replaced_go(hub: Hub, ru
     assert push(hub, "hf_write", run).returncode == 0
 
 
-@pytest.mark.long
 def test_a_repository_is_created_where_and_as_the_config_says(hub: Hub, run: Path) -> None:
     for repo, private in (("user/closed", True), ("user/open", False)):
         done = push(hub, "hf_write", run, repo=repo, private=private)
@@ -121,7 +116,6 @@ def test_a_repository_is_created_where_and_as_the_config_says(hub: Hub, run: Pat
         assert hub.repositories["models", repo].private == private
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("token", "line"),
     [
@@ -138,12 +132,3 @@ def test_a_token_that_does_not_permit_it_costs_one_line(
     (said,) = done.stderr.strip().splitlines()
     assert said.startswith(f"error: {line}")
     assert not (run / "pushed.json").exists()
-
-
-def test_without_a_token_a_run_that_is_uploaded_does_not_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    experiment = load_experiment(config_with({"runs.tuned.push": {"repo": REPO}}))
-    with pytest.raises(ConfigError, match=r"^runs.tuned.push: uploading needs a token"):
-        preflight(experiment, [], pushed=["tuned"])

@@ -16,7 +16,6 @@ from moray.config.schema.base import execution_keys, result_keys
 from moray.config.schema.sections import Data, Ray
 from moray.config.schema.train import Train
 from moray.errors import UserError
-from moray.stages.finetune import finetune
 from moray.stages.search import search
 from moray.train.history import evaluations
 
@@ -160,21 +159,6 @@ def test_trials_differ_in_their_values_and_the_best_is_that_of_the_lowest_loss(
         "learning_rate": lowest["values"]["train.learning_rate"],
         "weight_decay": lowest["values"]["train.weight_decay"],
     }
-
-
-@pytest.mark.release
-def test_training_with_the_best_settings_takes_the_checkpoint_of_its_trial(
-    undisturbed: Path, small: Path
-) -> None:
-    given = arguments(undisturbed, small)
-    output = undisturbed / "results/runs/tuned"
-    cfg = {key: given["cfg"][key] for key in ("adapter", "datasets")}
-    cfg["train"] = result_keys(settings(**best(undisturbed)))
-    finetune("tuned", given["start"], given["stores"], output, cfg, given["execution"])
-    record = json.loads((output / "train.json").read_text())
-    assert (record["resumed_from"], record["steps"]) == (STEPS, STEPS)
-    losses = [line["validation_loss"] for line in lines(undisturbed) if line["state"] == "finished"]
-    assert evaluations(output, until=STEPS)[STEPS] == min(losses)
 
 
 @pytest.mark.release

@@ -1,5 +1,6 @@
 """From a dataset to its token store."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -19,19 +20,20 @@ from moray.config.schema.sections import Data
 from moray.corpus.dataset import SPLITS, read_documents, write_dataset
 from moray.corpus.document import Document
 from moray.errors import UserError
-from moray.provenance.manifest import damaged_files, read_manifest
+from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tasks.language.rows import Segment, is_trained
 from moray.tasks.language.store import StoredSplit
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.tasks.language.windows import window_reader
+from moray.tasks.preference.rows import num_pairs
 
 STOP = "<|endoftext|>"
 
 
 def recipe(format: str = "text", **keys: object) -> dict[str, Any]:
-    return {"format": format, **result_keys(Data.model_validate({"block_size": 16, **keys}))}
+    return {"format": format, **result_keys(Data.model_validate({"block_size": 16} | keys))}
 
 
 CFG = recipe()
@@ -88,12 +90,18 @@ def test_the_same_dataset_makes_the_same_bytes(
     assert read_manifest(tmp_path / "one") == read_manifest(tmp_path / "other")
 
 
+def without_rows(dataset: Path, split: str, folder: Path) -> Path:
+    """A copy of a dataset with an empty split."""
+    copy = Path(shutil.copytree(dataset, folder))
+    file = copy / f"{split}.parquet"
+    pq.write_table(pq.read_table(file).slice(0, 0), file)
+    return copy
+
+
 def test_an_empty_validation_split_is_fine(
     tmp_path: Path, dataset: Path, model_folder: Path
 ) -> None:
-    copy = Path(shutil.copytree(dataset, tmp_path / "dataset"))
-    table = pq.read_table(copy / "validation.parquet")
-    pq.write_table(table.slice(0, 0), copy / "validation.parquet")
+    copy = without_rows(dataset, "validation", tmp_path / "dataset")
     tokenize(copy, model_folder, tmp_path / "out", CFG)
     assert len(StoredSplit(tmp_path / "out", "validation")) == 0
 
@@ -102,9 +110,7 @@ def test_an_empty_validation_split_is_fine(
 def test_with_nothing_to_train_on_there_is_no_store(
     tmp_path: Path, dataset: Path, model_folder: Path, split: str
 ) -> None:
-    copy = Path(shutil.copytree(dataset, tmp_path / "dataset"))
-    table = pq.read_table(copy / f"{split}.parquet")
-    pq.write_table(table.slice(0, 0), copy / f"{split}.parquet")
+    copy = without_rows(dataset, split, tmp_path / "dataset")
     tokenize(dataset, model_folder, tmp_path / "out", CFG)
     with pytest.raises(UserError, match=rf"{split}\.parquet: no tokens to train on"):
         tokenize(copy, model_folder, tmp_path / "out", CFG)
@@ -122,21 +128,26 @@ def talks(tmp_path: Path) -> Path:
     return tmp_path / "talks"
 
 
+def trained_of(split: StoredSplit, model: Path) -> list[str]:
+    """What is trained of each of three documents."""
+    tokenizer = load_tokenizer(model)
+    tokens, trained = split.rows["tokens"].reshape(-1), is_trained(split.rows).reshape(-1)
+    said = dict.fromkeys(range(3), "")
+    for start, length, document, _ in split.segments.tolist():
+        part = slice(start, start + length)
+        said[document] += tokenizer.decode(tokens[part][trained[part]])
+    return list(said.values())
+
+
 @pytest.mark.parametrize("format", ["messages", "instruction"])
 def test_of_conversations_the_store_trains_what_the_assistant_says(
     tmp_path: Path, talks: Path, chat_folder: Path, format: str
 ) -> None:
     tokenize(talks, chat_folder, tmp_path / "out", TURNED | {"format": format})
-    tokenizer = load_tokenizer(chat_folder)
     for name in SPLITS:
         split = StoredSplit(tmp_path / "out", name)
-        tokens, trained = split.rows["tokens"].reshape(-1), is_trained(split.rows).reshape(-1)
-        said, size = dict.fromkeys(range(3), ""), 0
-        for start, length, document, bytes in split.segments.tolist():
-            part = slice(start, start + length)
-            said[document] += tokenizer.decode(tokens[part][trained[part]])
-            size += bytes
-        assert list(said.values()) == ["".join(turns) for turns in SAID]
+        assert trained_of(split, chat_folder) == ["".join(turns) for turns in SAID]
+        size = split.segments[:, Segment.BYTES].sum()
         texts = [turn.removesuffix("<|im_end|>") for turns in SAID for turn in turns]
         assert size == (0 if name == "train" else sum(len(text.encode()) for text in texts))
 
@@ -145,13 +156,8 @@ def test_without_the_history_only_the_last_turn_of_the_assistant_is_trained(
     tmp_path: Path, talks: Path, chat_folder: Path
 ) -> None:
     tokenize(talks, chat_folder, tmp_path / "out", TURNED | {"mask_history": True})
-    tokenizer, split = load_tokenizer(chat_folder), StoredSplit(tmp_path / "out", "test")
-    tokens, trained = split.rows["tokens"].reshape(-1), is_trained(split.rows).reshape(-1)
-    said = dict.fromkeys(range(3), "")
-    for start, length, document, _ in split.segments.tolist():
-        part = slice(start, start + length)
-        said[document] += tokenizer.decode(tokens[part][trained[part]])
-    assert list(said.values()) == [turns[-1] for turns in SAID]
+    split = StoredSplit(tmp_path / "out", "test")
+    assert trained_of(split, chat_folder) == [turns[-1] for turns in SAID]
 
 
 def test_conversations_need_a_template(tmp_path: Path, talks: Path, chat_folder: Path) -> None:
@@ -309,3 +315,115 @@ def test_a_full_disk_costs_one_line_and_no_restart_by_hand(
     assert not out.exists()
     tokenize(dataset, model_folder, out, cfg)
     assert damaged_files(out) == []
+
+
+def recipe_of_pairs(**keys: object) -> dict[str, Any]:
+    return recipe("preference", **{"block_size": 64, **keys})
+
+
+def dataset_of(folder: Path, documents: list[Document]) -> Path:
+    rows = ((split, document) for split in SPLITS for document in documents)
+    write_dataset(folder, rows, "preference", {"source": "test"})
+    return folder
+
+
+def pair(number: int, length: int = 1) -> Document:
+    chosen, rejected = f"return {number}" * length, f"yield {number}" * length
+    return Document(prompt="def f", chosen=chosen, rejected=rejected, tools=None)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_each_split_holds_its_pairs(tmp_path: Path, model_folder: Path, packing: bool) -> None:
+    dataset = dataset_of(tmp_path / "dataset", [pair(number) for number in range(30)])
+    output = tmp_path / "out"
+    tokenize(dataset, model_folder, output, recipe_of_pairs(packing=packing))
+    manifest = read_manifest(output)
+    assert (manifest["task"], manifest["block_size"]) == ("preference", 64)
+    assert damaged_files(output) == []
+    for name in SPLITS:
+        split, facts = StoredSplit(output, name), manifest["splits"][name]
+        numbers = num_pairs(split.rows)
+        assert facts["pairs"] == numbers.sum() == 30
+        assert facts["most_pairs_in_row"] == numbers.max()
+        assert (numbers.max() > 1) == packing
+        assert len(split.segments) == 60
+        documents = split.segments[:, Segment.DOCUMENT].reshape(-1, 2)
+        assert sorted(documents[:, 0]) == sorted(documents[:, 1]) == list(range(30))
+        size = split.segments[:, Segment.BYTES].sum()
+        expected = sum(len(f"return {n}yield {n}") for n in range(30))
+        assert size == (expected if name == "test" else 0)
+    shown = (output / "preview.txt").read_text()
+    assert "--- chosen 0: " in shown
+    assert "def f⟦return 0<|endoftext|>⟧" in shown
+    assert "--- rejected 0: " in shown
+    assert "def f⟦yield 0<|endoftext|>⟧" in shown
+
+
+def test_long_pairs_are_truncated_or_dropped_and_counted(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = dataset_of(tmp_path / "dataset", [pair(1), pair(2, 50)])
+    for key, words in (("split", "3 pairs truncated"), ("drop", "3 pairs dropped")):
+        output = tmp_path / key
+        tokenize(dataset, model_folder, output, recipe_of_pairs(long_documents=key))
+        assert words in capsys.readouterr().err
+        counts = read_manifest(output)["splits"]["train"]
+        kept = (counts["pairs"], counts["dropped_documents"], counts["truncated_pairs"])
+        assert kept == ((2, 0, 1) if key == "split" else (1, 1, 0))
+        assert StoredSplit(output, "train").segments[:, Segment.LENGTH].max() <= 32
+
+
+def test_if_no_pair_is_left_to_train_on_nothing_is_left_behind(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    dataset = dataset_of(tmp_path / "dataset", [pair(2, 50)])
+    with pytest.raises(UserError, match="no tokens to train on after tokenising"):
+        tokenize(
+            dataset,
+            model_folder,
+            tmp_path / "out",
+            recipe_of_pairs(long_documents="drop"),
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_pairs_of_conversations_are_rendered_with_the_chat_template(
+    tmp_path: Path, chat_folder: Path
+) -> None:
+    asked = {"role": "user", "content": "for?"}
+    chosen, rejected = (
+        json.dumps([asked, {"role": "assistant", "content": answer}]) for answer in ("if", "None")
+    )
+    dataset = dataset_of(
+        tmp_path / "dataset", [Document(chosen=chosen, rejected=rejected, tools=None)]
+    )
+    tokenize(
+        dataset,
+        chat_folder,
+        tmp_path / "out",
+        recipe_of_pairs(chat_template=CHATML),
+    )
+    shown = (tmp_path / "out/preview.txt").read_text()
+    for answer in ("if", "None"):
+        assert f"<|im_start|>user\nfor?<|im_end|>\n<|im_start|>assistant\n⟦{answer}<|im_e" in shown
+    with pytest.raises(UserError, match=r"^data\.chat_template: is not set"):
+        tokenize(dataset, chat_folder, tmp_path / "none", recipe_of_pairs())
+
+
+def test_models_that_do_not_isolate_documents_get_a_row_for_each_pair(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    model = Path(shutil.copytree(model_folder, tmp_path / "model"))
+    write_manifest(model, architecture="other", isolates_documents=False)
+    dataset = dataset_of(tmp_path / "dataset", [pair(number) for number in range(4)])
+    tokenize(dataset, model, tmp_path / "out", recipe_of_pairs())
+    rows = StoredSplit(tmp_path / "out", "train").rows
+    np.testing.assert_array_equal(num_pairs(rows), [1] * 4)
+    with pytest.raises(UserError, match=r"^data\.packing: packed documents would attend"):
+        tokenize(dataset, model, tmp_path / "packed", recipe_of_pairs(packing=True))
+
+
+def test_pairs_of_two_kinds_in_one_dataset_cost_one_line(tmp_path: Path) -> None:
+    talk = Document(chosen="[]", rejected="[1]", tools=None)
+    with pytest.raises(UserError, match="got some pairs as text and others as messages"):
+        dataset_of(tmp_path / "dataset", [pair(1), talk])

@@ -26,7 +26,7 @@ from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tasks.language.store import StoredSplit
 from moray.tasks.language.tokenizer import load_tokenizer
-from moray.train.job import Part
+from moray.train.job import Job, Part
 from moray.train.loop import train
 from moray.workers.entry import Worker
 
@@ -44,6 +44,13 @@ def prepare(architecture: str, small: Path, folder: Path, packing: bool | str = 
     tokenize(small / "dataset", folder / "model", folder / "tokens", cfg)
 
 
+def check_losses(job: Job, folder: Path, alone: Worker) -> None:
+    """Train on what was prepared, and hold the losses against those of plain transformers."""
+    job = replace(job, start=folder / "model", parts=(Part("data", folder / "tokens"),))
+    train(job, alone)
+    assert losses(job) == pytest.approx(losses_one_by_one(job), rel=1e-4)
+
+
 @pytest.mark.parametrize(
     "architecture",
     [
@@ -59,10 +66,7 @@ def test_it_trains_as_on_each_document_alone(
     assert read_manifest(tmp_path / "tokens")["recipe"]["packing"] is packing
     split = StoredSplit(tmp_path / "tokens", "train")
     assert (len(split) < len(split.segments)) is packing
-    job = make_job(max_steps=3, learning_rate=1e-3)
-    job = replace(job, start=tmp_path / "model", parts=(Part("data", tmp_path / "tokens"),))
-    train(job, alone)
-    assert losses(job) == pytest.approx(losses_one_by_one(job), rel=1e-4)
+    check_losses(make_job(max_steps=3, learning_rate=1e-3), tmp_path, alone)
 
 
 def test_rows_of_one_document_each_train_where_they_could_be_packed(
@@ -71,10 +75,7 @@ def test_rows_of_one_document_each_train_where_they_could_be_packed(
     prepare("GPT-2", small, tmp_path, packing=False)
     split = StoredSplit(tmp_path / "tokens", "train")
     assert len(split) == len(split.segments)
-    job = make_job(max_steps=2, learning_rate=1e-3)
-    job = replace(job, start=tmp_path / "model", parts=(Part("data", tmp_path / "tokens"),))
-    train(job, alone)
-    assert losses(job) == pytest.approx(losses_one_by_one(job), rel=1e-4)
+    check_losses(make_job(max_steps=2, learning_rate=1e-3), tmp_path, alone)
 
 
 @pytest.mark.parametrize("architecture", UNPACKED)

@@ -1,43 +1,16 @@
-"""A run from the outside, on a real local Ray."""
+"""A run from the outside: what is reported before workers start, and requests."""
 
-import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import tensors_of
 from jobs import train_run
 
 from moray.config.schema.train import Adapter
 from moray.errors import ConfigError, UserError
 from moray.train.history import read_history
-from moray.train.loop import train
-from moray.workers.entry import Worker
-
-
-# tests/train/test_equality.py has this under every strategy.
-@pytest.mark.release
-def test_two_ray_workers_have_the_losses_of_one_process_and_the_run_is_recorded(
-    make_job: Any, alone: Worker, small: Path, tmp_path: Path
-) -> None:
-    job, output = make_job(), tmp_path / "output"
-    train(job, alone)
-    expected = list(read_history(job.work / "history.jsonl"))
-    train_run(job, small, output, job.settings, num_workers=2)
-    history = list(read_history(output / "history.jsonl"))
-    assert "not compiled: the run is too short" in history[0]["note"]
-    assert [line["step"] for line in history] == [line["step"] for line in expected]
-    for ours, alone_line in zip(history[1:], expected[1:], strict=True):
-        key = "loss" if "loss" in ours else "eval_loss"
-        assert ours[key] == pytest.approx(alone_line[key], rel=1e-4)
-
-    record = json.loads((output / "train.json").read_text())
-    assert (record["steps"], record["num_workers"], record["resumed_from"]) == (8, 2, 0)
-    assert record["train"]["learning_rate"] == 1e-2
-    assert "micro_batch_size" not in record["train"]
-    assert "model.embed_tokens.weight" in tensors_of(Path(record["checkpoint"]))
 
 
 def test_layers_that_the_model_does_not_have_are_reported_before_workers_start(

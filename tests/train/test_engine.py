@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import tensors_of
+from checkpoints import are_equal, last_tensors
 from fleet import losses
 from jobs import job_maker
 
@@ -104,7 +104,7 @@ def test_with_a_base_of_fewer_bits_training_goes_as_with_fp32(
     assert losses(job) != losses_on_fp32
     if "bf16" in held:
         assert facts["precision"] == "bf16"
-    saved = tensors_of(path_of(folder_of(job.work), 50))
+    saved = last_tensors(job)
     assert {value.dtype for value in saved.values()} == {torch.float32}
 
 
@@ -143,7 +143,7 @@ def bytes_of(parameter: torch.Tensor) -> int:
 def test_adapters_leave_the_base_as_it_was(make_job: Any, alone: Worker) -> None:
     job = make_job(adapter=Adapter(rank=2))
     train(job, alone)
-    saved = tensors_of(path_of(folder_of(job.work), 8))
+    saved = last_tensors(job)
     assert saved
     assert all(".lora_" in name for name in saved)
 
@@ -214,6 +214,5 @@ def test_on_a_gpu_two_runs_end_with_the_same_bytes(
     for name in ("first", "second"):
         job = make_job(name, **keys)
         train(job, worker)
-        ends.append(tensors_of(path_of(folder_of(job.work), 8)))
-    assert ends[0].keys() == ends[1].keys()
-    assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+        ends.append(last_tensors(job))
+    assert are_equal(*ends)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import tensors_of
 from fleet import losses, until
 from jobs import train_run, training_command
 
@@ -33,11 +34,19 @@ def test_a_run_is_recorded_with_the_losses_of_one_process(
     train(job, alone)
     settings = job.settings.model_copy(update={"launcher": "torchrun"})
     train_run(job, small, output, settings, num_workers=2)
-    history = [line["loss"] for line in read_history(output / HISTORY) if "loss" in line]
-    assert history == pytest.approx(losses(job), rel=1e-5)
+    history = list(read_history(output / HISTORY))
+    assert "not compiled: the run is too short" in history[0]["note"]
+    assert [line["step"] for line in history] == [
+        line["step"] for line in read_history(job.work / HISTORY)
+    ]
+    for key in ("loss", "eval_loss"):
+        found = [line[key] for line in history if key in line]
+        assert found == pytest.approx(losses(job, key), rel=1e-5)
     record = json.loads((output / "train.json").read_text())
-    assert (record["steps"], record["num_workers"]) == (8, 2)
+    assert (record["steps"], record["num_workers"], record["resumed_from"]) == (8, 2, 0)
     assert record["train"] == result_keys(job.settings)
+    assert "micro_batch_size" not in record["train"]
+    assert "model.embed_tokens.weight" in tensors_of(Path(record["checkpoint"]))
 
 
 @pytest.mark.long

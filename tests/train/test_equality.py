@@ -10,10 +10,21 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import tensors_of
+from engines import (
+    ADAPTER,
+    ENGINES,
+    LAYOUTS,
+    LORA,
+    ON_TWO,
+    Jobs,
+    check_losses,
+    jobs_of,
+    losses_alone,
+    workers_of,
+)
 from fleet import losses, train_all
 from jobs import Make, job_maker
 
-from moray.config.schema.train import Adapter
 from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
 from moray.storage.interface import folder_of, path_of
@@ -21,31 +32,11 @@ from moray.tasks.language.batch import make_batch
 from moray.tasks.language.loss import TokenLoss, has_plain_head
 from moray.tasks.language.store import StoredSplit
 from moray.train.job import Job
-from moray.train.loop import train
 from moray.train.restore import trained_model
 from moray.workers.entry import Worker
 
-Jobs = dict[tuple[str, str], Job]
 Train = Callable[[str, tuple[str, ...]], Jobs]
 
-ENGINES: dict[str, dict[str, Any]] = {
-    "ddp": {"strategy": "ddp"},
-    "fsdp2": {"strategy": "fsdp2"},
-    "hsdp": {"strategy": "fsdp2", "fsdp2": {"shard_size": 2}},
-    "zero-1": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 1}},
-    "zero-2": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 2}},
-    "zero-3": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 3}},
-}
-ON_TWO = [engine for engine in ENGINES if engine != "hsdp"]
-LORA = "2 x 4 x 2 with adapters"
-# Workers, and rows of a micro-batch.
-LAYOUTS = {
-    "1 x 16": (1, 16),
-    "2 x 8": (2, 8),
-    "2 x 4 x 2": (2, 4),
-    "4 x 4": (4, 4),
-    LORA: (2, 4),
-}
 RUN = {
     "max_steps": 30,
     "global_batch_size": 16,
@@ -54,7 +45,6 @@ RUN = {
     "save_steps": 10,
     "save_total_limit": 10,
 }
-ADAPTER = Adapter(rank=4, alpha=8)
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +55,7 @@ def make_job(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 @pytest.fixture(scope="module")
 def alone_losses(make_job: Make, alone: Worker) -> dict[str, list[float]]:
-    """What a single process without a process group gives: the reference."""
-    whole, adapted = make_job("alone", **RUN), make_job("alone lora", adapter=ADAPTER, **RUN)
-    for job in (whole, adapted):
-        train(job, alone)
-    return {"whole": losses(whole), "lora": losses(adapted), "held out": losses(whole, "eval_loss")}
+    return losses_alone(make_job, alone, RUN)
 
 
 @pytest.fixture(scope="module")
@@ -79,28 +65,20 @@ def trained(make_job: Make, tmp_path_factory: pytest.TempPathFactory) -> Train:
 
     def train(launcher: str, layouts: tuple[str, ...]) -> Jobs:
         if (launcher, layouts) not in jobs:
-            found = jobs[launcher, layouts] = jobs_of(make_job, launcher, layouts)
-            (workers,) = {LAYOUTS[layout][0] for layout in layouts}
-            train_all(list(found.values()), workers, launcher, tmp_path_factory.mktemp(launcher))
+            # Checkpoints don't depend on the launcher.
+            few = {"save_steps": 30, "save_total_limit": 1} if launcher == "ray" else {}
+            found = jobs_of(make_job, engines_on(layouts), layouts, launcher, RUN | few)
+            jobs[launcher, layouts] = found
+            folder = tmp_path_factory.mktemp(launcher)
+            train_all([*found.values()], workers_of(layouts), launcher, folder)
         return jobs[launcher, layouts]
 
     return train
 
 
-def jobs_of(make_job: Make, launcher: str, layouts: tuple[str, ...]) -> Jobs:
-    """A job for each engine and layout."""
-    # Checkpoints don't depend on the launcher.
-    few = {"save_steps": 30, "save_total_limit": 1} if launcher == "ray" else {}
-    jobs: Jobs = {}
-    for engine, layout in itertools.product(ENGINES, layouts):
-        workers, micro_batch_size = LAYOUTS[layout]
-        if engine == "hsdp" and workers < 4:
-            # With two, there is one copy, as under FSDP2.
-            continue
-        keys = RUN | ENGINES[engine] | few | {"micro_batch_size": micro_batch_size}
-        adapter = ADAPTER if layout == LORA else None
-        jobs[engine, layout] = make_job(f"{launcher} {engine} {layout}", adapter=adapter, **keys)
-    return jobs
+def engines_on(layouts: tuple[str, ...]) -> list[str]:
+    """On two workers, HSDP has one copy, as FSDP2 has."""
+    return [*ENGINES] if layouts == ("4 x 4",) else ON_TWO
 
 
 # What is trained on one start of the workers; for those under `layouts`, others stand.
@@ -135,15 +113,9 @@ def test_losses_are_those_of_a_single_process_at_each_step(
     alone_losses: dict[str, list[float]],
 ) -> None:
     jobs = trained(launcher, layouts)
-    engines = ENGINES if layouts == ("4 x 4",) else ON_TWO
-    assert len(jobs) == len(engines) * len(layouts)
-    for (engine, layout), job in jobs.items():
-        expected = alone_losses["lora" if layout == LORA else "whole"]
-        assert len(expected) == 30
-        assert losses(job) == pytest.approx(expected, rel=1e-5), f"{engine} {layout}"
-        if layout != LORA:
-            held_out = alone_losses["held out"]
-            assert losses(job, "eval_loss") == pytest.approx(held_out, rel=1e-5), engine
+    assert len(jobs) == len(engines_on(layouts)) * len(layouts)
+    assert len(alone_losses["whole"]) == len(alone_losses["lora"]) == 30
+    check_losses(jobs, alone_losses)
 
 
 def test_every_layout_is_trained_under_both_launchers() -> None:
@@ -169,14 +141,14 @@ def held_out_loss(model: Any, tokens: Path) -> float:
 
 @pytest.mark.long
 def test_exports_have_the_same_held_out_loss(saved: Jobs, small: Path) -> None:
-    for kind, tolerance in (("2 x 8", 1e-5), (LORA, 1e-5)):
+    for kind in ("2 x 8", LORA):
         found = []
         for (_, layout), job in saved.items():
             if layout == kind:
                 last = path_of(folder_of(job.work), 30)
                 model = trained_model(small / "model", last, job.adapter)
                 found.append(held_out_loss(model.eval(), job.store))
-        assert found == pytest.approx([found[0]] * len(found), rel=tolerance)
+        assert found == pytest.approx([found[0]] * len(found), rel=1e-5)
         before = held_out_loss(load_model(small / "model"), job.store)
         assert found[0] < 0.99 * before
 

@@ -44,28 +44,25 @@ def report(job: Job) -> str:
 
 
 # No machine has an address space for these.
-def too_large_a_tensor() -> None:
-    torch.empty(2**48)
-
-
 def too_large_an_array() -> None:
     bytearray(2**62)
-
-
-def too_large_a_list() -> None:
-    [None] * 2**59
 
 
 @pytest.mark.parametrize(
     ("allocate", "error", "text"),
     [
-        (too_large_a_tensor, RuntimeError, "can't allocate memory: you tried to allocate"),
+        (
+            lambda: torch.empty(2**48),
+            RuntimeError,
+            "can't allocate memory: you tried to allocate",
+        ),
         (too_large_an_array, MemoryError, ": MemoryError)"),
-        (too_large_a_list, MemoryError, ": MemoryError)"),
+        (lambda: [None] * 2**59, MemoryError, ": MemoryError)"),
     ],
+    ids=["tensor", "array", "list"],
 )
 def test_memory_that_is_too_small_is_reported_with_what_to_lower(
-    job: Job, allocate: Callable[[], None], error: type[Exception], text: str
+    job: Job, allocate: Callable[[], object], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error), explained(job, PLACE):
         allocate()
@@ -165,11 +162,15 @@ def test_a_body_that_does_not_fail_leaves_nothing(job: Job) -> None:
 def hang(job: Job, *ranks: int) -> None:
     """Leave what workers leave that hang."""
     for rank in ranks:
-        before = set(job.work.iterdir())
-        with ended_by_stall(job.work, rank, 600):
-            pass
-        (file,) = set(job.work.iterdir()) - before
-        file.write_text(f"File all_reduce.py, line {rank}")
+        write_stack(job.work, rank, f"File all_reduce.py, line {rank}")
+
+
+def write_stack(work: Path, rank: int, text: str) -> None:
+    before = set(work.iterdir())
+    with ended_by_stall(work, rank, 600):
+        pass
+    (file,) = set(work.iterdir()) - before
+    file.write_text(text)
 
 
 def test_workers_that_hung_are_named_with_the_last_step_and_their_stacks_are_logged(
@@ -249,11 +250,7 @@ with ended_by_stall(work, rank, seconds):
     globals()[body]()
 print("went on")
 """
-WORKING = """
-with ended_by_stall(work, rank, seconds) as alive:
-    go_on(alive, seconds)
-print("went on")
-"""
+WORKING = HANGING.replace("):", ") as alive:").replace("globals()[body]()", "go_on(alive, seconds)")
 # Of the kernel's, because the one that waits is none of Python's.
 THREADS = """
 def threads():
@@ -319,24 +316,20 @@ def test_a_body_that_ends_leaves_nobody_waiting(
 
 def test_stacks_are_those_of_workers_that_hung_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     for rank in range(12):
-        before = set(tmp_path.iterdir())
-        with ended_by_stall(tmp_path, rank, 600):
-            pass
-        (file,) = set(tmp_path.iterdir()) - before
-        file.write_text(f"stack of {rank}" if rank != 5 else "")
+        write_stack(tmp_path, rank, f"stack of {rank}" if rank != 5 else "")
     expected = [(rank, f"stack of {rank}") for rank in range(12) if rank != 5]
     assert list(stacks(tmp_path).items()) == expected
 
 
 def test_stacks_of_an_earlier_attempt_go_when_the_next_one_begins(tmp_path: Path) -> None:
-    run(HANGING, tmp_path, 0.2, "wait_for_a_lock")
+    write_stack(tmp_path, 0, "stack")
     assert stacks(tmp_path)
     with ended_by_stall(tmp_path, 0, 600):
         assert stacks(tmp_path) == {}
 
 
 def test_what_is_forgotten_is_the_stacks_alone(tmp_path: Path) -> None:
-    run(HANGING, tmp_path, 0.2, "wait_for_a_lock")
+    write_stack(tmp_path, 0, "stack")
     (tmp_path / "history.jsonl").touch()
     assert stacks(tmp_path)
     forget(tmp_path)

@@ -198,7 +198,6 @@ def test_for_the_body_compiled_modules_run_as_they_were_written() -> None:
     assert (len(made), len(ran)) == (1, 2)
 
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 BF16 = {"precision": "bf16"}
 
 

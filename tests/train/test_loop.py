@@ -1,7 +1,10 @@
-"""The loop: its loss, its resumption, its end."""
+"""The loop: its loss, its resumption, its end; and the keys that show in what it does."""
 
+import gzip
 import json
+import math
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,34 +12,33 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from checkpoints import tensors_of
+from checkpoints import are_equal, last_tensors, train_and_crash
+from fleet import losses
 from plain import documents_of, losses_one_by_one
 from transformers import AutoModelForCausalLM
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files
 from moray.rows.sample import sample
-from moray.storage.folder import FolderStorage
 from moray.storage.interface import folder_of, path_of, step_of
 from moray.tasks.language.store import StoredSplit
-from moray.train import checkpoints
-from moray.train.history import HISTORY, History, read_history
+from moray.train.history import HISTORY, History, evaluations, read_history
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.saver import Saver
+from moray.train.step import feeds
 from moray.train.supervision import Request, prunes_of
 from moray.workers.entry import Worker
 
 
-def losses(job: Job) -> list[float]:
-    return [line["loss"] for line in read_history(job.work / HISTORY) if "loss" in line]
+def notes(job: Job) -> list[str]:
+    return [line["note"] for line in read_history(job.work / HISTORY) if "note" in line]
 
 
-def weights(job: Job) -> dict[str, torch.Tensor]:
-    storage = FolderStorage(job.work)
-    step = checkpoints.newest(storage, lambda step, names: None)
-    assert step
-    return tensors_of(storage.fetch(step))
+def steps(job: Job, key: str) -> list[int]:
+    """The steps whose lines of the history have a key."""
+    return [line["step"] for line in read_history(job.work / HISTORY) if key in line]
 
 
 def test_losses_are_those_of_plain_transformers_on_separate_documents(
@@ -54,32 +56,14 @@ def test_the_micro_batch_changes_nothing_but_rounding(make_job: Any, alone: Work
     assert losses(parts) == pytest.approx(losses(whole), rel=1e-4)
 
 
-class CrashError(Exception):
-    """The end of a worker, in the middle of a run."""
-
-
 @pytest.mark.parametrize("crash_at", [pytest.param(2, marks=pytest.mark.long), 6])
-def test_a_resumed_run_ends_with_the_same_bits(
-    crash_at: int, make_job: Any, alone: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def crash(self: Saver) -> None:
-        finish(self)
-        if path_of(folder_of(resumed.work), crash_at).exists():
-            raise CrashError
-
-    finish = Saver.finish
+def test_a_resumed_run_ends_with_the_same_bits(crash_at: int, make_job: Any, alone: Worker) -> None:
     undisturbed, resumed = make_job("undisturbed"), make_job("resumed")
     train(undisturbed, alone)
-    monkeypatch.setattr(Saver, "finish", crash)
-    with pytest.raises(CrashError):
-        train(resumed, alone)
-    monkeypatch.setattr(Saver, "finish", finish)
-    facts = train(resumed, alone)
-    assert facts["resumed_from"] == crash_at
+    train_and_crash(resumed, alone, crash_at)
+    assert train(resumed, alone)["resumed_from"] == crash_at
     assert losses(resumed) == losses(undisturbed)
-    expected = weights(undisturbed)
-    for name, value in weights(resumed).items():
-        assert torch.equal(value, expected[name])
+    assert are_equal(last_tensors(resumed), last_tensors(undisturbed))
 
 
 def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
@@ -92,8 +76,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
     (newest / "__0_0.distcp").write_bytes(b"")
     assert train(job, alone)["resumed_from"] == 6
     assert losses(job) == expected
-    notes = [line["note"] for line in read_history(job.work / HISTORY) if "note" in line]
-    assert notes[-1] == "skipped checkpoint step-00000008: damaged __0_0.distcp"
+    assert notes(job)[-1] == "skipped checkpoint step-00000008: damaged __0_0.distcp"
 
 
 def test_a_finished_run_is_not_trained_again(make_job: Any, alone: Worker) -> None:
@@ -143,8 +126,7 @@ def test_a_training_that_is_asked_to_stop_saves_first_and_goes_on_with_the_same_
     assert not (job.work.parent / "stop").exists()
     assert train(job, alone)["resumed_from"] == 1
     assert losses(job) == losses(undisturbed)
-    ours, theirs = weights(job), weights(undisturbed)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert are_equal(last_tensors(job), last_tensors(undisturbed))
 
 
 def test_a_trial_that_is_pruned_saves_first_and_the_run_is_not_stopped(
@@ -166,11 +148,6 @@ def overfitting(make_job: Any, name: str, **settings: Any) -> Job:
     return job
 
 
-def evaluations(job: Job) -> dict[int, float]:
-    lines = read_history(job.work / HISTORY)
-    return {line["step"]: line["eval_loss"] for line in lines if "eval_loss" in line}
-
-
 def test_a_run_stops_early_and_exports_its_best_model(make_job: Any, alone: Worker) -> None:
     whole = overfitting(make_job, "whole")
     train(whole, alone)
@@ -178,25 +155,30 @@ def test_a_run_stops_early_and_exports_its_best_model(make_job: Any, alone: Work
         make_job, "stopped", early_stopping_patience=3, load_best_model_at_end=True
     )
     facts = train(stopped, alone)
-    found = evaluations(stopped)
+    found = evaluations(stopped.work, until=60)
     best = min(found, key=lambda step: found[step])
     assert facts["steps"] == best + 15 < 60
-    assert found == {step: loss for step, loss in evaluations(whole).items() if step <= best + 15}
+    assert found == {
+        step: loss for step, loss in evaluations(whole.work, until=60).items() if step <= best + 15
+    }
     assert facts["exported_step"] == best
     assert path_of(folder_of(stopped.work), best).is_dir()
     again = train(stopped, alone)
     assert (again["steps"], again["exported_step"]) == (best + 15, best)
 
 
-def test_a_lost_best_checkpoint_is_trained_again(make_job: Any, alone: Worker) -> None:
+def test_the_best_checkpoint_outlives_newer_ones_and_is_trained_again_if_it_is_lost(
+    make_job: Any, alone: Worker
+) -> None:
     job = overfitting(make_job, "job", load_best_model_at_end=True, save_total_limit=1)
     best = train(job, alone)["exported_step"]
     folder = folder_of(job.work)
+    assert {step_of(path) for path in folder.iterdir()} == {best, 60}
+    assert best < 60
     (path_of(folder, best) / "manifest.json").unlink()
     again = train(job, alone)
     assert (again["resumed_from"], again["exported_step"]) == (0, best)
-    notes = [line["note"] for line in read_history(job.work / HISTORY) if "note" in line]
-    assert f"skipped checkpoint step-{best:08d}: damaged manifest.json" in notes
+    assert f"skipped checkpoint step-{best:08d}: damaged manifest.json" in notes(job)
     assert not damaged_files(path_of(folder, best))
 
 
@@ -204,24 +186,21 @@ def test_a_run_that_ends_with_an_evaluation_has_a_loss_there(make_job: Any, alon
     job = overfitting(make_job, "job", early_stopping_patience=1, logging_steps=1000)
     done = train(job, alone)["steps"]
     assert done < 60
-    assert [line["step"] for line in read_history(job.work / HISTORY) if "loss" in line][-1] == done
+    assert steps(job, "loss")[-1] == done
 
 
-def test_the_best_checkpoint_outlives_newer_ones(make_job: Any, alone: Worker) -> None:
-    job = overfitting(make_job, "job", load_best_model_at_end=True, save_total_limit=1)
-    facts = train(job, alone)
-    kept = {step_of(path) for path in folder_of(job.work).iterdir()}
-    assert kept == {facts["exported_step"], 60}
-    assert facts["exported_step"] < 60
+def model_with(small: Path, folder: Path, **keys: object) -> Path:
+    """A copy of the model with other keys in its config."""
+    start = Path(shutil.copytree(small / "model", folder / "start"))
+    config = json.loads((start / "config.json").read_text())
+    (start / "config.json").write_text(json.dumps(config | keys))
+    return start
 
 
 def test_rows_longer_than_the_model_is_meant_for_are_refused(
     make_job: Any, alone: Worker, small: Path, tmp_path: Path
 ) -> None:
-    start = tmp_path / "short"
-    shutil.copytree(small / "model", start)
-    config = json.loads((start / "config.json").read_text())
-    (start / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 63}))
+    start = model_with(small, tmp_path, max_position_embeddings=63)
     with pytest.raises(UserError, match=r"data\.block_size: got 64, expected at most the 63"):
         train(replace(make_job(), start=start), alone)
 
@@ -250,10 +229,7 @@ def test_dropout_is_a_function_of_the_step(
     make_job: Any, alone: Worker, small: Path, tmp_path: Path
 ) -> None:
     """A resumed run draws the dropout that an undisturbed one would have drawn."""
-    start = tmp_path / "with-dropout"
-    shutil.copytree(small / "model", start)
-    config = json.loads((start / "config.json").read_text())
-    (start / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.5}))
+    start = model_with(small, tmp_path, attention_dropout=0.5)
     first, second = (replace(make_job(name), start=start) for name in ("first", "second"))
     train(first, alone)
     torch.rand(7)
@@ -278,3 +254,104 @@ def test_the_history_is_on_the_disk_before_a_checkpoint_is(
     monkeypatch.setattr(Saver, "save", saved)
     train(make_job(), alone)
     assert done == ["sync", "save"] * 4
+
+
+# Keys of the `train` section that show in what a run does, not in its losses.
+
+
+def test_lines_evaluations_and_checkpoints_come_at_their_steps(
+    make_job: Any, alone: Worker
+) -> None:
+    job = make_job(logging_steps=3, eval_steps=5, save_steps=2, save_total_limit=3)
+    train(job, alone)
+    # A step that is evaluated has a line too; after the last step, all of it is due.
+    assert steps(job, "loss") == [3, 5, 6, 8]
+    assert steps(job, "eval_loss") == [5, 8]
+    kept = sorted(path.name for path in (job.work / "checkpoints").iterdir())
+    assert kept == ["step-00000004", "step-00000006", "step-00000008"]
+
+
+@pytest.mark.parametrize("num_epochs", [0.5, pytest.param(2, marks=pytest.mark.long)])
+def test_without_max_steps_a_run_has_so_many_epochs(
+    make_job: Any, alone: Worker, num_epochs: float
+) -> None:
+    job = make_job(max_steps=None, num_epochs=num_epochs, global_batch_size=4)
+    done = train(job, alone)["steps"]
+    last = [line for line in read_history(job.work / HISTORY) if "epoch" in line][-1]
+    rows = done * 4 / last["epoch"]
+    assert done == math.ceil(round(num_epochs * rows) / 4)
+
+
+@pytest.mark.long
+def test_a_profile_has_so_many_steps_and_changes_nothing(make_job: Any, alone: Worker) -> None:
+    plain, profiled = make_job("plain"), make_job("profiled", profile={"steps": 2})
+    for job in (plain, profiled):
+        train(job, alone)
+    assert losses(profiled) == losses(plain)
+    with gzip.open(profiled.work / "profile/worker-0.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    assert sum(event["name"].startswith("ProfilerStep#") for event in events) == 2
+    assert "aten::mm" in {event["name"] for event in events}
+    assert not (plain.work / "profile").exists()
+
+
+def test_the_seed_decides_the_order_of_the_samples(make_job: Any, alone: Worker) -> None:
+    jobs = [make_job(f"seed-{seed}", seed=seed, max_steps=1) for seed in (0, 1)]
+    for job in jobs:
+        train(job, alone)
+    assert losses(jobs[0]) != losses(jobs[1])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_forward_pass_is_in_the_precision_of_the_config(
+    make_job: Any, alone: Worker, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    kinds, forward = set(), LlamaMLP.forward
+
+    def looked_at(self: LlamaMLP, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = forward(self, x)
+        kinds.add(result.dtype)
+        return result
+
+    monkeypatch.setattr(LlamaMLP, "forward", looked_at)
+    train(make_job(max_steps=1, precision=precision), alone)
+    assert (torch.bfloat16 in kinds) is (precision == "bf16")
+
+
+@pytest.mark.parametrize(("checkpointing", "times"), [(False, 1), (True, 2)])
+def test_with_gradient_checkpointing_the_backward_pass_computes_blocks_again(
+    make_job: Any,
+    alone: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    checkpointing: bool,
+    times: int,
+) -> None:
+    calls, forward = 0, LlamaMLP.forward
+
+    def counted(self: LlamaMLP, x: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += x.requires_grad
+        result: torch.Tensor = forward(self, x)
+        return result
+
+    monkeypatch.setattr(LlamaMLP, "forward", counted)
+    settings = {"max_steps": 3, "micro_batch_size": 8, "gradient_checkpointing": checkpointing}
+    train(make_job(**settings), alone)
+    # Two blocks, a pass in each of three steps.
+    assert calls == times * 2 * 3
+
+
+@pytest.mark.parametrize(("size", "batches"), [(8, 1), (3, 3)])
+def test_a_forward_pass_takes_the_rows_of_a_micro_batch(
+    make_job: Any, alone: Worker, monkeypatch: pytest.MonkeyPatch, size: int, batches: int
+) -> None:
+    counts = []
+
+    def counted(*arguments: Any) -> Iterator[Any]:
+        for feed in feeds(*arguments):
+            counts.append(len(feed.batches))
+            yield feed
+
+    monkeypatch.setattr("moray.train.loop.feeds", counted)
+    train(make_job(max_steps=2, micro_batch_size=size), alone)
+    assert counts == [batches, batches]

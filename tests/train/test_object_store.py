@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from checkpoints import tensors_of
+from checkpoints import are_equal, tensors_of
 from fleet import until
 from jobs import training_command
 from object_store import bucket_of
@@ -103,9 +103,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_bits_of_one_in_a_folder(
     record = json.loads((output / "train.json").read_text())
     assert 10 <= record["resumed_from"] < 40
     assert losses(output) == losses(undisturbed)
-    ours, theirs = weights(output), weights(undisturbed)
-    assert ours.keys() == theirs.keys()
-    assert all(equal(ours[name], theirs[name]) for name in theirs)
+    assert are_equal(weights(output), weights(undisturbed))
     # What export reads is here.
     exported = trained_model(small / "model", output / "checkpoint", None)
     start = load_model(small / "model").state_dict()
@@ -127,8 +125,7 @@ def test_a_request_below_the_url_stops_the_run_and_the_same_command_goes_on(
     assert open_objects(f"{url}/name").head("stop") is None
     finished(small, output, url)
     assert losses(output) == losses(undisturbed)
-    ours, theirs = weights(output), weights(undisturbed)
-    assert all(equal(ours[name], theirs[name]) for name in theirs)
+    assert are_equal(weights(output), weights(undisturbed))
 
 
 def test_a_second_driver_is_refused_in_one_line(small: Path, bucket: str, tmp_path: Path) -> None:

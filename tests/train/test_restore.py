@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import tensors_of
+from checkpoints import are_equal, tensors_of
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -79,7 +79,7 @@ def refusal(folder: Path) -> str:
 
 def test_a_checkpoint_of_all_kinds_of_tensors_reads_back(folder: Path) -> None:
     found = read(folder)
-    assert all(torch.equal(found[name], value) for name, value in STATE.items())
+    assert are_equal(found, STATE)
     taken, given = (kind(folder).read_metadata() for kind in (MetadataReader, FileSystemReader))
     assert taken.state_dict_metadata == given.state_dict_metadata
     assert taken.storage_data == given.storage_data
@@ -100,7 +100,7 @@ def test_a_checkpoint_written_under_another_python_reads_back(folder: Path, modu
     found = MetadataReader(folder).read_metadata().storage_meta
     assert found is not None
     assert found.checkpoint_id == Path("/folder")
-    assert all(torch.equal(value, STATE[name]) for name, value in read(folder).items())
+    assert are_equal(read(folder), STATE)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
 """What the libraries behind the strategies are given; DDP over gloo, in real processes."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from checkpoints import tensors_of
+from checkpoints import are_equal, last_tensors
+from fleet import losses
 from forks import run_forks
 from torch.distributed.fsdp import CPUOffloadPolicy
 
@@ -17,10 +17,9 @@ from moray.errors import UserError
 from moray.model.load import load_model
 from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.loss import TokenLoss
-from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.loop import train
-from moray.train.strategies import deepspeed, fsdp2
+from moray.train.strategies import ddp, deepspeed, fsdp2, make_strategy
 from moray.workers.entry import Worker
 
 
@@ -88,11 +87,16 @@ def test_an_architecture_that_names_no_blocks_is_refused(model_folder: Path, alo
     )
 
 
-KEEP_ALL = {"save_total_limit": 10}
-
-
-def losses(job: Job) -> list[float]:
-    return [line["loss"] for line in read_history(job.work / HISTORY) if "loss" in line]
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        ("ddp", ddp.strategy),
+        ("fsdp2", fsdp2.strategy),
+        ("deepspeed", deepspeed.strategy),
+    ],
+)
+def test_the_strategy_is_that_of_the_config(name: Any, strategy: type, alone: Worker) -> None:
+    assert type(make_strategy(Train(strategy=name), alone)) is strategy
 
 
 def work(rank: int, world_size: int, store: str, job: Job) -> None:
@@ -107,19 +111,6 @@ def train_on(world_size: int, job: Job, folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_two_workers_have_the_losses_of_one(make_job: Any, alone: Worker, tmp_path: Path) -> None:
-    one, two = make_job("one"), make_job("two", micro_batch_size=3)
-    train(one, alone)
-    train_on(2, two, tmp_path)
-    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
-    held_out = [
-        [line["eval_loss"] for line in read_history(job.work / HISTORY) if "eval_loss" in line]
-        for job in (one, two)
-    ]
-    assert held_out[1] == pytest.approx(held_out[0], rel=1e-4)
-
-
-@pytest.mark.long
 def test_three_workers_resume_to_the_same_bits(make_job: Any, tmp_path: Path) -> None:
     """With three, the order of summation matters, and must not depend on when DDP began."""
     settings = {"global_batch_size": 9, "save_total_limit": 10, "save_steps": 3}
@@ -131,21 +122,5 @@ def test_three_workers_resume_to_the_same_bits(make_job: Any, tmp_path: Path) ->
         (path_of(folder, step) / "manifest.json").unlink()
     (tmp_path / "rendezvous-resumed-3").unlink(missing_ok=True)
     train_on(3, resumed, tmp_path)
-    last = [path_of(folder_of(job.work), 8) for job in (undisturbed, resumed)]
-    first, second = (tensors_of(path) for path in last)
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert are_equal(last_tensors(undisturbed), last_tensors(resumed))
     assert losses(resumed) == losses(undisturbed)
-
-
-@pytest.mark.long
-def test_a_run_of_two_workers_goes_on_with_one(
-    make_job: Any, alone: Worker, tmp_path: Path
-) -> None:
-    whole, moved = make_job("whole"), make_job("moved")
-    train(whole, alone)
-    train_on(2, replace(moved, settings=moved.settings.model_copy(update=KEEP_ALL)), tmp_path)
-    for step in (6, 8):
-        (path_of(folder_of(moved.work), step) / "manifest.json").unlink()
-    assert train(moved, alone)["resumed_from"] == 4
-    assert losses(moved) == pytest.approx(losses(whole), rel=1e-4)

@@ -62,7 +62,7 @@ def study(tmp_path: Path) -> Study:
 
 @pytest.mark.long
 def test_the_other_workflow_plans_and_runs_the_stages_with_its_own_config(study: Study) -> None:
-    jobs = {job.partition("-tiny-")[0] for job in study.planned("--cores", "1")}
+    jobs = study.affected("--cores", "1")
     runs = ("base", "tuned")
     assert jobs == {
         *(f"{stage} {run}" for stage in ("finetune", "export", "evaluate") for run in runs),

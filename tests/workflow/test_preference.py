@@ -1,15 +1,13 @@
 """A preference run at the end of a chain: what is made, and what a change makes again."""
 
 import json
-import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from project import ROOT, Project
+from project import ROOT, Change, Project, code, setting
 
 pytestmark = pytest.mark.release
 
@@ -28,9 +26,8 @@ def preferred(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Pr
     project.configure(["runs", "preferred"], RUN)
     # With the same start and tokens, and another loss: they share the reference.
     project.configure(["runs", "other"], RUN | {"preference": {"loss": "ipo"}})
-    planned = project.planned()
-    assert len([job for job in planned if job.startswith("reference ")]) == 1
-    assert {job.partition("-tiny-")[0].partition("-base-")[0] for job in planned} == {
+    assert len([job for job in project.planned() if job.startswith("reference ")]) == 1
+    assert project.affected() == {
         "download pairs",
         "tokenize pairs",
         "reference pairs",
@@ -69,24 +66,7 @@ def test_pairs_are_previewed(preferred: Project) -> None:
     assert "--- rejected 0: " in done.stdout
 
 
-def setting(path: str, value: object) -> Callable[[Project], None]:
-    return lambda project: project.configure(path.split("."), value)
-
-
-def code(module: str) -> Callable[[Project], None]:
-    def change(project: Project) -> None:
-        with (project.folder / "src/moray" / module).open("a") as file:
-            file.write("CHANGED = True\n")
-
-    return change
-
-
-def new_start(project: Project) -> None:
-    """As if the start had just been made again."""
-    os.utime(project.folder / "results/runs/base/model/manifest.json")
-
-
-CHANGES: dict[str, tuple[Callable[[Project], None], set[str]]] = {
+CHANGES: dict[str, tuple[Change, set[str]]] = {
     "beta": (setting("runs.preferred.preference", {"beta": 0.5}), OF_PREFERRED),
     "loss": (setting("runs.preferred.preference", {"loss": "ipo"}), OF_PREFERRED),
     "learning rate": (setting("runs.preferred.train.learning_rate", 0.5), OF_PREFERRED),
@@ -113,8 +93,7 @@ def test_plans_what_a_change_affects(change: str, preferred: Project, tmp_path: 
     apply, expected = CHANGES[change]
     project = preferred.copy(tmp_path / "project")
     apply(project)
-    planned = {job.partition("-tiny-")[0].partition("-base-")[0] for job in project.planned()}
-    assert planned == expected
+    assert project.affected() == expected
 
 
 @pytest.mark.release

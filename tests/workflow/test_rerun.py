@@ -2,23 +2,15 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from project import ROOT, Project
-
-Change = Callable[[Project], None]
+from project import ROOT, Change, Project, code, setting
 
 TUNED = {"finetune tuned", "export tuned", "evaluate tuned", "generate tuned"}
 RUNS = TUNED | {"finetune base", "export base", "evaluate base", "generate base"}
 FUNCTIONS_TOKENS = {"tokenize functions"}
 TOKENS = {"tokenize functions", "tokenize modules"}
-ALL = RUNS | TOKENS | {"download modules", "download functions", "base model tiny"}
-
-
-def setting(path: str, value: object) -> Change:
-    return lambda project: project.configure(path.split("."), value)
 
 
 def all_of(*changes: Change) -> Change:
@@ -27,16 +19,6 @@ def all_of(*changes: Change) -> Change:
     def change(project: Project) -> None:
         for each in changes:
             each(project)
-
-    return change
-
-
-def code(module: str, line: str = "CHANGED = True") -> Change:
-    """Add a line to a module of the package."""
-
-    def change(project: Project) -> None:
-        with (project.folder / "src/moray" / module).open("a") as file:
-            file.write(f"{line}\n")
 
     return change
 
@@ -240,12 +222,7 @@ def test_plans_what_a_change_affects(change: str, finished: Project, tmp_path: P
     apply, expected = CHANGES[change]
     project = finished.copy(tmp_path / "project")
     apply(project)
-    assert {_without_digest(job) for job in project.planned()} == expected
-
-
-def _without_digest(job: str) -> str:
-    """`tokenize functions-tiny-1a2b3c4d` as `tokenize functions`."""
-    return job.partition("-tiny-")[0]
+    assert project.affected() == expected
 
 
 def test_what_a_failed_stage_should_have_replaced_is_not_up_to_date(
@@ -256,10 +233,10 @@ def test_what_a_failed_stage_should_have_replaced_is_not_up_to_date(
     project.configure(["datasets", "functions", "columns"], {"prompt": "a", "completion": "b"})
     assert project.snakemake("data").returncode != 0
     expected = {"download functions"} | FUNCTIONS_TOKENS | TUNED
-    assert {_without_digest(job) for job in project.planned()} == expected
+    assert project.affected() == expected
     project.config.write_bytes(before)
-    assert {_without_digest(job) for job in project.planned()} == expected
+    assert project.affected() == expected
     done = project.snakemake("data")
     assert done.returncode == 0, done.stderr
     # It has run again, so the next command doesn't run it once more.
-    assert {_without_digest(job) for job in project.planned()} == NOTHING
+    assert project.affected() == NOTHING

@@ -86,13 +86,6 @@ def test_base_and_tuned_are_scored_on_the_same_rows(finished: Project) -> None:
     assert scores["tuned"]["bits_per_byte"]["value"] < scores["base"]["bits_per_byte"]["value"]
 
 
-def test_samples_hold_both_continuations(finished: Project) -> None:
-    path = finished.folder / "results/runs/tuned/samples.jsonl"
-    samples = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len(samples) == 2
-    assert {"prompt", "reference", "base", "tuned"} <= set(samples[0])
-
-
 def test_all_links_from_the_models_to_the_sources_hold(
     finished: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,66 @@
+"""Strategies and layouts that one run is computed by, with the losses of a single process."""
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from fleet import losses
+from jobs import Make
+
+from moray.config.schema.train import Adapter
+from moray.train.job import Job
+from moray.train.loop import train
+from moray.workers.entry import Worker
+
+Jobs = dict[tuple[str, str], Job]
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "ddp": {"strategy": "ddp"},
+    "fsdp2": {"strategy": "fsdp2"},
+    "hsdp": {"strategy": "fsdp2", "fsdp2": {"shard_size": 2}},
+    "zero-1": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 1}},
+    "zero-2": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 2}},
+    "zero-3": {"strategy": "deepspeed", "deepspeed": {"zero_stage": 3}},
+}
+ON_TWO = [engine for engine in ENGINES if engine != "hsdp"]
+LORA = "2 x 4 x 2 with adapters"
+# Workers, and rows of a micro-batch.
+LAYOUTS = {"1 x 16": (1, 16), "2 x 8": (2, 8), "2 x 4 x 2": (2, 4), "4 x 4": (4, 4), LORA: (2, 4)}
+ADAPTER = Adapter(rank=4, alpha=8)
+
+
+def losses_alone(make: Make, alone: Worker, run: dict[str, Any]) -> dict[str, list[float]]:
+    """What a single process without a process group gives: the reference."""
+    whole, adapted = make("alone", **run), make("alone lora", adapter=ADAPTER, **run)
+    for job in (whole, adapted):
+        train(job, alone)
+    return {"whole": losses(whole), "lora": losses(adapted), "held out": losses(whole, "eval_loss")}
+
+
+def jobs_of(
+    make: Make, engines: Iterable[str], layouts: Iterable[str], name: str, run: dict[str, Any]
+) -> Jobs:
+    """A job for each engine and layout."""
+    jobs: Jobs = {}
+    for engine, layout in itertools.product(engines, layouts):
+        keys = run | ENGINES[engine] | {"micro_batch_size": LAYOUTS[layout][1]}
+        adapter = ADAPTER if layout == LORA else None
+        jobs[engine, layout] = make(f"{name} {engine} {layout}", adapter=adapter, **keys)
+    return jobs
+
+
+def workers_of(layouts: Iterable[str]) -> int:
+    """The number of workers that all of these layouts have."""
+    (workers,) = {LAYOUTS[layout][0] for layout in layouts}
+    return workers
+
+
+def check_losses(jobs: Jobs, alone: dict[str, list[float]]) -> None:
+    """Hold the losses of jobs that were trained against `losses_alone`."""
+    for (engine, layout), job in jobs.items():
+        expected = alone["lora" if layout == LORA else "whole"]
+        assert losses(job) == pytest.approx(expected, rel=1e-5), f"{engine} {layout}"
+        if layout != LORA:
+            held_out = pytest.approx(alone["held out"], rel=1e-5)
+            assert losses(job, "eval_loss") == held_out, engine
