@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from moray.config.formats import FormatName
-from moray.corpus.document import Document, RowError
+from moray.corpus.dataset import Document, RowError
 from moray.corpus.formats import Shape, document
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from moray.corpus.document import Document, RowError, content, halves, plain_text
+from moray.corpus.dataset import Document, RowError, content, halves, plain_text
 from moray.corpus.formats import Shape, document
 
 SHAPE = Shape("preference")

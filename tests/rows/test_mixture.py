@@ -4,8 +4,7 @@ from itertools import product
 
 import numpy as np
 
-from moray.rows.mixture import Interleaving, Mixture
-from moray.rows.order import Order
+from moray.rows.order import Interleaving, Mixture, Order
 
 # Rows of the windows of each store, and the shares.
 STORES: list[tuple[list[list[int]], list[float]]] = [

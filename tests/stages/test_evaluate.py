@@ -14,8 +14,7 @@ from moray.evaluate.execution import batches_of
 from moray.evaluate.likelihood import figures, score, select_documents
 from moray.model.load import load_model
 from moray.stages.evaluate import evaluate
-from moray.tasks.language.rows import Segment, is_trained
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 
 CFG = {"max_documents": None, "bootstrap_samples": 30, "confidence": 0.9, "precision": "auto"}
 EXECUTION: dict[str, Any] = {

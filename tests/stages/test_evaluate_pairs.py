@@ -17,7 +17,7 @@ from moray.config.schema import Preference, result_keys
 from moray.provenance.manifest import write_manifest
 from moray.stages.evaluate import evaluate
 from moray.storage.paths import folder_of, path_of
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import StoredSplit
 from moray.train.loop import train
 from moray.train.restore import trained_model
 from moray.workers.worker import Worker

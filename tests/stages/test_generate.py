@@ -14,8 +14,7 @@ from conversations import CHATML, chat_tokenizer, conversation
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema import Data, result_keys
-from moray.corpus.dataset import write_dataset
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document, write_dataset
 from moray.errors import UserError
 from moray.evaluate.generation import Sampling, continue_prompts
 from moray.model.load import load_model

@@ -10,13 +10,11 @@ import pytest
 from conversations import CHATML
 
 from moray.config.schema import Data, result_keys
-from moray.corpus.dataset import SPLITS, write_dataset
-from moray.corpus.document import Document
+from moray.corpus.dataset import SPLITS, Document, write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
 from moray.stages.tokenize import tokenize
-from moray.tasks.language.rows import Segment
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import Segment, StoredSplit
 from moray.tasks.preference.rows import num_pairs
 
 

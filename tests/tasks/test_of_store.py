@@ -8,8 +8,8 @@ import pytest
 
 from moray.config.tasks import TASKS
 from moray.provenance.manifest import read_manifest
+from moray.tasks import task_of
 from moray.tasks.language.task import LanguageTask
-from moray.tasks.of_store import task_of
 
 
 def test_the_manifest_names_the_task(small: Path) -> None:

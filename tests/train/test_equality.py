@@ -17,9 +17,8 @@ from moray.config.schema import Adapter
 from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
 from moray.storage.paths import folder_of, path_of
-from moray.tasks.language.batch import make_batch
-from moray.tasks.language.loss import TokenLoss, has_plain_head
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.loss import TokenLoss, has_plain_head, make_batch
+from moray.tasks.language.rows import StoredSplit
 from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.restore import trained_model

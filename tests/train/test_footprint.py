@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from moray.config.schema import Adapter, Train
-from moray.tasks.of_store import task_of
+from moray.tasks import task_of
 from moray.train.checks import footprint, frozen_bytes
 from moray.train.engine import build
 from moray.train.strategies import make_strategy

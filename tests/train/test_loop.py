@@ -18,7 +18,7 @@ from moray.provenance.manifest import damaged_files
 from moray.rows.sample import sample
 from moray.storage.folder import FolderStorage
 from moray.storage.paths import folder_of, path_of, step_of
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import StoredSplit
 from moray.train import checkpoints
 from moray.train.history import HISTORY, History, read_history
 from moray.train.job import Job

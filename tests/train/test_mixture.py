@@ -13,9 +13,8 @@ from checkpoints import tensors_of
 from fleet import losses, train_all
 
 from moray.config.schema import Data, Train, result_keys
-from moray.corpus.dataset import write_dataset
-from moray.corpus.document import Document
-from moray.corpus.sources.text.python_stdlib import modules
+from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.sources.text_python_stdlib import modules
 from moray.rows.store import StoredRows
 from moray.stages.tokenize import tokenize
 from moray.storage.folder import FolderStorage

@@ -5,6 +5,8 @@ a window contains what was made from one row group of the dataset. The store's m
 task and its record's fields, and lists the number of rows in each window.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -19,6 +21,26 @@ Record = np.dtype[np.void]
 
 Rows = NDArray[np.void]
 """Records, shape (rows,)."""
+
+WindowReader = Callable[[int], Rows]
+"""Returns the rows of a window of the train split, in any process."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Where in an order's sequence rows are: a position says both epoch and row.
+
+    Attributes:
+        seed: seed of the order.
+        positions: shape (rows,).
+    """
+
+    seed: int
+    positions: NDArray[np.int64]
+
+    def at(self, indices: NDArray[np.int64]) -> "Drawn":
+        """Some of the rows."""
+        return Drawn(self.seed, self.positions[indices])
 
 
 def describe(record: Record) -> list[list[Any]]:

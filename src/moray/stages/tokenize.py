@@ -12,10 +12,9 @@ from moray.corpus.dataset import SPLITS
 from moray.errors import UserError
 from moray.provenance.manifest import MANIFEST, read_manifest, whole_or_nothing, write_manifest
 from moray.rows.store import describe
-from moray.tasks.language.recipe import make_encoder
-from moray.tasks.language.rows import row_type
-from moray.tasks.language.store import ROWS_FROM, TOKENIZER
-from moray.tasks.tokens import TokensModule
+from moray.tasks.language.encode import make_encoder
+from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, row_type
+from moray.tasks.language.tokens import TokensModule
 
 
 def tokenize(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> None:

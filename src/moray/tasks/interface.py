@@ -8,9 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from moray.rows.order import Drawn
-from moray.rows.store import Record, Rows
-from moray.rows.windows import WindowReader
+from moray.rows.store import Drawn, Record, Rows, WindowReader
 
 
 class Batch(Protocol):

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from moray.rows.order import Drawn
-from moray.tasks.images.augmentation import Augmentation, augmented
+from moray.rows.store import Drawn
+from moray.tasks.images.batch import Augmentation, augmented
 
 
 def images(count: int, height: int = 6, width: int = 5) -> NDArray[np.uint8]:

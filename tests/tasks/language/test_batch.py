@@ -8,10 +8,9 @@ import torch
 from packed import pieces_of
 
 from moray.rows.store import Rows
-from moray.tasks.language.batch import make_batch, num_trained
 from moray.tasks.language.encode import Piece
-from moray.tasks.language.rows import pack_rows
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.loss import make_batch
+from moray.tasks.language.rows import StoredSplit, num_trained, pack_rows
 
 
 def brute_force(split: StoredSplit, row: int) -> tuple[list[int], list[tuple[int, int]]]:

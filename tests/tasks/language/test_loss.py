@@ -14,9 +14,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from moray.model.loss import softmax_loss
-from moray.tasks.language.batch import Batch, make_batch
-from moray.tasks.language.loss import TokenLoss, has_plain_head
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.loss import Batch, TokenLoss, has_plain_head, make_batch
+from moray.tasks.language.rows import StoredSplit
 
 Rows = NDArray[np.int64]
 

@@ -4,7 +4,7 @@ import math
 import random
 from itertools import chain, product
 
-from moray.tasks.language.packing import pack
+from moray.tasks.language.rows import pack
 
 
 def draw(seed: int, count: int, block_size: int) -> list[int]:

@@ -7,11 +7,11 @@ import pytest
 from conversations import CHATML, TALKS, TOOLS, chat_tokenizer, conversation
 from transformers import PreTrainedTokenizerFast
 
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.encode import Encoder
-from moray.tasks.language.preview import preview
 from moray.tasks.language.rows import pack_rows
+from moray.tasks.language.tokens import preview
 
 END = "<|endoftext|>"
 

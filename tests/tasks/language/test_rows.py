@@ -5,8 +5,7 @@ import pytest
 from packed import pieces_of
 
 from moray.tasks.language.encode import Piece
-from moray.tasks.language.packing import pack
-from moray.tasks.language.rows import FIRST, TRAINED, Segment, is_trained, pack_rows, row_type
+from moray.tasks.language.rows import FIRST, TRAINED, Segment, is_trained, pack, pack_rows, row_type
 
 SHORT, LONG = np.dtype("<u2"), np.dtype("<u4")
 

@@ -11,8 +11,8 @@ from moray.errors import UserError
 from moray.provenance.manifest import write_manifest
 from moray.rows.store import describe
 from moray.tasks.language.encode import Piece
-from moray.tasks.language.rows import Packed, Segment, pack_rows, row_type
-from moray.tasks.language.store import SplitWriter, StoredSplit
+from moray.tasks.language.rows import Packed, Segment, StoredSplit, pack_rows, row_type
+from moray.tasks.language.tokens import SplitWriter
 
 BLOCK_SIZE = 16
 

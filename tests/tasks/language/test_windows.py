@@ -12,16 +12,14 @@ from transformers import PreTrainedTokenizerFast
 
 from moray.config.formats import FormatName
 from moray.config.schema import Data, result_keys
-from moray.corpus.dataset import num_groups, read_group, write_dataset
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document, num_groups, read_group, write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import read_manifest
 from moray.stages.tokenize import tokenize
-from moray.tasks.language.encode import Encoder
-from moray.tasks.language.recipe import make_encoder
-from moray.tasks.language.rows import Segment
-from moray.tasks.language.store import StoredSplit
-from moray.tasks.language.windows import encode_window, encode_windows, window_reader
+from moray.tasks import task_of
+from moray.tasks.language.encode import Encoder, make_encoder
+from moray.tasks.language.rows import Segment, StoredSplit, encode_window
+from moray.tasks.language.tokens import encode_windows
 
 
 def write(folder: Path, documents: list[Document], format: FormatName) -> Path:
@@ -137,7 +135,8 @@ def test_a_window_is_read_or_made_again_with_the_same_rows(
     split = StoredSplit(tmp_path / "ahead", "train")
     assert len(split.windows) > 3
     readers = [
-        window_reader(tmp_path / when, str(tmp_path / when)) for when in ("ahead", "on-the-fly")
+        task_of(tmp_path / when, {}).window_reader(tmp_path / when, str(tmp_path / when))
+        for when in ("ahead", "on-the-fly")
     ]
     ends = np.cumsum(split.windows).tolist()
     for window in reversed(range(len(ends))):

@@ -9,11 +9,10 @@ from conversations import CHATML
 from transformers import PreTrainedTokenizerFast
 
 from moray.config.schema import Data, result_keys
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document
 from moray.errors import UserError
-from moray.tasks.language.encode import Encoder
-from moray.tasks.language.recipe import make_encoder
-from moray.tasks.preference.encode import Pair, PairEncoder
+from moray.tasks.language.encode import Encoder, make_encoder
+from moray.tasks.preference.tokens import Pair, encode_pairs
 
 
 def texts(prompt: str, chosen: str, rejected: str) -> Document:
@@ -23,7 +22,7 @@ def texts(prompt: str, chosen: str, rejected: str) -> Document:
 def encoded(
     tokenizer: PreTrainedTokenizerFast, documents: list[Document], block_size: int, drop: bool
 ) -> tuple[list[Pair], int, int]:
-    found = PairEncoder(Encoder(tokenizer, block_size), drop).encode(documents, 5, True)
+    found = encode_pairs(documents, 5, Encoder(tokenizer, block_size), drop, True)
     return found.pairs, found.dropped, found.truncated
 
 
@@ -90,7 +89,7 @@ def test_of_conversations_only_the_answers_are_trained(chat_folder: Path) -> Non
     document = Document(chosen=chosen, rejected=rejected, tools=None)
     cfg = {"format": "preference", **result_keys(Data(block_size=256, chat_template=CHATML))}
     encoder = make_encoder(chat_folder, cfg)
-    (pair,) = PairEncoder(encoder, False).encode([document], 0, True).pairs
+    (pair,) = encode_pairs([document], 0, encoder, False, True).pairs
     for piece, answer in ((pair.chosen, "naïve"), (pair.rejected, "lambda")):
         trained = encoder.tokenizer.decode(piece.tokens[piece.mask], skip_special_tokens=False)
         assert trained.strip() == f"{answer}<|im_end|>"
@@ -101,8 +100,8 @@ def test_conversations_without_a_template_cost_one_line(
 ) -> None:
     cfg = {"format": "preference", **result_keys(Data(block_size=64))}
     encoder = make_encoder(model_folder, cfg)
-    assert PairEncoder(encoder, False).encode([texts("a", "b", "c")], 0, False).pairs
+    assert encode_pairs([texts("a", "b", "c")], 0, encoder, False, False).pairs
     talk = json.dumps([{"role": "assistant", "content": "a"}])
     document = Document(chosen=talk, rejected=talk, tools=None)
     with pytest.raises(UserError, match=r"^data\.chat_template: is not set"):
-        PairEncoder(encoder, False).encode([document], 0, False)
+        encode_pairs([document], 0, encoder, False, False)

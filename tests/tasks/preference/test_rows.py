@@ -10,16 +10,9 @@ import torch
 from moray.rows.store import Rows
 from moray.tasks.language.encode import Piece
 from moray.tasks.language.rows import FIRST, TRAINED, Segment
-from moray.tasks.preference.batch import make_pair_batch
-from moray.tasks.preference.encode import EncodedPairs, Pair
-from moray.tasks.preference.rows import (
-    REJECTED,
-    PackedPairs,
-    as_sequences,
-    num_pairs,
-    pack_pairs,
-    with_reference,
-)
+from moray.tasks.preference.loss import make_pair_batch
+from moray.tasks.preference.rows import REJECTED, as_sequences, num_pairs, with_reference
+from moray.tasks.preference.tokens import EncodedPairs, PackedPairs, Pair, pack_pairs
 
 BLOCK = 16
 TYPE = np.dtype("<u2")

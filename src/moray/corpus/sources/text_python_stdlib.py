@@ -11,8 +11,8 @@ from itertools import groupby
 from pathlib import Path
 
 from moray.config.schema.datasets import PythonStdlib
-from moray.corpus.document import Document
-from moray.corpus.sources.interface import Opened
+from moray.corpus.dataset import Document
+from moray.corpus.sources import Opened
 
 # Not library code: tests, bundled wheels and generated tables.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -20,7 +20,7 @@ _LEFT_OUT |= {"_sysconfigdata", "pydoc_data", "lib2to3"}
 
 
 def opened(section: PythonStdlib, files: Mapping[str, list[str]], temporary: Path) -> Opened:
-    """Open modules, functions or pairs, by the format; see `Source`."""
+    """Open modules, functions or pairs, by the format."""
     makers = {"text": modules, "prompt-completion": functions, "preference": pairs}
     made = list(makers[section.format]())
     return Opened({"train": made.__iter__}, {"revision": f"python {platform.python_version()}"})

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from moray.config.schema.image_datasets import ImageFolder
 from moray.config.splits import folders_by_split
-from moray.corpus.document import Document
-from moray.corpus.sources.interface import Opened
+from moray.corpus.dataset import Document
+from moray.corpus.sources import Opened
 from moray.errors import UserError
 
 
 def opened(section: ImageFolder, files: Mapping[str, list[str]], temporary: Path) -> Opened:
-    """Open the folder of each split; see `Source`."""
+    """Open the folder of each split."""
     folders = folders_by_split(section.path)
     names = label_names([*folders.values()])
     given = {str(split): partial(images, folder, names) for split, folder in folders.items()}

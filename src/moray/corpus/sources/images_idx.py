@@ -13,9 +13,9 @@ from PIL import Image
 
 from moray.config.schema.image_datasets import Idx
 from moray.config.splits import idx_files_by_split
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document
 from moray.corpus.image import as_png
-from moray.corpus.sources.interface import Opened
+from moray.corpus.sources import Opened
 from moray.errors import UserError, first_line
 from moray.provenance.digest import sha256_file
 
@@ -25,7 +25,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def opened(section: Idx, files: Mapping[str, list[str]], temporary: Path) -> Opened:
-    """Open the two files of each split; see `Source`."""
+    """Open the two files of each split."""
     by_split: Mapping[str, dict[str, Path]] = {
         split: {key: Path(path) for key, path in paths.items()}
         for split, paths in idx_files_by_split(section.train, section.test).items()

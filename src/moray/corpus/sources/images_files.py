@@ -1,17 +1,32 @@
-"""Tables with a column of images, as datasets on the Hugging Face Hub have them."""
+"""Parquet files with a column of images, as datasets on the Hugging Face Hub have them."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moray.corpus.document import Document
+from moray.config.schema.datasets import LocalFiles
+from moray.corpus.dataset import Document
+from moray.corpus.sources import Opened
 from moray.errors import UserError, first_line
+from moray.provenance.digest import sha256_file
 
 _ROWS_AT_ONCE = 100
+
+
+def opened(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Open the files of each split."""
+    found = {split: [Path(name) for name in names] for split, names in files.items()}
+    every = [path for paths in found.values() for path in paths]
+    names = label_names(every, section.columns.get("label", "label"))
+    given = {
+        split: partial(images, paths, section.columns, names) for split, paths in found.items()
+    }
+    return Opened(given, {"files": {str(path): sha256_file(path) for path in every}}, tuple(names))
 
 
 def label_names(files: Sequence[Path], column: str) -> list[str]:

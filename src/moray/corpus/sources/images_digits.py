@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image
 
 from moray.config.schema.image_datasets import Digits
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document
 from moray.corpus.image import as_png
-from moray.corpus.sources.interface import Opened
+from moray.corpus.sources import Opened
 
 _LABEL_NAMES = tuple(str(digit) for digit in range(10))
 
@@ -19,7 +19,7 @@ _SCALE = 255 / 16
 
 
 def opened(section: Digits, files: Mapping[str, list[str]], temporary: Path) -> Opened:
-    """Open all of them as train; see `Source`."""
+    """Open all of them as train."""
     origin = {"revision": f"scikit-learn {version('scikit-learn')}"}
     return Opened({"train": images}, origin, _LABEL_NAMES)
 

@@ -7,10 +7,9 @@ from typing import Any
 import datasets
 import pytest
 
-from moray.corpus.dataset import read_documents
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document, read_documents
 from moray.corpus.formats import Shape
-from moray.corpus.sources.text import hub
+from moray.corpus.sources import text_hub
 from moray.errors import UserError
 from moray.stages.download import download
 
@@ -69,8 +68,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_split_expression_gives_its_rows(
     repository: Path, name: str | None, data_dir: str | None, split: str, expected: list[str]
 ) -> None:
-    rows = hub.load(str(repository), None, name, data_dir, split)
-    found = list(hub.documents("x", rows, Shape("text")))
+    rows = text_hub.load(str(repository), None, name, data_dir, split)
+    found = list(text_hub.documents("x", rows, Shape("text")))
     assert found == [Document(text=text) for text in expected]
 
 
@@ -85,7 +84,7 @@ def test_what_a_repository_does_not_have_costs_one_line(
     repository: Path, name: str, split: str, problem: str
 ) -> None:
     with pytest.raises(UserError) as caught:
-        hub.load(str(repository), None, name, None, split)
+        text_hub.load(str(repository), None, name, None, split)
     assert str(caught.value) == (
         f"{repository}: can't load split {split} at revision None ({problem}); {ADVICE}"
     )
@@ -94,7 +93,7 @@ def test_what_a_repository_does_not_have_costs_one_line(
 def test_a_file_that_cannot_be_read_is_reported_with_the_reason(repository: Path) -> None:
     (repository / "two.jsonl").write_text('{"text": "a"}\nno JSON\n')
     with pytest.raises(UserError) as caught:
-        hub.load(str(repository), None, "two", None, "train")
+        text_hub.load(str(repository), None, "two", None, "train")
     line = str(caught.value)
     assert line.startswith(f"{repository}: can't load split train at revision None (")
     assert "JSON" in line
@@ -104,7 +103,7 @@ def test_a_file_that_cannot_be_read_is_reported_with_the_reason(repository: Path
 @pytest.mark.usefixtures("repository")
 def test_a_folder_is_not_taken_for_the_hub_s_commit() -> None:
     with pytest.raises(UserError) as caught:
-        hub.load("owner/name", "0" * 40, "one", None, "train")
+        text_hub.load("owner/name", "0" * 40, "one", None, "train")
     assert str(caught.value) == (
         "owner/name: the working directory has a folder of this name, which would be read instead; "
         "rename the folder, or read it with source: files"
@@ -120,7 +119,7 @@ def test_a_script_of_a_repository_is_refused_and_not_run(repository: Path, data:
     ran = repository / "ran"
     (folder / "scripted.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
     with pytest.raises(UserError) as caught:
-        hub.load(str(folder), None, None, None, "train")
+        text_hub.load(str(folder), None, None, None, "train")
     assert str(caught.value) == (
         f"{folder}: can't load split train at revision None (Dataset scripts are no longer "
         f"supported, but found scripted.py); {ADVICE}"
@@ -131,7 +130,7 @@ def test_a_script_of_a_repository_is_refused_and_not_run(repository: Path, data:
 def test_a_row_that_is_no_document_is_reported_with_its_number() -> None:
     rows = datasets.Dataset.from_dict({"text": ["a", None, "b"]})
     with pytest.raises(UserError) as caught:
-        list(hub.documents("owner/name", rows, Shape("text")))
+        list(text_hub.documents("owner/name", rows, Shape("text")))
     assert str(caught.value) == (
         "owner/name, row 2: got nothing in column text, expected text; "
         "fill in the value or remove the row"
@@ -145,7 +144,7 @@ def test_conversations_are_read_from_nested_columns() -> None:
         [{"role": "assistant", "content": None, "tool_calls": [call]}],
     ]
     rows = datasets.Dataset.from_list([{"messages": talk} for talk in talks])
-    first, second = hub.documents("x", rows, Shape("messages"))
+    first, second = text_hub.documents("x", rows, Shape("messages"))
     assert json.loads(first["messages"]) == talks[0]
     (message,) = json.loads(second["messages"])
     assert message["tool_calls"] == [
@@ -157,8 +156,10 @@ def test_a_token_is_written_nowhere(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # The folder stands in the hub's place.
-    load = hub.load
-    monkeypatch.setattr(hub, "load", lambda repo_id, revision, *rest: load(repo_id, None, *rest))
+    load = text_hub.load
+    monkeypatch.setattr(
+        text_hub, "load", lambda repo_id, revision, *rest: load(repo_id, None, *rest)
+    )
     token = "hf_a_token_that_nobody_has"
     monkeypatch.setenv("HF_TOKEN", token)
     cfg = {

@@ -12,8 +12,8 @@ from tqdm import tqdm
 from moray.config.schema.datasets import Url
 from moray.config.splits import paths_by_split
 from moray.console import terminal
-from moray.corpus.sources.interface import Opened
-from moray.corpus.sources.text.files import opened_files
+from moray.corpus.sources import Opened
+from moray.corpus.sources.text_files import opened_files
 from moray.errors import UserError, first_line
 from moray.provenance.digest import sha256_file
 from moray.provenance.space import check_space, of_full_disk
@@ -23,7 +23,7 @@ _MAGIC = set("*?[")
 
 
 def opened(section: Url, files: Mapping[str, list[str]], temporary: Path) -> Opened:
-    """Download the files of each split and open them; see `Source`."""
+    """Download the files of each split and open them."""
     found: dict[str, dict[str, Path]] = {
         split: fetch(urls, temporary / split, section.sha256)
         for split, urls in paths_by_split(section.url).items()

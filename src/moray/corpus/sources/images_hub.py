@@ -8,46 +8,22 @@ import datasets
 
 from moray.config.schema.datasets import HubDataset
 from moray.config.splits import expressions_by_split
-from moray.corpus.document import Document
-from moray.corpus.sources.images import table
-from moray.corpus.sources.interface import Opened
-from moray.corpus.sources.text import hub
+from moray.corpus.dataset import Document
+from moray.corpus.sources import Opened
+from moray.corpus.sources.images_files import document, names_of_labels
+from moray.corpus.sources.text_hub import load, origin
 from moray.corpus.split import Documents
 from moray.errors import UserError
 
 
 def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
-    """Load the rows of each split; see `Source`."""
-    expressions = {str(split): one for split, one in expressions_by_split(section.split).items()}
-    given, names = load(
-        section.repo_id,
-        section.revision,
-        section.name,
-        section.data_dir,
-        expressions,
-        section.columns,
-    )
-    return Opened(given, hub.origin(section), tuple(names))
-
-
-def load(
-    repo_id: str,
-    revision: str | None,
-    name: str | None,
-    data_dir: str | None,
-    expressions: Mapping[str, str],
-    columns: Mapping[str, str],
-) -> tuple[dict[str, Documents], list[str]]:
-    """Load splits into the Hub's local cache; see `hub.load`.
-
-    Returns:
-        The documents of each split, and the names of their labels.
-    """
+    """Load the rows of each split."""
+    repo_id, columns = section.repo_id, section.columns
     image, label = (columns.get(key, key) for key in ("image", "label"))
     found, labels = {}, set()
     names: list[str] | None = None
-    for split, expression in expressions.items():
-        rows = hub.load(repo_id, revision, name, data_dir, expression)
+    for split, expression in expressions_by_split(section.split).items():
+        rows = load(repo_id, section.revision, section.name, section.data_dir, expression)
         for column in (image, label):
             if column not in rows.features:
                 raise UserError(
@@ -61,15 +37,15 @@ def load(
         names = names or getattr(rows.features[label], "names", None)
         labels.update(rows.unique(label))
         found[split] = rows
-    known = names or table.names_of_labels(labels)
+    known = names or names_of_labels(labels)
     given: dict[str, Documents] = {
         split: partial(_documents, repo_id, rows, columns, known) for split, rows in found.items()
     }
-    return given, known
+    return Opened(given, origin(section), tuple(known))
 
 
 def _documents(
     repo_id: str, rows: datasets.Dataset, columns: Mapping[str, str], names: list[str]
 ) -> Iterator[Document]:
     for number, row in enumerate(rows, 1):
-        yield table.document(row, columns, names, f"{repo_id}, row {number}")
+        yield document(row, columns, names, f"{repo_id}, row {number}")

@@ -12,15 +12,15 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from moray.config.schema.datasets import HubDataset
 from moray.config.splits import expressions_by_split
-from moray.corpus.document import Document, RowError
+from moray.corpus.dataset import Document, RowError
 from moray.corpus.formats import Shape, document, without_nulls
-from moray.corpus.sources.interface import Opened
+from moray.corpus.sources import Opened
 from moray.corpus.split import Documents
 from moray.errors import UserError, first_line
 
 
 def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
-    """Load the rows of each split; see `Source`."""
+    """Load the rows of each split."""
     shape = Shape(section.format, section.columns, section.system)
     given: dict[str, Documents] = {}
     for split, expression in expressions_by_split(section.split).items():

@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from moray.corpus.document import Document
-from moray.corpus.sources.text.python_stdlib import functions, modules, pairs
+from moray.corpus.dataset import Document
+from moray.corpus.sources.text_python_stdlib import functions, modules, pairs
 
 Library = Callable[[dict[str, str]], None]
 

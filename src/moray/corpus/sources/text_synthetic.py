@@ -7,8 +7,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from moray.config.schema.datasets import Synthetic
-from moray.corpus.document import Document
-from moray.corpus.sources.interface import Opened
+from moray.corpus.dataset import Document
+from moray.corpus.sources import Opened
 
 _SYLLABLES = [a + b for a in ("", *"bdfgklmnprstv") for b in ("a", "e", "i", "o", "u", "an", "er")]
 _WORDS, _SENTENCES = 8_000, 20_000
@@ -16,7 +16,7 @@ _SENTENCES_OF_A_DOCUMENT = (3, 40)
 
 
 def opened(section: Synthetic, files: Mapping[str, list[str]], temporary: Path) -> Opened:
-    """Open text of the size that the config names; see `Source`."""
+    """Open text of the size that the config names."""
     size = round(section.size_gb * 1e9)
     make = partial(documents, size, section.seed)
     return Opened({"train": make}, {"bytes": size, "seed": section.seed})

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from moray.corpus.sources.text.synthetic import documents
+from moray.corpus.sources.text_synthetic import documents
 
 
 def texts(size: int, seed: int = 0) -> list[str]:

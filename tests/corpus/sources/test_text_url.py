@@ -16,7 +16,7 @@ import s3fs
 from object_store import CREDENTIALS, object_store
 
 from moray.corpus.dataset import SPLITS, read_documents
-from moray.corpus.sources.text.url import fetch
+from moray.corpus.sources.text_url import fetch
 from moray.errors import UserError
 from moray.stages.download import download
 

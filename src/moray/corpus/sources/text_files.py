@@ -1,19 +1,23 @@
-"""Read files, compressed or not, as rows with their location in the file."""
+"""Files of text or of tables, compressed or not, on this machine or on a shared file system."""
 
 import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moray.corpus.document import Document, RowError
+from moray.config.schema.datasets import LocalFiles, Url
+from moray.corpus.dataset import Document, RowError
 from moray.corpus.formats import Shape, document, without_nulls
+from moray.corpus.sources import Opened
 from moray.errors import UserError, first_line
+from moray.provenance.digest import sha256_file
 
 Row = dict[str, Any]
 Rows = Iterator[tuple[str, Row]]
@@ -25,22 +29,48 @@ _COMPRESSED = {".gz", ".zst"}
 _TEXT_BYTES = 4 * 2**20
 
 
-def documents(files: list[Path], shape: Shape) -> Iterator[Document]:
+def opened(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Open the files of each split."""
+    found = {split: {name: Path(name) for name in names} for split, names in files.items()}
+    return opened_files(section, found)
+
+
+def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Path]]) -> Opened:
+    """Open files that are known under other names, which are in errors and in the description.
+
+    Args:
+        section: the dataset's section of the config.
+        found: the files of each split, by name.
+    """
+    shape = Shape(section.format, section.columns, section.system)
+    given = {split: partial(documents, files, shape) for split, files in found.items()}
+    every = {name: file for files in found.values() for name, file in files.items()}
+    return Opened(given, {"files": {name: sha256_file(file) for name, file in every.items()}})
+
+
+def documents(files: Mapping[str, Path], shape: Shape) -> Iterator[Document]:
     """Yield all documents of files, in order.
+
+    Args:
+        files: the files, by their names in errors.
+        shape: structure of their rows.
 
     Raises:
         UserError: if a file can't be read; it names the file and the location in it.
     """
-    for file in files:
+    for name, file in files.items():
         try:
             for place, row in _read(file):
                 try:
                     yield document(row, shape)
                 except RowError as error:
-                    raise UserError(f"{file}, {place}", error.problem, error.remedy) from error
+                    raise UserError(f"{name}, {place}", error.problem, error.remedy) from error
+        except UserError as error:
+            path = error.path.replace(str(file), name)
+            raise UserError(path, error.problem, error.remedy) from error
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             raise UserError(
-                str(file), f"can't read the file ({first_line(error)})", "check the file"
+                name, f"can't read the file ({first_line(error)})", "check the file"
             ) from error
 
 

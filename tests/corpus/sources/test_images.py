@@ -15,12 +15,11 @@ import pytest
 from pictures import colours, image_folder, write_idx
 
 from moray.config.schema import ImageDataset
-from moray.config.schema.datasets import LocalFiles
+from moray.config.schema.datasets import HubDataset, LocalFiles
 from moray.config.schema.image_datasets import Digits, Idx, ImageFolder
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document
 from moray.corpus.image import as_png, decoded
-from moray.corpus.sources.images import hub
-from moray.corpus.sources.opened import opened
+from moray.corpus.sources import images_hub, opened, text_hub
 from moray.corpus.split import Given
 from moray.errors import UserError
 
@@ -223,10 +222,18 @@ def test_tables_with_a_column_of_images(
     assert list(origin["files"]) == [file]
 
 
-def test_a_repository_with_a_column_of_images(tmp_path: Path) -> None:
+def test_a_repository_with_a_column_of_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "data").mkdir()
     tables(tmp_path / "data", [1, 0, 2])
-    given, names = hub.load(str(tmp_path), None, None, None, {"train": "train"}, {})
+    # The folder stands in the hub's place.
+    monkeypatch.setattr(
+        images_hub, "load", lambda _, revision, *rest: text_hub.load(str(tmp_path), None, *rest)
+    )
+    keys: dict[str, Any] = {"source": "hub", "repo_id": "a/b", "revision": "0" * 40}
+    given, origin, names = open_images(HubDataset(**keys, format="images"), {})
+    assert origin["repo_id"] == "a/b"
     documents = all_of(given["train"])
     assert names == ["0", "1", "2"]
     assert [document["label"] for document in documents] == [1, 0, 2]

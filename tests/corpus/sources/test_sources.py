@@ -14,8 +14,7 @@ from pydantic import TypeAdapter
 from moray.config.formats import source_module
 from moray.config.schema import TextDataset, datasets, image_datasets
 from moray.config.schema.datasets import Source
-from moray.corpus.sources.opened import opened
-from moray.corpus.sources.text import hub
+from moray.corpus.sources import opened, text_hub
 from moray.errors import UserError
 
 DATASET: TypeAdapter[TextDataset] = TypeAdapter(TextDataset)
@@ -100,8 +99,10 @@ def test_a_repository_of_the_hub_by_split(
     (tmp_path / "owner/name").mkdir(parents=True)
     lines(tmp_path / "owner/name/train.jsonl", "a", "b", "c", "d")
     # The folder stands in the hub's place.
-    load = hub.load
-    monkeypatch.setattr(hub, "load", lambda repo_id, revision, *rest: load(repo_id, None, *rest))
+    load = text_hub.load
+    monkeypatch.setattr(
+        text_hub, "load", lambda repo_id, revision, *rest: load(repo_id, None, *rest)
+    )
     splits = {"train": "train[:50%]", "test": "train[75%:]"}
     cfg = {"source": "hub", "repo_id": "owner/name", "revision": "0" * 40, "split": splits}
     given, origin = read(cfg, folder)
