@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from moray.config.schema import Data, Train, result_keys
-from moray.corpus.dataset import write_dataset
-from moray.corpus.document import Document
-from moray.corpus.sources.text.python_stdlib import functions, modules
+from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.sources.text_python_stdlib import functions, modules
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.train.job import Job, Part

@@ -102,7 +102,7 @@ CHANGES: dict[str, tuple[Callable[[Project], None], set[str]]] = {
     ),
     "code of the loss": (code("tasks/preference/loss.py"), OF_PREFERRED),
     "code of the pairs": (
-        code("tasks/preference/encode.py"),
+        code("tasks/preference/tokens.py"),
         OF_PREFERRED | {"reference pairs", "tokenize pairs"},
     ),
 }

@@ -181,7 +181,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "schema, other sources, unused template and dataset, the order of keys": (
         all_of(
             code("config/schema/sections.py"),
-            code("corpus/sources/text/hub.py"),
+            code("corpus/sources/text_hub.py"),
             setting("defaults.data.chat_template", "x"),
             setting("datasets.unused", {"source": "files", "path": "data/modules.jsonl"}),
             setting(
