@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from moray.provenance.manifest import read_manifest
-from moray.tasks.interface import Task, TaskModule
+from moray.tasks.interface import Task
 
 
 def task_of(store: Path, settings: Mapping[str, Any]) -> Task:
-    """The task that a store's manifest names.
+    """The task that a store's manifest names, from `task` of its module `task`.
 
     Args:
         store: the store.
@@ -19,4 +19,5 @@ def task_of(store: Path, settings: Mapping[str, Any]) -> Task:
     manifest = read_manifest(store)
     # By name: the others need not be imported.
     module = import_module(f"moray.tasks.{manifest['task']}.task")
-    return cast(TaskModule, module).task(manifest, settings)
+    task: Task = module.task(manifest, settings)
+    return task

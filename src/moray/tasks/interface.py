@@ -110,15 +110,3 @@ class Task(Protocol):
             store: the store.
             rows_url: folder or URL of the store's files, or of a copy of them.
         """
-
-
-class TaskModule(Protocol):
-    """The module `task` of a task's package, imported by the name of the task."""
-
-    def task(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> Task:
-        """Make the task of a store.
-
-        Args:
-            manifest: the store's manifest.
-            settings: the sections of the run's config that only this task reads, by name.
-        """

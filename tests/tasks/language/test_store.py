@@ -38,7 +38,7 @@ def draw_windows(counts: list[int], vocabulary: int = 300) -> list[Packed]:
 def write(folder: Path, windows: list[Packed], keep_rows: bool = True) -> dict[str, Any]:
     with SplitWriter(folder, "train", BLOCK_SIZE, keep_rows) as writer:
         for window in windows:
-            writer.add(window)
+            writer.add_window(window)
         facts = writer.facts()
     record = windows[0].rows.dtype if windows else row_type(BLOCK_SIZE, np.dtype("<u2"))
     described = describe(record)

@@ -22,8 +22,7 @@ def texts(prompt: str, chosen: str, rejected: str) -> Document:
 def encoded(
     tokenizer: PreTrainedTokenizerFast, documents: list[Document], block_size: int, drop: bool
 ) -> tuple[list[Pair], int, int]:
-    found = encode_pairs(documents, 5, Encoder(tokenizer, block_size), drop, True)
-    return found.pairs, found.dropped, found.truncated
+    return encode_pairs(documents, 5, Encoder(tokenizer, block_size), drop, True)
 
 
 def ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
@@ -89,7 +88,7 @@ def test_of_conversations_only_the_answers_are_trained(chat_folder: Path) -> Non
     document = Document(chosen=chosen, rejected=rejected, tools=None)
     cfg = {"format": "preference", **result_keys(Data(block_size=256, chat_template=CHATML))}
     encoder = make_encoder(chat_folder, cfg)
-    (pair,) = encode_pairs([document], 0, encoder, False, True).pairs
+    (pair,), _, _ = encode_pairs([document], 0, encoder, False, True)
     for piece, answer in ((pair.chosen, "naïve"), (pair.rejected, "lambda")):
         trained = encoder.tokenizer.decode(piece.tokens[piece.mask], skip_special_tokens=False)
         assert trained.strip() == f"{answer}<|im_end|>"
@@ -100,7 +99,7 @@ def test_conversations_without_a_template_cost_one_line(
 ) -> None:
     cfg = {"format": "preference", **result_keys(Data(block_size=64))}
     encoder = make_encoder(model_folder, cfg)
-    assert encode_pairs([texts("a", "b", "c")], 0, encoder, False, False).pairs
+    assert encode_pairs([texts("a", "b", "c")], 0, encoder, False, False)[0]
     talk = json.dumps([{"role": "assistant", "content": "a"}])
     document = Document(chosen=talk, rejected=talk, tools=None)
     with pytest.raises(UserError, match=r"^data\.chat_template: is not set"):

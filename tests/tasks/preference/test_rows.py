@@ -9,10 +9,10 @@ import torch
 
 from moray.rows.store import Rows
 from moray.tasks.language.encode import Piece
-from moray.tasks.language.rows import FIRST, TRAINED, Segment
+from moray.tasks.language.rows import FIRST, TRAINED, Packed, Segment
 from moray.tasks.preference.loss import make_pair_batch
 from moray.tasks.preference.rows import REJECTED, as_sequences, num_pairs, with_reference
-from moray.tasks.preference.tokens import EncodedPairs, PackedPairs, Pair, pack_pairs
+from moray.tasks.preference.tokens import Pair, pack_pairs
 
 BLOCK = 16
 TYPE = np.dtype("<u2")
@@ -41,14 +41,13 @@ def pairs() -> list[Pair]:
 
 
 @pytest.fixture
-def packed(pairs: list[Pair], packing: bool) -> PackedPairs:
-    return pack_pairs(EncodedPairs(pairs, 3, 2), BLOCK, TYPE, packing)
+def packed(pairs: list[Pair], packing: bool) -> Packed:
+    return pack_pairs(pairs, BLOCK, TYPE, packing)
 
 
 def test_a_rejected_piece_follows_its_chosen_one(
-    packed: PackedPairs, pairs: list[Pair], packing: bool
+    packed: Packed, pairs: list[Pair], packing: bool
 ) -> None:
-    assert (packed.dropped, packed.truncated) == (3, 2)
     tokens, flags = packed.rows["tokens"].ravel(), packed.rows["flags"].ravel()
     assert len(packed.rows) == (4 if packing else len(pairs))
     assert (np.diff(packed.segments[:, Segment.START]) > 0).all()
@@ -72,11 +71,11 @@ def test_a_rejected_piece_follows_its_chosen_one(
 
 
 def test_no_pairs_make_no_rows(packing: bool) -> None:
-    packed = pack_pairs(EncodedPairs([], 0, 0), BLOCK, TYPE, packing)
+    packed = pack_pairs([], BLOCK, TYPE, packing)
     assert (packed.rows.shape, packed.segments.shape) == ((0,), (0, len(Segment)))
 
 
-def rows_with_reference(packed: PackedPairs) -> Rows:
+def rows_with_reference(packed: Packed) -> Rows:
     """With minus the document's number for the chosen answer, and half less for the rejected."""
     most = int(num_pairs(packed.rows).max())
     rows = np.zeros(len(packed.rows), with_reference(packed.rows.dtype, most))
@@ -91,7 +90,7 @@ def rows_with_reference(packed: PackedPairs) -> Rows:
 
 
 def test_a_batch_knows_each_token_s_piece_and_each_pair_s_reference(
-    packed: PackedPairs, packing: bool
+    packed: Packed, packing: bool
 ) -> None:
     rows = np.concatenate(
         [rows_with_reference(packed), np.zeros(2, rows_with_reference(packed).dtype)]
@@ -110,7 +109,7 @@ def test_a_batch_knows_each_token_s_piece_and_each_pair_s_reference(
     assert all(getattr(moved, field.name).device.type == "meta" for field in fields(batch))
 
 
-def test_padding_has_no_pairs(packed: PackedPairs, packing: bool) -> None:
+def test_padding_has_no_pairs(packed: Packed, packing: bool) -> None:
     rows = np.zeros(3, rows_with_reference(packed).dtype)
     assert num_pairs(rows).tolist() == [0, 0, 0]
     batch = make_pair_batch(rows, packing)
@@ -118,9 +117,7 @@ def test_padding_has_no_pairs(packed: PackedPairs, packing: bool) -> None:
     assert batch.pieces.shape == batch.targets.shape == (0,)
 
 
-def test_as_sequences_no_piece_sees_another_and_offsets_stay(
-    packed: PackedPairs, packing: bool
-) -> None:
+def test_as_sequences_no_piece_sees_another_and_offsets_stay(packed: Packed, packing: bool) -> None:
     rows: Any = as_sequences(packed.rows, packing)
     np.testing.assert_array_equal(rows["tokens"].ravel(), packed.rows["tokens"].ravel())
     np.testing.assert_array_equal(rows["flags"].ravel(), packed.rows["flags"].ravel())

@@ -107,7 +107,8 @@ class ChatTemplate:
         render = partial(self._text, tools=tools)
         turns = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
         if _GENERATION.search(self._with_tools if tools else self._plain):
-            text, spans = self._marked(messages, tools)
+            # Between `{% generation %}` and `{% endgeneration %}`.
+            text, spans = self._rendered(messages, tools, return_assistant_tokens_mask=True)
             for number in turns:
                 said_at(render, messages, number, text)  # raises if the message is left out
             if len(spans) != len(turns):
@@ -158,10 +159,6 @@ class ChatTemplate:
 
     def _text(self, messages: Messages, tools: Any, **options: Any) -> str:
         return self._rendered(messages, tools, **options)[0]
-
-    def _marked(self, messages: Messages, tools: Any) -> tuple[str, list[tuple[int, int]]]:
-        """The text, and the spans between `{% generation %}` and `{% endgeneration %}`."""
-        return self._rendered(messages, tools, return_assistant_tokens_mask=True)
 
     def _rendered(
         self, messages: Messages, tools: Any, **options: Any

@@ -47,12 +47,14 @@ class Packed:
     Attributes:
         rows: shape (rows,).
         segments: shape (pieces, 4), columns as in `Segment`; sorted by offset.
-        dropped: number of documents dropped as too long.
+        dropped: number of documents that were dropped.
+        truncated: number of pairs that were cut.
     """
 
     rows: Rows
     segments: NDArray[np.int64]
     dropped: int = 0
+    truncated: int = 0
 
 
 class StoredSplit(StoredRows):

@@ -1,15 +1,16 @@
-"""The token store of a dataset: how its splits are tokenised and written."""
+"""The token store of a dataset: how its splits are tokenised and written.
+
+Each task on text has a module of this name, with functions `write_split` and `summary`.
+"""
 
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,41 +38,23 @@ EncodeWindow = Callable[[list[Document], int], Packed]
 """From the documents of a row group and the number of the first one in its split to rows."""
 
 
-class TokensModule(Protocol):
-    """A module that is imported by the name of the task."""
-
-    def write_split(
-        self, file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Tokenise a split into rows of `moray.tasks.language.rows`.
-
-        Args:
-            file: Parquet file of the split, named after it.
-            store: folder to write to. The test split's first documents are shown in `preview.txt`.
-            encoder: turns documents into tokens.
-            cfg: format of the dataset, and the keys of the `data` section that tokens depend on.
-                With `tokenize: on-the-fly`, rows of the train split aren't kept; the window reader
-                of the task makes them.
-
-        Returns:
-            The facts of the split in the store's manifest, `weight` and `dropped_documents` among
-            them.
-
-        Raises:
-            UserError: if documents can't be encoded.
-        """
-
-    def summary(self, facts: dict[str, dict[str, Any]], block_size: int) -> str:
-        """The line that is printed about a store.
-
-        Args:
-            facts: of each split.
-            block_size: tokens of a row.
-        """
-
-
 def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:
-    """Tokenise a split into a store; see `TokensModule`."""
+    """Tokenise a split into rows.
+
+    Args:
+        file: Parquet file of the split, named after it.
+        store: folder to write to. The test split's first documents are shown in `preview.txt`.
+        encoder: turns documents into tokens.
+        cfg: format of the dataset, and the keys of the `data` section that tokens depend on. With
+            `tokenize: on-the-fly`, rows of the train split aren't kept; the window reader of the
+            task makes them.
+
+    Returns:
+        The facts of the split in the store's manifest, `weight` and `dropped_documents` among them.
+
+    Raises:
+        UserError: if documents can't be encoded.
+    """
     split, train = file.stem, file.stem == "train"
     # The first worker reads validation and test from here, even if train is streamed.
     keep = not train or cfg["tokenize"] == "ahead"
@@ -83,7 +66,12 @@ def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) 
 
 
 def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
-    """What a store holds, in words; see `TokensModule`."""
+    """The line that is printed about a store.
+
+    Args:
+        facts: of each split.
+        block_size: tokens of a row.
+    """
     train = facts["train"]
     padding = 1 - train["tokens"] / (train["rows"] * block_size)
     dropped = sum(counts["dropped_documents"] for counts in facts.values())
@@ -94,7 +82,7 @@ def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
     )
 
 
-class SplitWriter:
+class SplitWriter(RowsWriter):
     """Appends windows to a split and counts their contents.
 
     Attributes:
@@ -104,45 +92,27 @@ class SplitWriter:
     """
 
     def __init__(self, folder: Path, split: str, block_size: int, keep_rows: bool = True) -> None:
+        super().__init__(folder, split, keep_rows)
         self.folder = folder
         self.block_size = block_size
         self.keep_rows = keep_rows
-        with ExitStack() as files:
-            self._rows = files.enter_context(RowsWriter(folder, split, keep_rows))
-            self._file = (
-                files.enter_context((folder / f"{split}.segments").open("wb"))
-                if keep_rows
-                else None
-            )
-            self._files = files.pop_all()
+        self._positions = self.open(f"{split}.segments")
         self._segments = self._tokens = self._dropped = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._files.close()
-
-    def add(self, window: Packed) -> None:
+    def add_window(self, window: Packed) -> None:
         """Append a window."""
-        if self._file:
+        if self._positions:
             segments = window.segments.astype("<i8")
-            segments[:, Segment.START] += self._rows.num_rows * self.block_size
-            self._file.write(segments.data)
-        self._rows.add(window.rows, weight=num_trained(window.rows))
+            segments[:, Segment.START] += self.num_rows * self.block_size
+            self._positions.write(segments.data)
+        self.add(window.rows, weight=num_trained(window.rows))
         self._segments += len(window.segments)
         self._tokens += int(window.segments[:, Segment.LENGTH].sum())
         self._dropped += window.dropped
 
     def facts(self) -> dict[str, Any]:
-        """Counts of what was written; the weight is the number of trained tokens."""
         return {
-            **self._rows.facts(),
+            **super().facts(),
             "segments": self._segments,
             "tokens": self._tokens,
             "dropped_documents": self._dropped,
@@ -177,7 +147,7 @@ def write_windows(
             # Without the store's name: equal stores have equal manifests.
             text = preview(window, tokenizer, _SHOWN_DOCUMENTS, names)
             (writer.folder / "preview.txt").write_text(f"{file.stem} split\n{text}", "utf-8")
-        writer.add(window)
+        writer.add_window(window)
 
 
 def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[Packed]:

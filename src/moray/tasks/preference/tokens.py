@@ -1,9 +1,9 @@
 """The token store of a preference dataset: how its splits are tokenised and written."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,47 +14,15 @@ from moray.tasks.language.tokens import SplitWriter, write_windows
 from moray.tasks.preference.rows import REJECTED, num_pairs
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """A prompt with the chosen answer, and the same prompt with the rejected one."""
 
     chosen: Piece
     rejected: Piece
 
-    def __len__(self) -> int:
-        """Number of tokens of both together."""
-        return len(self.chosen.tokens) + len(self.rejected.tokens)
-
-
-@dataclass(frozen=True)
-class EncodedPairs:
-    """The pairs of some documents.
-
-    Attributes:
-        pairs: the pairs, in the order of their documents.
-        dropped: number of documents without a pair: too long, or with the same tokens in both
-            answers, which can also come from truncation.
-        truncated: number of pairs that were cut.
-    """
-
-    pairs: list[Pair]
-    dropped: int
-    truncated: int
-
-
-@dataclass(frozen=True)
-class PackedPairs(Packed):
-    """Pairs packed into rows; a pair's two segments follow each other.
-
-    Attributes:
-        truncated: number of pairs that were cut.
-    """
-
-    truncated: int = 0
-
 
 def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:
-    """Tokenise a split into a store; see `TokensModule`."""
+    """Tokenise a split into rows of pairs."""
     encode = partial(
         encode_window,
         encoder=encoder,
@@ -69,7 +37,7 @@ def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) 
 
 
 def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
-    """What a store holds, in words; see `TokensModule`."""
+    """The line that is printed about a store."""
     train = facts["train"]
     padding = 1 - train["tokens"] / (train["rows"] * block_size)
     dropped, truncated = (
@@ -90,9 +58,8 @@ class PairsWriter(SplitWriter):
         super().__init__(folder, split, block_size)
         self._pairs = self._most_pairs = self._truncated = 0
 
-    def add(self, window: Packed) -> None:
-        assert isinstance(window, PackedPairs)
-        super().add(window)
+    def add_window(self, window: Packed) -> None:
+        super().add_window(window)
         numbers = num_pairs(window.rows)
         self._pairs += int(numbers.sum())
         self._most_pairs = max(self._most_pairs, int(numbers.max(initial=0)))
@@ -114,11 +81,11 @@ def encode_window(
     drop_long: bool,
     packing: bool,
     count_bytes: bool,
-) -> PackedPairs:
-    """Tokenise and pack a window; deterministic in its arguments.
+) -> Packed:
+    """Tokenise and pack a window: the pairs of one row group of the dataset.
 
     Args:
-        documents: the pairs of a row group.
+        documents: the pairs.
         first_document: number of the first one in its split.
         encoder: tokenises each half of a pair.
         drop_long: whether to drop pairs that are too long instead of truncating them.
@@ -128,8 +95,11 @@ def encode_window(
     Raises:
         UserError: naming the row that can't be encoded.
     """
-    pairs = encode_pairs(documents, first_document, encoder, drop_long, count_bytes)
-    return pack_pairs(pairs, encoder.block_size, encoder.dtype, packing)
+    pairs, dropped, truncated = encode_pairs(
+        documents, first_document, encoder, drop_long, count_bytes
+    )
+    packed = pack_pairs(pairs, encoder.block_size, encoder.dtype, packing)
+    return replace(packed, dropped=dropped, truncated=truncated)
 
 
 def encode_pairs(
@@ -138,7 +108,7 @@ def encode_pairs(
     encoder: Encoder,
     drop_long: bool,
     count_bytes: bool,
-) -> EncodedPairs:
+) -> tuple[list[Pair], int, int]:
     """Tokenise pairs.
 
     If a half is longer than half a row, the pair is dropped, or it is truncated: both prompts lose
@@ -151,6 +121,11 @@ def encode_pairs(
         encoder: tokenises each half as a language model's document.
         drop_long: whether to drop pairs that are too long instead of truncating them.
         count_bytes: whether to count the bytes of each answer.
+
+    Returns:
+        The pairs, in the order of their documents; the number of documents without one (too long,
+        or with the same tokens in both answers, which can also come from truncation); and the
+        number of pairs that were cut.
 
     Raises:
         UserError: naming the row that the chat template can't render.
@@ -172,7 +147,7 @@ def encode_pairs(
                 truncated += too_long
                 continue
         dropped += 1
-    return EncodedPairs(pairs, dropped, truncated)
+    return pairs, dropped, truncated
 
 
 def _cut(chosen: Encoded, rejected: Encoded, number: int, longest: int) -> Pair:
@@ -191,26 +166,22 @@ def _prefers(pair: Pair) -> bool:
 
 
 def pack_pairs(
-    encoded: EncodedPairs, block_size: int, token_type: np.dtype[Any], packing: bool
-) -> PackedPairs:
-    """Put pairs into rows: packed by best fit, or one row for each pair.
+    pairs: list[Pair], block_size: int, token_type: np.dtype[Any], packing: bool
+) -> Packed:
+    """Put pairs into rows, the chosen piece first: packed by best fit, or a row for each pair.
 
     Args:
-        encoded: pairs whose pieces have at most half of `block_size` tokens.
+        pairs: their pieces have at most half of `block_size` tokens.
         block_size: tokens in a row, an even number.
         token_type: type of a token id.
         packing: whether pairs share rows.
     """
-    pairs = encoded.pairs
-    lengths = [len(pair) for pair in pairs]
+    lengths = [sum(len(piece.tokens) for piece in pair) for pair in pairs]
     packed = pack(lengths, block_size) if packing else [[number] for number in range(len(pairs))]
-    members = [
-        [piece for number in numbers for piece in (pairs[number].chosen, pairs[number].rejected)]
-        for numbers in packed
-    ]
+    members = [[piece for number in numbers for piece in pairs[number]] for numbers in packed]
     starts = () if packing else (0, block_size // 2)
     filled = fill_rows(members, block_size, token_type, packing, starts)
     for start, length, *_ in filled.segments[1::2].tolist():
         row, column = divmod(start, block_size)
         filled.rows["flags"][row, column : column + length] |= REJECTED
-    return PackedPairs(filled.rows, filled.segments, encoded.dropped, encoded.truncated)
+    return filled
