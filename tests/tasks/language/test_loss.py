@@ -87,7 +87,7 @@ def split(store: Path) -> StoredSplit:
 
 @pytest.fixture
 def rows(split: StoredSplit) -> RowNumbers:
-    """RowNumbers of many documents and rows of one."""
+    """Rows of many documents and rows of one."""
     by_documents = sorted(range(len(split)), key=lambda row: -len(pieces_of(split, row)))
     assert len(pieces_of(split, by_documents[0])) >= 3
     return np.array(by_documents[:4] + by_documents[-2:])
