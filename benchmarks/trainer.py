@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import TrainerCallback
 
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import StoredSplit
 
 
 class Rows(Dataset[dict[str, Tensor]]):

@@ -17,9 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
-from moray.corpus.dataset import SPLITS, write_dataset
-from moray.corpus.document import Document
-from moray.corpus.sources.text.python_stdlib import functions, pairs
+from moray.corpus.dataset import SPLITS, Document, write_dataset
+from moray.corpus.sources.text_python_stdlib import functions, pairs
 from moray.model.load import load_model
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import write_manifest

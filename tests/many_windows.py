@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from moray.corpus.dataset import write_dataset
-from moray.corpus.document import Document
-from moray.corpus.sources.text.python_stdlib import functions
+from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.sources.text_python_stdlib import functions
 
 
 def write_many_windows(folder: Path) -> None:

@@ -1,8 +1,7 @@
 """What lies in the rows of a split, by its segments alone."""
 
 from moray.tasks.language.encode import Piece
-from moray.tasks.language.rows import TRAINED, Packed, Segment
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import TRAINED, Packed, Segment, StoredSplit
 
 
 def pieces_of(packed: Packed | StoredSplit, row: int) -> list[Piece]:

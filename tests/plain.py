@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from packed import pieces_of
 from transformers import AutoModelForCausalLM
 
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import StoredSplit
 from moray.train.job import Job
 from moray.train.schedule import learning_rate
 from moray.train.step import mixture_of

@@ -20,10 +20,10 @@ from transformers import AutoTokenizer
 from moray.chat import Chat, open_chats
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.provenance.manifest import write_manifest
-from moray.tasks.language.recipe import make_encoder
+from moray.tasks.language.encode import make_encoder
 
 TURNS = ["What is 1 + 1?", "It is 2.", "And 2 + 2?", "That is 4."]
 

@@ -17,7 +17,7 @@ from moray.evaluate.likelihood import score, select_documents
 from moray.model.forward import resolve
 from moray.model.load import load_model
 from moray.model.size import flops_per_token
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import StoredSplit
 
 
 def trainer_evaluation(folder: Path, work: Path, device: torch.device) -> dict[str, float]:

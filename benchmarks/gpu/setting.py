@@ -8,9 +8,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
-from moray.corpus.dataset import write_dataset
-from moray.corpus.document import Document
-from moray.corpus.sources.text.python_stdlib import modules
+from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.sources.text_python_stdlib import modules
 from moray.model.scratch import train_tokenizer
 from moray.provenance.manifest import read_manifest, write_manifest
 from moray.stages.tokenize import tokenize

@@ -16,9 +16,9 @@ from moray.model.shapes import (
     num_parameters,
     shapes_in,
 )
-from moray.rows.order import Drawn
-from moray.tasks.language.store import StoredSplit
-from moray.tasks.of_store import task_of
+from moray.rows.store import Drawn
+from moray.tasks import task_of
+from moray.tasks.language.rows import StoredSplit
 from moray.train.checks import footprint, frozen_bytes
 from moray.train.engine import build
 from moray.train.step import feeds, gradients

@@ -6,9 +6,8 @@ from typing import Any
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.config.schema.train import Train
-from moray.corpus.dataset import write_dataset
-from moray.corpus.document import Document
-from moray.corpus.sources.text.python_stdlib import functions, modules
+from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.sources.text_python_stdlib import functions, modules
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.train.job import Job, Part

@@ -14,8 +14,7 @@ from moray.config.schema.sections import Data, Generate
 from moray.errors import UserError
 from moray.evaluate.generation import Sampling, stream
 from moray.model.load import load_config, load_model, longest_sequence
-from moray.tasks.language.encode import Encoder
-from moray.tasks.language.recipe import make_encoder
+from moray.tasks.language.encode import Encoder, make_encoder
 from moray.tasks.language.tokenizer import load_tokenizer
 
 _RUNS = Path("results/runs")

@@ -33,27 +33,20 @@ ROOT = Path(__file__).parents[2]
 STAGES = {stage.partition(" ")[0] for stage in DECIDING}
 # Modules that import others by a name from the config.
 BY_NAME = {
-    "corpus/sources/opened": "moray.corpus.sources.{}",
+    "corpus/sources/__init__": "moray.corpus.sources.{}",
     "stages/base_model": "moray.stages.base_model_{}",
     "stages/evaluate": "moray.evaluate.{}",
     "stages/export": "moray.stages.export_{}",
     "stages/tokenize": "moray.tasks.{}.tokens",
-    "tasks/of_store": "moray.tasks.{}.task",
+    "tasks/__init__": "moray.tasks.{}.task",
     "train/strategies/__init__": "moray.train.strategies.{}",
 }
 
 
-def modules_in(folder: str) -> list[str]:
-    """As a config names them, with a dot for each folder."""
-    paths = [path.relative_to(PACKAGE / folder) for path in (PACKAGE / folder).rglob("[!_]*.py")]
-    return [".".join(path.with_suffix("").parts) for path in paths]
-
-
 # The names that stages import modules by.
-SOURCES = modules_in("corpus/sources")
 NAMES: dict[str, list[str]] = {
     "base_model": ["text", "images"],
-    "download": [name for name in SOURCES if name.startswith(("text.", "images."))],
+    "download": [path.stem for path in (PACKAGE / "corpus/sources").glob("[!_]*.py")],
     "evaluate": [*TASKS],
     "export": ["text", "images"],
     "finetune": [*TASKS],
@@ -177,16 +170,16 @@ def test_a_module_decides_what_it_should() -> None:
     assert decided_by("tasks/language/loss") == {*on_text, *evaluated, ("reference", "")}
     on_pairs = {("finetune", "preference"), ("evaluate", "preference")}
     assert decided_by("tasks/preference/loss") == on_pairs
-    assert ("tokenize", "language") in decided_by("tasks/language/packing")
-    assert decided_by("tasks/images/loss") == {("finetune", "images")}
-    assert decided_by("corpus/sources/text/url") == {("download", "text.url")}
+    assert ("tokenize", "language") in decided_by("tasks/language/rows")
+    assert decided_by("tasks/images/task") == {("finetune", "images")}
+    assert decided_by("corpus/sources/text_url") == {("download", "text_url")}
     on_images = {("base_model", "images"), ("export", "images")}
     assert decided_by("model/image_processor") == {*on_images, ("decode", "")}
     assert decided_by("stages/*_images") == on_images
     assert decided_by("stages/*_text") == {("base_model", "text"), ("export", "text")}
     seen = decided_by("corpus/image")
     assert {stage for stage, _ in seen} == {"decode", "download"}
-    assert all(name.startswith("images.") for stage, name in seen if stage == "download")
+    assert all(name.startswith("images_") for stage, name in seen if stage == "download")
     for inert in ("errors", "console", "storage/*", "train/supervision", "provenance/*"):
         assert decided_by(inert) == set(), inert
     assert {stage for stage, _ in decided_by("tracking/*")} == {"track"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from moray.corpus.conversation import conversation
-from moray.corpus.document import RowError
+from moray.corpus.dataset import RowError
 
 Messages = list[dict[str, Any]]
 

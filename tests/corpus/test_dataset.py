@@ -10,12 +10,14 @@ import pytest
 
 from moray.corpus.dataset import (
     SPLITS,
+    Document,
+    messages_of,
     num_groups,
     read_documents,
     read_group,
+    tools_of,
     write_dataset,
 )
-from moray.corpus.document import Document, messages_of, tools_of
 from moray.errors import UserError
 
 TEXTS = [f"text {number} é🐍" * (number % 3) for number in range(2500)]

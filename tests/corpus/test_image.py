@@ -6,7 +6,7 @@ import pytest
 from pictures import colours
 from PIL import Image
 
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document
 from moray.corpus.image import ImageFacts, as_png, decoded
 from moray.errors import UserError
 

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document
 from moray.corpus.split import by_hash, by_tail
 
 

@@ -9,14 +9,11 @@ from packed import pieces_of
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from moray.corpus.dataset import read_documents
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document, read_documents
 from moray.evaluate.execution import batches_of
 from moray.evaluate.likelihood import Scores, Selection, score, select_documents, total
-from moray.tasks.language.batch import Batch
-from moray.tasks.language.loss import TokenLoss
-from moray.tasks.language.rows import Segment, is_trained
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.loss import Batch, TokenLoss
+from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 
 Sums = tuple[float, int, int, int]
 

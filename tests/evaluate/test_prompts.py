@@ -10,7 +10,7 @@ from conversations import CHATML, SAID, TALKS, chat_tokenizer, conversation
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.evaluate.prompts import Prompt, choose_prompts
 from moray.tasks.language.chat import ChatTemplate

@@ -25,9 +25,8 @@ from transformers import (
 
 from moray.model import attention
 from moray.model.attention import FLEX, VARLEN, fault_of_kernel
-from moray.tasks.language.batch import make_batch
-from moray.tasks.language.loss import TokenLoss
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.loss import TokenLoss, make_batch
+from moray.tasks.language.rows import StoredSplit
 
 SMALL = {
     "vocab_size": 320,

@@ -16,13 +16,12 @@ from moray.config.schema.sections import Data
 from moray.config.schema.train import Preference
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, drawn, from_memory, from_stream
-from moray.rows.mixture import Mixture
+from moray.rows.order import Mixture
 from moray.rows.remote import copy_to
 from moray.rows.store import Rows, StoredRows, record_of
 from moray.stages.tokenize import tokenize
-from moray.tasks.language.store import StoredSplit
-from moray.tasks.language.windows import window_reader
-from moray.tasks.of_store import task_of
+from moray.tasks import task_of
+from moray.tasks.language.rows import StoredSplit
 
 GLOBAL_BATCH_SIZE = 12
 
@@ -62,7 +61,10 @@ def mixture_of(*stores: Path) -> Mixture:
 
 def stream(stores: list[Path], urls: list[str], mixture: Mixture, shard: Shard) -> Iterator[Rows]:
     record = record_of(read_manifest(stores[0]))
-    readers = [window_reader(store, url) for store, url in zip(stores, urls, strict=True)]
+    readers = [
+        task_of(store, {}).window_reader(store, url)
+        for store, url in zip(stores, urls, strict=True)
+    ]
     return from_stream(readers, record, mixture, shard, uuid.uuid4().hex)
 
 
@@ -130,7 +132,7 @@ def test_workers_share_a_stream_that_reads_each_window_once(
     stores: dict[str, Path], tmp_path: Path
 ) -> None:
     store = stores["ahead"]
-    mixture, windows = mixture_of(store), window_reader(store, str(store))
+    mixture, windows = mixture_of(store), task_of(store, {}).window_reader(store, str(store))
 
     def counted(window: int) -> Rows:
         (tmp_path / f"{window}-{uuid.uuid4().hex}").touch()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from moray.corpus.document import Document, RowError
+from moray.corpus.dataset import Document, RowError
 from moray.errors import UserError
 from moray.model.load import empty_model
 from moray.provenance.manifest import damaged_files

@@ -15,7 +15,7 @@ import pytest
 import s3fs
 from object_store import object_store
 
-from moray.corpus.sources.text.url import fetch
+from moray.corpus.sources.text_url import fetch
 from moray.errors import UserError
 from moray.stages.download import download
 

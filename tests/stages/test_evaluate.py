@@ -24,8 +24,7 @@ from moray.model.load import load_model
 from moray.provenance.manifest import write_manifest
 from moray.stages.evaluate import evaluate
 from moray.storage.interface import folder_of, path_of
-from moray.tasks.language.rows import Segment, is_trained
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 from moray.train.loop import train
 from moray.train.restore import trained_model
 from moray.workers.entry import Worker

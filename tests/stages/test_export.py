@@ -25,9 +25,8 @@ from moray.provenance.manifest import MANIFEST, damaged_files, read_manifest, wr
 from moray.stages.export import export
 from moray.stages.tokenize import tokenize
 from moray.storage.interface import folder_of, path_of
-from moray.tasks.language.batch import make_batch
-from moray.tasks.language.loss import TokenLoss, has_plain_head
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.loss import TokenLoss, has_plain_head, make_batch
+from moray.tasks.language.rows import StoredSplit
 from moray.tasks.language.tokenizer import stop_token_ids
 from moray.train.job import Job, Part
 from moray.train.loop import train

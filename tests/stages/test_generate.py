@@ -16,8 +16,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerF
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
-from moray.corpus.dataset import write_dataset
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document, write_dataset
 from moray.errors import UserError
 from moray.evaluate.generation import Sampling, continue_prompts
 from moray.model.load import load_model

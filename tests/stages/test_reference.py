@@ -16,7 +16,7 @@ from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.rows.store import StoredRows
 from moray.stages.reference import reference
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import StoredSplit
 
 
 def check_values(folder: Path, store: Path) -> None:

@@ -17,16 +17,14 @@ from transformers import PreTrainedTokenizerFast
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
-from moray.corpus.dataset import SPLITS, read_documents, write_dataset
-from moray.corpus.document import Document
+from moray.corpus.dataset import SPLITS, Document, read_documents, write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
-from moray.tasks.language.rows import Segment, is_trained
-from moray.tasks.language.store import StoredSplit
+from moray.tasks import task_of
+from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 from moray.tasks.language.tokenizer import load_tokenizer
-from moray.tasks.language.windows import window_reader
 from moray.tasks.preference.rows import num_pairs
 
 STOP = "<|endoftext|>"
@@ -193,7 +191,7 @@ def test_of_a_base_s_several_templates_that_for_tools_serves_talks_with_tools(
     rows = ((split, talk) for split in SPLITS for talk in talks)
     write_dataset(data, rows, "messages", {"source": "test"})
     tokenize(data, model, tmp_path / "out", recipe("messages", block_size=512, **tokenizing))
-    read = window_reader(tmp_path / "out", str(tmp_path / "out"))
+    read = task_of(tmp_path / "out", {}).window_reader(tmp_path / "out", str(tmp_path / "out"))
     (row,) = read(0)
     text = load_tokenizer(model).decode(row["tokens"])
     assert text.startswith("Tools:<|im_start|>system\nCall.")

@@ -24,7 +24,7 @@ from moray.model.load import load_model
 from moray.provenance.manifest import read_manifest
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import StoredSplit
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train.job import Job, Part
 from moray.train.loop import train

@@ -19,7 +19,7 @@ from moray.errors import UserError
 from moray.model.shapes import Shapes
 from moray.storage.folder import FolderStorage
 from moray.storage.s3 import S3Objects
-from moray.tasks.of_store import task_of
+from moray.tasks import task_of
 from moray.train.checks import footprint, frozen_bytes, unmet_requirements
 from moray.train.engine import build
 from moray.train.strategies import make_strategy

@@ -17,8 +17,8 @@ from moray.errors import UserError
 from moray.model.forward import compiler_options
 from moray.model.size import num_quantized
 from moray.storage.interface import folder_of, path_of
+from moray.tasks import task_of
 from moray.tasks.language.loss import TokenLoss
-from moray.tasks.of_store import task_of
 from moray.train.checks import frozen_bytes
 from moray.train.engine import build, compute_deterministically
 from moray.train.history import HISTORY, read_history

@@ -28,9 +28,8 @@ from jobs import Make, job_maker
 from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
 from moray.storage.interface import folder_of, path_of
-from moray.tasks.language.batch import make_batch
-from moray.tasks.language.loss import TokenLoss, has_plain_head
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.loss import TokenLoss, has_plain_head, make_batch
+from moray.tasks.language.rows import StoredSplit
 from moray.train.job import Job
 from moray.train.restore import trained_model
 from moray.workers.entry import Worker

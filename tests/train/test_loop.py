@@ -22,7 +22,7 @@ from moray.errors import UserError
 from moray.provenance.manifest import damaged_files
 from moray.rows.sample import sample
 from moray.storage.interface import folder_of, path_of, step_of
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import StoredSplit
 from moray.train.history import HISTORY, History, evaluations, read_history
 from moray.train.job import Job
 from moray.train.loop import train

@@ -14,9 +14,8 @@ from fleet import losses, train_all
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.config.schema.train import Train
-from moray.corpus.dataset import write_dataset
-from moray.corpus.document import Document
-from moray.corpus.sources.text.python_stdlib import modules
+from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.sources.text_python_stdlib import modules
 from moray.rows.store import StoredRows
 from moray.stages.tokenize import tokenize
 from moray.storage.folder import FolderStorage

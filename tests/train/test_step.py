@@ -12,12 +12,9 @@ import torch
 
 from moray.model.load import load_model
 from moray.provenance.manifest import read_manifest
-from moray.rows.order import Drawn
-from moray.rows.store import Rows
-from moray.tasks.language.batch import make_batch, num_trained
-from moray.tasks.language.loss import TokenLoss
-from moray.tasks.language.rows import TRAINED, row_type
-from moray.tasks.language.store import StoredSplit
+from moray.rows.store import Drawn, Rows
+from moray.tasks.language.loss import TokenLoss, make_batch
+from moray.tasks.language.rows import TRAINED, StoredSplit, num_trained, row_type
 from moray.tasks.language.task import LanguageTask
 from moray.train.step import feeds, micro_batches
 

@@ -19,7 +19,7 @@ from moray.config.schema.train import Train
 from moray.lines import whole_lines
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import StoredSplit
 from moray.train.history import read_history
 
 pytestmark = pytest.mark.release

@@ -82,7 +82,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     ),
     "code of the loss": (code("tasks/preference/loss.py"), OF_PREFERRED),
     "code of the pairs": (
-        code("tasks/preference/encode.py"),
+        code("tasks/preference/tokens.py"),
         OF_PREFERRED | {"reference pairs", "tokenize pairs"},
     ),
 }

@@ -86,7 +86,7 @@ WITHOUT_EFFECT = (
     "evaluate/requirements.py",
     "provenance/manifest.py",
     "stages/boundary.py",
-    "storage/lease.py",
+    "storage/locks.py",
     "tracking/following.py",
     "train/driver.py",
     "train/checks.py",
@@ -163,7 +163,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "schema, other sources, unused template and dataset, the order of keys": (
         all_of(
             code("config/schema/sections.py"),
-            code("corpus/sources/text/hub.py"),
+            code("corpus/sources/text_hub.py"),
             setting("defaults.data.chat_template", "x"),
             setting("datasets.unused", {"source": "files", "path": "data/modules.jsonl"}),
             setting(

@@ -63,4 +63,4 @@ FORMATS: dict[FormatName, Format] = {
 def source_module(source: str, format: FormatName) -> str:
     """The module of a source, in `moray.corpus.sources`, by the names in the config."""
     kind = "images" if format == "images" else "text"
-    return f"{kind}.{source.replace('-', '_')}"
+    return f"{kind}_{source.replace('-', '_')}"

@@ -27,34 +27,34 @@ def _in(room: str, names: str) -> tuple[str, ...]:
     return tuple(f"{room}/{name}" for name in names.split())
 
 
-_DATASET = ("config/formats", *_in("corpus", "dataset document"))
-_STDLIB = _in("corpus", "sources/interface sources/text/python_stdlib split")
-_COLUMNS = _in("corpus", "conversation formats pairs")
+_DATASET = ("config/formats", "corpus/dataset")
+_STDLIB = _in("corpus", "dataset sources/__init__ sources/text_python_stdlib split")
+_COLUMNS = _in("corpus", "conversation formats")
 # Prompts and conversations as tokens; documents as rows of tokens.
-_PROMPTS = ("corpus/document", *_in("tasks/language", "chat encode tokenizer turns"))
-_TOKENS = (*_PROMPTS, *_in("tasks/language", "packing rows store"))
+_PROMPTS = ("corpus/dataset", *_in("tasks/language", "chat encode tokenizer"))
+_TOKENS = (*_PROMPTS, "tasks/language/rows")
 _CAUSAL_LM = _in("model", "adapter folder forward load loss")
 # A model and its loss, as training and scoring compute them.
 _LANGUAGE = (
     *_TOKENS,
     *_CAUSAL_LM,
-    *_in("tasks", "interface language/batch language/loss"),
-    *_in("rows", "order sample store windows"),
+    *_in("tasks", "interface language/loss"),
+    *_in("rows", "sample store"),
 )
-_ANSWERS = (*_LANGUAGE, *_in("tasks/preference", "encode rows"))
+_ANSWERS = (*_LANGUAGE, "tasks/preference/rows")
 _PREFERENCE = (
     *_ANSWERS,
-    *_in("tasks/preference", "batch loss"),
+    "tasks/preference/loss",
 )
 _IMAGES = (
     "model/classifier",
-    *_in("rows", "order sample store"),
-    *_in("tasks/images", "augmentation batch"),
+    *_in("rows", "sample store"),
+    "tasks/images/batch",
 )
 _TRAINING = (
-    *_in("rows", "loader mixture order sample store windows"),
+    *_in("rows", "loader order sample store"),
     *_in("model", "adapter attention forward"),
-    *_in("tasks", "interface of_store"),
+    *_in("tasks", "__init__ interface"),
     *_in("train", "engine kernels loop optimizer schedule statistics step strategies/*"),
     "workers/collectives",
 )
@@ -90,16 +90,16 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_DATASET,
         "config/splits",
         "corpus/split",
-        *_in("corpus/sources", "interface opened {}"),
+        *_in("corpus/sources", "__init__ {}"),
     ),
-    "download text.files": (*_COLUMNS, "corpus/readers"),
-    "download text.hub": _COLUMNS,
-    "download text.url": (*_COLUMNS, "corpus/readers", "corpus/sources/text/files"),
-    "download images.digits": ("corpus/image",),
-    "download images.files": _in("corpus", "image sources/images/table"),
-    "download images.hub": _in("corpus", "image sources/images/table sources/text/hub"),
-    "download images.idx": ("corpus/image",),
-    "download images.image_folder": ("corpus/image",),
+    "download text_files": _COLUMNS,
+    "download text_hub": _COLUMNS,
+    "download text_url": (*_COLUMNS, "corpus/sources/text_files"),
+    "download images_digits": ("corpus/image",),
+    "download images_files": ("corpus/image",),
+    "download images_hub": _in("corpus", "image sources/images_files sources/text_hub"),
+    "download images_idx": ("corpus/image",),
+    "download images_image_folder": ("corpus/image",),
     "evaluate": ("stages/evaluate", *_in("evaluate", "bootstrap execution {}")),
     "evaluate language": (*_LANGUAGE, "evaluate/likelihood"),
     "evaluate preference": (*_PREFERENCE, "evaluate/likelihood"),
@@ -115,29 +115,27 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "finetune language": (
         *_DATASET,
         *_LANGUAGE,
-        *_in("tasks/language", "recipe task windows"),
+        "tasks/language/task",
     ),
     "finetune preference": (
         *_DATASET,
         *_PREFERENCE,
-        *_in("tasks/language", "recipe task windows"),
-        "tasks/preference/task",
+        *_in("tasks", "language/task preference/task"),
     ),
-    "finetune images": (*_IMAGES, *_in("tasks/images", "loss rows task")),
+    "finetune images": (*_IMAGES, "tasks/images/task"),
     "generate": (
         "stages/generate",
         *_DATASET,
         *_PROMPTS,
-        "tasks/language/recipe",
         *_in("evaluate", "bootstrap execution generation metrics prompts"),
         *_in("model", "adapter folder load"),
     ),
-    "generate doctests": ("corpus/sources/text/python_stdlib", "evaluate/doctests"),
+    "generate doctests": ("corpus/sources/text_python_stdlib", "evaluate/doctests"),
     "gguf": (
         "stages/gguf",
         *_in("serving", "llama_cpp ollama"),
-        "corpus/document",
-        *_in("tasks/language", "chat tokenizer turns"),
+        "corpus/dataset",
+        *_in("tasks/language", "chat tokenizer"),
     ),
     "predict": (
         "stages/predict",
@@ -159,17 +157,17 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_DATASET,
         *_TOKENS,
         "rows/store",
-        *_in("tasks", "tokens language/preview language/recipe language/tokens"),
+        "tasks/language/tokens",
     ),
     "tokenize language": (),
-    "tokenize preference": _in("tasks/preference", "encode rows store tokens"),
+    "tokenize preference": _in("tasks/preference", "rows tokens"),
     "track": ("stages/track", "tracking/interface"),
 }
 # What stages import without using it for their result: to check something (a base model is loaded
 # once, so that it fails early), or because it shares a module with what they need.
 IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "base_model": _in("model", "adapter folder load"),
-    "benchmark": (*_STDLIB, "corpus/document", "evaluate/doctests"),
+    "benchmark": (*_STDLIB, "evaluate/doctests"),
     "decode": _in("model", "classifier folder"),
     "download": ("corpus/image", *_COLUMNS),
     "evaluate": ("model/adapter",),
@@ -179,10 +177,9 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "predict": ("evaluate/bootstrap", "model/adapter"),
     "reference": (
         "evaluate/bootstrap",
-        *_in("tasks/preference", "batch loss"),
+        "tasks/preference/loss",
     ),
     "smoke_test": _in("model", "folder load"),
-    "tokenize": ("rows/windows", "tasks/*/windows"),
 }
 # What stages import to say, start, keep or watch something; for the rest, rows of other stages.
 NEVER_DECIDING = (
@@ -238,7 +235,7 @@ def deciding_files(stage: str, *names: str) -> list[Path]:
         patterns += DECIDING[row] if name in TASKS else DECIDING.get(row, ())
     found: set[Path] = set()
     for pattern in patterns:
-        for filled in [pattern.format(name.replace(".", "/")) for name in names] or [pattern]:
+        for filled in [pattern.format(name) for name in names] or [pattern]:
             found.update(_matching(filled))
     return sorted(found)
 

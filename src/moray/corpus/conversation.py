@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from moray.corpus.document import RowError
+from moray.corpus.dataset import RowError
 
 _ROLES = {
     "system": "system",

@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document
 from moray.errors import UserError, first_line
 
 # Pixels of these modes have more than 8 bits.

@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from moray.corpus.document import Document, content
+from moray.corpus.dataset import Document, content
 
 Documents = Callable[[], Iterator[Document]]
 Given = Mapping[str, Documents]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from moray.corpus.sources.text import python_stdlib
+from moray.corpus.sources import text_python_stdlib
 
 _MEMORY = 1 << 30
 _FILE_SIZE = 1 << 20
@@ -152,5 +152,5 @@ def _modules() -> dict[str, str]:
         .removesuffix(".py")
         .removesuffix("/__init__")
         .replace("/", ".")
-        for document in python_stdlib.functions()
+        for document in text_python_stdlib.functions()
     }

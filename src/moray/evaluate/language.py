@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from moray.evaluate.bootstrap import compare
 from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
 from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import StoredSplit
 from moray.workers.entry import Worker
 
 # With fewer documents, their variance can't be estimated: with one, intervals would have no width.

@@ -13,10 +13,8 @@ from transformers import PreTrainedModel
 
 from moray.rows.sample import sample
 from moray.rows.store import Rows
-from moray.tasks.language.batch import Batch, make_batch
-from moray.tasks.language.loss import TokenLoss, has_plain_head
-from moray.tasks.language.rows import TRAINED, Segment
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.loss import Batch, TokenLoss, has_plain_head, make_batch
+from moray.tasks.language.rows import TRAINED, Segment, StoredSplit
 from moray.workers.memory import in_parts_that_fit
 
 # For each trained token: its piece, its loss in nats, and whether the model found it likeliest.

@@ -16,8 +16,8 @@ from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, o
 from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
 from moray.provenance.manifest import read_manifest
 from moray.rows.store import Rows
-from moray.tasks.language.batch import Batch, make_batch
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.loss import Batch, make_batch
+from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.loss import preference_losses
 from moray.tasks.preference.rows import as_sequences
 from moray.workers.entry import Worker

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moray.corpus.document import Document, RowError
+from moray.corpus.dataset import Document, RowError
 from moray.errors import UserError
 from moray.tasks.language.encode import Encoder
 

@@ -4,15 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
-from moray.rows.mixture import Mixture
-from moray.rows.order import Drawn, Group
-from moray.rows.store import Record, Rows, StoredRows
-from moray.rows.windows import WindowReader
+from moray.provenance.manifest import read_manifest
+from moray.rows.order import Group, Mixture
+from moray.rows.store import Drawn, Record, Rows, StoredRows, WindowReader, record_of
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,27 @@ def from_stream(
             mine = stores == store
             rows[mine] = stream.take(int(mine.sum()))
         yield rows
+
+
+def stored_windows(store: Path, rows_url: str) -> WindowReader:
+    """A function that reads a window's rows, and nothing else, from a store's file.
+
+    Args:
+        store: the store.
+        rows_url: folder or URL of the store's files, or of a copy of them.
+    """
+    manifest = read_manifest(store)
+    record, sizes = record_of(manifest), manifest["splits"]["train"]["windows"]
+    ends = np.cumsum(sizes)
+    url = f"{rows_url}/train.rows"
+
+    def read(window: int) -> Rows:
+        end = int(ends[window]) * record.itemsize
+        start = end - int(sizes[window]) * record.itemsize
+        files, path = fsspec.core.url_to_fs(url)
+        return np.frombuffer(files.cat_file(path, start=start, end=end), record)
+
+    return read
 
 
 class _Stream:

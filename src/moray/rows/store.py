@@ -5,8 +5,10 @@ a window contains what was made from one row group of the dataset. The store's m
 task and its record's fields, and lists the number of rows in each window.
 """
 
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import numpy as np
@@ -19,6 +21,26 @@ Record = np.dtype[np.void]
 
 Rows = NDArray[np.void]
 """Records, shape (rows,)."""
+
+WindowReader = Callable[[int], Rows]
+"""Returns the rows of a window of the train split, in any process."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Where in an order's sequence rows are: a position says both epoch and row.
+
+    Attributes:
+        seed: seed of the order.
+        positions: shape (rows,).
+    """
+
+    seed: int
+    positions: NDArray[np.int64]
+
+    def at(self, indices: NDArray[np.int64]) -> "Drawn":
+        """Some of the rows."""
+        return Drawn(self.seed, self.positions[indices])
 
 
 def describe(record: Record) -> list[list[Any]]:
@@ -63,21 +85,23 @@ class RowsWriter:
             split: the split's name.
             keep: whether to write rows; if False, they are only counted.
         """
-        self._file: BinaryIO | None = (folder / f"{split}.rows").open("wb") if keep else None
+        self._folder = folder if keep else None
+        self._files = ExitStack()
+        self._rows = self.open(f"{split}.rows")
         self._windows: list[int] = []
         self._weight = 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._file:
-            self._file.close()
+    def __exit__(self, *error: object) -> None:
+        self._files.close()
+
+    def open(self, name: str) -> BinaryIO | None:
+        """A file of the split, closed with the others; None if nothing is kept."""
+        if self._folder is None:
+            return None
+        return self._files.enter_context((self._folder / name).open("wb"))
 
     def add(self, rows: Rows, weight: int) -> None:
         """Append a window.
@@ -86,9 +110,9 @@ class RowsWriter:
             rows: the window's rows.
             weight: what their loss is averaged over: the number of trained tokens, for example.
         """
-        if self._file:
+        if self._rows:
             # Written from the buffer: `tobytes` would copy the window, which can be large.
-            self._file.write(rows.view("u1").data)
+            self._rows.write(rows.view("u1").data)
         self._windows.append(len(rows))
         self._weight += weight
 

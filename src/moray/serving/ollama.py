@@ -7,8 +7,8 @@ each message, which can be found by rendering conversations, and written in Go.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from moray.corpus.document import RowError
-from moray.tasks.language.turns import Messages
+from moray.corpus.dataset import RowError
+from moray.tasks.language.chat import Messages
 
 Render = Callable[[Messages], str]
 """Renders messages; raises `RowError` if the template refuses them."""

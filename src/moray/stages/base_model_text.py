@@ -6,8 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from moray.corpus.dataset import num_groups, read_group
-from moray.corpus.document import plain_text
+from moray.corpus.dataset import num_groups, plain_text, read_group
 from moray.model.isolation import isolates_documents
 from moray.model.load import load_model
 from moray.model.obtain import copy_folder

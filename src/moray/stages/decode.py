@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moray.console import progress, say
-from moray.corpus.dataset import SPLITS, num_groups, read_documents, share_of_group
-from moray.corpus.document import Document
+from moray.corpus.dataset import SPLITS, Document, num_groups, read_documents, share_of_group
 from moray.corpus.image import decoded
 from moray.errors import UserError
 from moray.model.classifier import empty_classifier, fault_of_bf16_on_cpu, names_of

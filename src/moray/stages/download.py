@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
 from moray.corpus.dataset import write_dataset
-from moray.corpus.sources.opened import opened
+from moray.corpus.sources import opened
 from moray.corpus.split import by_hash, by_tail
 from moray.errors import UserError
 from moray.hub import refusals_explained

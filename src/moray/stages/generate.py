@@ -8,8 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from moray.console import say
-from moray.corpus.dataset import read_documents
-from moray.corpus.document import Document, halves
+from moray.corpus.dataset import Document, halves, read_documents
 from moray.errors import ConfigError
 from moray.evaluate.bootstrap import compare_means
 from moray.evaluate.execution import num_batches
@@ -19,7 +18,7 @@ from moray.evaluate.requirements import missing_for_metrics
 from moray.model.load import load_config, longest_sequence
 from moray.provenance.manifest import write_json
 from moray.stages.evaluation import on_evaluation_workers
-from moray.tasks.language.recipe import make_encoder
+from moray.tasks.language.encode import make_encoder
 
 
 def generate(

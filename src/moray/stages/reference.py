@@ -14,7 +14,7 @@ from moray.provenance.manifest import read_manifest, whole_or_nothing, write_man
 from moray.provenance.space import check_space
 from moray.rows.store import Record, Rows, RowsWriter, describe, record_of
 from moray.stages.evaluation import on_evaluation_workers
-from moray.tasks.language.store import StoredSplit
+from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.rows import num_pairs, with_reference
 
 # What a run trains on, and what it is watched on; the evaluation scores test by itself.

@@ -111,7 +111,7 @@ def measure(job: Job, worker: Worker) -> dict[str, Any]:
     import torch
 
     from moray.rows.loader import Shard
-    from moray.tasks.of_store import task_of
+    from moray.tasks import task_of
     from moray.train.step import mixture_of, rows_of
 
     mixture = mixture_of(job.parts, job.settings)

@@ -4,7 +4,7 @@ import os
 import shutil
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from moray.config.formats import FORMATS
 from moray.console import say
@@ -12,10 +12,8 @@ from moray.corpus.dataset import SPLITS
 from moray.errors import UserError
 from moray.provenance.manifest import MANIFEST, read_manifest, whole_or_nothing, write_manifest
 from moray.rows.store import describe
-from moray.tasks.language.recipe import make_encoder
-from moray.tasks.language.rows import row_type
-from moray.tasks.language.store import ROWS_FROM, TOKENIZER
-from moray.tasks.tokens import TokensModule
+from moray.tasks.language.encode import make_encoder
+from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, row_type
 
 
 def tokenize(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> None:
@@ -34,7 +32,7 @@ def tokenize(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> N
     cfg = {**cfg, "packing": _choose_packing(model, cfg["packing"])}
     task = FORMATS[cfg["format"]].task
     # By name: the others need not be imported.
-    tokens = cast(TokensModule, import_module(f"moray.tasks.{task}.tokens"))
+    tokens = import_module(f"moray.tasks.{task}.tokens")
     with whole_or_nothing(output):
         encoder = make_encoder(model, cfg)
         facts = {}

@@ -1,1 +1,23 @@
-"""What a row of a store means, for each task."""
+"""What the rows of a store mean: a package for each task, imported by the task's name."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from moray.provenance.manifest import read_manifest
+from moray.tasks.interface import Task
+
+
+def task_of(store: Path, settings: Mapping[str, Any]) -> Task:
+    """The task that a store's manifest names, from `task` of its module `task`.
+
+    Args:
+        store: the store.
+        settings: the sections of the run's config that only its task reads, by name.
+    """
+    manifest = read_manifest(store)
+    # By name: the others need not be imported.
+    module = import_module(f"moray.tasks.{manifest['task']}.task")
+    task: Task = module.task(manifest, settings)
+    return task

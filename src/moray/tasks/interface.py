@@ -8,9 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from moray.rows.order import Drawn
-from moray.rows.store import Record, Rows
-from moray.rows.windows import WindowReader
+from moray.rows.store import Drawn, Record, Rows, WindowReader
 
 
 class Batch(Protocol):
@@ -111,16 +109,4 @@ class Task(Protocol):
         Args:
             store: the store.
             rows_url: folder or URL of the store's files, or of a copy of them.
-        """
-
-
-class TaskModule(Protocol):
-    """The module `task` of a task's package, imported by the name of the task."""
-
-    def task(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> Task:
-        """Make the task of a store.
-
-        Args:
-            manifest: the store's manifest.
-            settings: the sections of the run's config that only this task reads, by name.
         """

@@ -114,7 +114,7 @@ def _check_tensors(key: str, given: str, spec: RunSpec) -> None:
     import torch
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-    from moray.tasks.of_store import task_of
+    from moray.tasks import task_of
     from moray.train.restore import MetadataReader
     from moray.train.statistics import statistics_of
 

@@ -17,8 +17,8 @@ from moray.model.forward import agreed
 from moray.rows.loader import Shard, drawn
 from moray.storage.interface import Storage
 from moray.storage.opened import open_storage
+from moray.tasks import task_of
 from moray.tasks.interface import Task
-from moray.tasks.of_store import task_of
 from moray.train.checkpoints import newest_step
 from moray.train.engine import build, compute_deterministically
 from moray.train.failures import DIVERGED, collective_timeout, ended_by_stall, explained

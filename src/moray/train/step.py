@@ -15,10 +15,9 @@ from moray.config.schema.train import Train
 from moray.model.forward import autocast
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, from_memory, from_stream
-from moray.rows.mixture import Mixture
-from moray.rows.order import Drawn
+from moray.rows.order import Mixture
 from moray.rows.sample import sample
-from moray.rows.store import Rows, StoredRows
+from moray.rows.store import Drawn, Rows, StoredRows
 from moray.tasks.interface import Batch, Task
 from moray.train.job import Job, Part
 from moray.train.kernels import uncompiled

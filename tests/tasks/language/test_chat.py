@@ -7,7 +7,7 @@ import pytest
 from conversations import CALL, CHATML, MARKED, SAID, TALKS, TOOLS, TURNS, Message, conversation
 from transformers import PreTrainedTokenizerFast
 
-from moray.corpus.document import Document, RowError
+from moray.corpus.dataset import Document, RowError
 from moray.errors import UserError
 from moray.tasks.language.chat import ChatTemplate
 

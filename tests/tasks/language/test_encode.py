@@ -6,7 +6,7 @@ from conversations import CHATML, SAID, TALKS, chat_tokenizer, conversation
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.encode import Encoder, Piece

@@ -1,4 +1,4 @@
-"""The loss of packed rows, held against plain transformers on each document alone."""
+"""Batches of rows, and the loss of their trained tokens."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +14,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from moray.model.loss import softmax_loss
-from moray.tasks.language.batch import Batch, make_batch
-from moray.tasks.language.loss import TokenLoss, has_plain_head
-from moray.tasks.language.store import StoredSplit
+from moray.rows.store import Rows
+from moray.tasks.language.encode import Piece
+from moray.tasks.language.loss import Batch, TokenLoss, has_plain_head, make_batch
+from moray.tasks.language.rows import StoredSplit, num_trained, pack_rows
 
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 
 VOCABULARY = 320
 SIZES = {
@@ -60,7 +61,7 @@ def loss_of(model: PreTrainedModel) -> TokenLoss:
     return TokenLoss(model, has_plain_head(model))
 
 
-def documents(split: StoredSplit, rows: Rows) -> list[tuple[Tensor, Tensor]]:
+def documents(split: StoredSplit, rows: RowNumbers) -> list[tuple[Tensor, Tensor]]:
     """Tokens and mask of each document in some rows, in reading order."""
     found = []
     for row in rows.tolist():
@@ -70,7 +71,7 @@ def documents(split: StoredSplit, rows: Rows) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-def alone(model: PreTrainedModel, split: StoredSplit, rows: Rows) -> Tensor:
+def alone(model: PreTrainedModel, split: StoredSplit, rows: RowNumbers) -> Tensor:
     """Losses of the trained tokens by one plain forward pass a document."""
     losses = []
     for tokens, mask in documents(split, rows):
@@ -85,7 +86,7 @@ def split(store: Path) -> StoredSplit:
 
 
 @pytest.fixture
-def rows(split: StoredSplit) -> Rows:
+def rows(split: StoredSplit) -> RowNumbers:
     """Rows of many documents and rows of one."""
     by_documents = sorted(range(len(split)), key=lambda row: -len(pieces_of(split, row)))
     assert len(pieces_of(split, by_documents[0])) >= 3
@@ -94,7 +95,7 @@ def rows(split: StoredSplit) -> Rows:
 
 @pytest.mark.parametrize("architecture", [*PLAIN, *CHANGED])
 def test_packed_losses_are_those_of_each_document_alone(
-    architecture: str, split: StoredSplit, rows: Rows
+    architecture: str, split: StoredSplit, rows: RowNumbers
 ) -> None:
     model = build((PLAIN | CHANGED)[architecture]())
     assert has_plain_head(model) is (architecture in PLAIN)
@@ -110,7 +111,7 @@ def test_packed_losses_are_those_of_each_document_alone(
     "architecture", ["llama", "llama, tied", "head with a bias", "soft-capped"]
 )
 def test_gradients_are_those_of_each_document_alone(
-    architecture: str, split: StoredSplit, rows: Rows
+    architecture: str, split: StoredSplit, rows: RowNumbers
 ) -> None:
     model = build((PLAIN | CHANGED)[architecture]())
     losses = alone(model, split, rows)
@@ -124,7 +125,7 @@ def test_gradients_are_those_of_each_document_alone(
 
 @pytest.mark.parametrize("architecture", CHANGED)
 def test_a_changed_head_is_noticed_before_its_logits_are_large(
-    architecture: str, split: StoredSplit, rows: Rows
+    architecture: str, split: StoredSplit, rows: RowNumbers
 ) -> None:
     config = CHANGED[architecture]()
     config.initializer_range = 1e-3
@@ -140,7 +141,7 @@ def test_a_changed_head_is_noticed_before_its_logits_are_large(
 
 
 def test_logits_are_of_the_trained_places_in_reading_order(
-    model: PreTrainedModel, split: StoredSplit, rows: Rows
+    model: PreTrainedModel, split: StoredSplit, rows: RowNumbers
 ) -> None:
     batch = make_batch(split.rows[rows])
     whole = model(
@@ -187,10 +188,68 @@ def test_a_batch_with_nothing_to_train_costs_nothing_and_teaches_nothing(
 
 
 def test_asking_for_the_head_leaves_the_model_as_it_was(
-    model: PreTrainedModel, split: StoredSplit, rows: Rows
+    model: PreTrainedModel, split: StoredSplit, rows: RowNumbers
 ) -> None:
     batch = make_batch(split.rows[rows])
     inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids}
     before = model(**inputs, use_cache=False).logits
     has_plain_head(model)
     assert torch.equal(model(**inputs, use_cache=False).logits, before)
+
+
+def brute_force(split: StoredSplit, row: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """Positions of a row, and its trained next tokens by where they follow, piece by piece."""
+    positions: list[int] = []
+    trained: list[tuple[int, int]] = []
+    for piece in pieces_of(split, row):
+        for place in range(1, len(piece.tokens)):
+            if piece.mask[place]:
+                trained.append((len(positions) + place - 1, int(piece.tokens[place])))
+        positions += range(len(piece.tokens))
+    return [*positions, *range(split.block_size - len(positions))], trained
+
+
+@pytest.mark.parametrize("name", ["train", "validation", "test"])
+def test_positions_and_targets_are_those_of_each_document_alone(store: Path, name: str) -> None:
+    split = StoredSplit(store, name)
+    batch = make_batch(split.rows)
+    assert batch.input_ids.tolist() == split.rows["tokens"].tolist()
+    expected: list[tuple[int, int]] = []
+    for row in range(len(split)):
+        positions, trained = brute_force(split, row)
+        assert batch.position_ids[row].tolist() == positions
+        expected += [(row * split.block_size + place, token) for place, token in trained]
+    assert expected
+    found = zip(batch.target_indices.tolist(), batch.targets.tolist(), strict=True)
+    assert list(found) == expected
+
+
+@pytest.fixture
+def spelt_out() -> Rows:
+    """A full row, and one of two documents and padding."""
+    trained = [np.array([False, *[True] * length]) for length in (2, 1, 7)]
+    tokens = [np.array(ids) for ids in ([10, 11, 12], [20, 21], range(30, 38))]
+    pieces = [Piece(t, m, i, 1) for i, (t, m) in enumerate(zip(tokens, trained, strict=True))]
+    return pack_rows(pieces, 8, np.dtype("<u2")).rows
+
+
+def test_a_row_spelt_out(spelt_out: Rows) -> None:
+    batch = make_batch(spelt_out[[1, 0]])
+    assert batch.input_ids.tolist() == [[10, 11, 12, 20, 21, 0, 0, 0], [*range(30, 38)]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2], [*range(8)]]
+    assert batch.target_indices.tolist() == [0, 1, 3, *range(8, 15)]
+    assert batch.targets.tolist() == [11, 12, 21, *range(31, 38)]
+
+
+def test_trained_tokens_are_as_many_as_targets(store: Path) -> None:
+    split = StoredSplit(store, "train")
+    for chosen in (np.arange(len(split)), np.array([0]), np.array([1, 1, 0])):
+        batch = make_batch(split.rows[chosen])
+        assert (
+            num_trained(split.rows[chosen]) == len(batch.targets) == len(batch.target_indices) > 0
+        )
+
+
+def test_a_batch_moves_as_a_whole(spelt_out: Rows) -> None:
+    moved = make_batch(spelt_out).to(torch.device("meta"))
+    assert {tensor.device.type for tensor in vars(moved).values()} == {"meta"}

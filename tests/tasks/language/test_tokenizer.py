@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from moray.corpus.document import Document
+from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.tokenizer import load_tokenizer, opening, stop_token_ids

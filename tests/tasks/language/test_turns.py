@@ -7,7 +7,7 @@ from conversations import CALL, CHATML, MARKED, TOOLS, TURNS, Message, conversat
 from transformers import PreTrainedTokenizerFast
 from turn_templates import DEEPSEEK, GPT_OSS, MISTRAL, ONLY_THE_LAST_STOPS, QWEN3
 
-from moray.corpus.document import RowError
+from moray.corpus.dataset import RowError
 from moray.errors import UserError
 from moray.tasks.language.chat import ChatTemplate
 

@@ -14,7 +14,7 @@ from moray.errors import UserError
 from moray.model.classifier import fault_of_bf16_on_cpu, load_classifier
 from moray.rows.store import StoredRows
 from moray.storage.interface import folder_of, path_of
-from moray.tasks.of_store import task_of
+from moray.tasks import task_of
 from moray.train.continuation import _check_tensors
 from moray.train.job import RunSpec
 from moray.train.loop import train

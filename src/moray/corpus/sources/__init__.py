@@ -1,1 +1,51 @@
-"""Sources of documents, one module each."""
+"""Sources of documents, each a module that is imported by the names in the config.
+
+It has a function `opened`, which takes what the one here does, and instead of `folder` an empty
+folder that lasts as long as the documents are read. It returns an `Opened`.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from moray.config.formats import source_module
+from moray.config.schema.datasets import Dataset
+from moray.corpus.split import Given
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A source whose documents can be read, also repeatedly.
+
+    Attributes:
+        given: the documents of each split that it has.
+        origin: what says where they are from, such as a version, or files with their digests.
+        label_names: of images, the names of their labels.
+    """
+
+    given: Given
+    origin: dict[str, Any]
+    label_names: tuple[str, ...] = ()
+
+
+@contextmanager
+def opened(section: Dataset, files: Mapping[str, list[str]], folder: Path) -> Iterator[Opened]:
+    """Open the source of a dataset for the body of the `with` statement.
+
+    Args:
+        section: the dataset's section of the config.
+        files: the user's files that it names, by split.
+        folder: where to keep downloaded files, which are removed after the body.
+
+    Raises:
+        UserError: if it can't be read.
+    """
+    # By name: the others need not be imported.
+    name = source_module(section.source, section.format)
+    source = import_module(f"moray.corpus.sources.{name}")
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        yield source.opened(section, files, Path(temporary))

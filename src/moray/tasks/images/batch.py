@@ -1,4 +1,9 @@
-"""Rows as tensors for a model."""
+"""Rows as tensors for a model, and the random changes of images that are trained on.
+
+Changes are a pure function of seed, epoch and image. An image's position in the order's sequence
+says both epoch and image, so the changes are drawn from seed and position. They are the same for
+any number of workers, in memory and streamed.
+"""
 
 from dataclasses import dataclass
 from typing import Self
@@ -8,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moray.rows.order import Drawn
-from moray.rows.store import Rows
-from moray.tasks.images.augmentation import Augmentation, augmented
+from moray.rows.store import Drawn, Rows
 
 # The label of padding, which has no loss.
 IGNORED = -100
+
+# Tells these draws from those of the order, which have the same seed.
+_STREAM = 0xA06
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,21 @@ class Normalization:
         return cls(*(column.reshape(-1, 1, 1) for column in columns))
 
 
+@dataclass(frozen=True)
+class Augmentation:
+    """The `data.augmentation` section of the config.
+
+    Attributes:
+        shift: maximum number of pixels by which an image is moved.
+        crop: maximum share of height and width that is cut away before an image is resized.
+        flip: whether half of the images are mirrored.
+    """
+
+    shift: int = 0
+    crop: float = 0.0
+    flip: bool = False
+
+
 def make_batch(
     rows: Rows,
     normalization: Normalization,
@@ -83,3 +104,56 @@ def make_batch(
     values = pixels * normalization.scale
     values += normalization.offset
     return Batch(torch.from_numpy(values), torch.from_numpy(labels))
+
+
+def augmented(pixels: NDArray[np.uint8], settings: Augmentation, drawn: Drawn) -> NDArray[np.uint8]:
+    """Change images.
+
+    Args:
+        pixels: shape (images, channels, height, width).
+        settings: what may change.
+        drawn: where in the order's sequence the images are.
+    """
+    if settings == Augmentation():
+        return pixels
+    changed = np.zeros_like(pixels)
+    for number, position in enumerate(drawn.positions.tolist()):
+        random = np.random.default_rng([drawn.seed, position, _STREAM])
+        # All are drawn in any case, so that one key doesn't change what another one draws.
+        down, right = random.integers(-settings.shift, settings.shift, 2, endpoint=True).tolist()
+        mirror = random.random() < 0.5
+        size, top, left = random.random(3).tolist()
+        image = _cropped(pixels[number], 1 - settings.crop * size, top, left)
+        image = image[:, :, ::-1] if settings.flip and mirror else image
+        _move(image, changed[number], down, right)
+    return changed
+
+
+def _cropped(image: NDArray[np.uint8], share: float, top: float, left: float) -> NDArray[np.uint8]:
+    """A part of an image, resized to the whole.
+
+    Args:
+        image: shape (channels, height, width).
+        share: share of height and width that is kept.
+        top: where the part is between the top (0) and the bottom (1).
+        left: where it is between the left and the right.
+    """
+    rows, columns = (
+        _kept(whole, share, where)
+        for whole, where in zip(image.shape[1:], (top, left), strict=True)
+    )
+    return image[:, rows[:, None], columns]
+
+
+def _kept(whole: int, share: float, where: float) -> NDArray[np.int64]:
+    """The pixels along a side of the part that is kept, repeated to the whole length."""
+    part = max(1, round(whole * share))
+    return int(where * (whole - part + 1)) + np.arange(whole) * part // whole
+
+
+def _move(image: NDArray[np.uint8], into: NDArray[np.uint8], down: int, right: int) -> None:
+    """Copy an image to another place of an array of zeros; what lies outside is cut off."""
+    height, width = image.shape[1:]
+    into[:, max(0, down) : max(0, height + down), max(0, right) : max(0, width + right)] = image[
+        :, max(0, -down) : max(0, height - down), max(0, -right) : max(0, width - right)
+    ]

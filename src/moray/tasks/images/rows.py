@@ -24,8 +24,3 @@ def make_rows(pixels: Sequence[NDArray[np.uint8]], labels: Sequence[Any], record
     rows["pixels"] = pixels
     rows["label"] = labels
     return rows
-
-
-def num_images(rows: Rows) -> int:
-    """Number of rows that aren't padding."""
-    return int(rows["filled"].sum())

@@ -1,23 +1,50 @@
-"""Image classification as a task; see `Task` for what its methods do."""
+"""Image classification as a task, and the loss of labelled images."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.model.classifier import empty_classifier, load_classifier, names_of
-from moray.rows.order import Drawn
-from moray.rows.store import Rows, record_of
-from moray.rows.windows import WindowReader, stored_windows
-from moray.tasks.images.augmentation import Augmentation
-from moray.tasks.images.batch import Batch, Normalization, make_batch
-from moray.tasks.images.loss import ImageLoss
-from moray.tasks.images.rows import num_images
+from moray.rows.loader import stored_windows
+from moray.rows.store import Drawn, Rows, WindowReader, record_of
+from moray.tasks.images.batch import IGNORED, Augmentation, Batch, Normalization, make_batch
+from moray.tasks.interface import LossModule
 from moray.workers.collectives import from_first_worker
+
+
+class ImageLoss(LossModule):
+    """Cross-entropy of the labels of a batch, in nats."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Sum of the losses of the images, fp32, shape ()."""
+        return F.cross_entropy(
+            self.logits(batch), batch.labels, reduction="sum", ignore_index=IGNORED
+        )
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Logits of the classes, fp32, shape (images, classes)."""
+        try:
+            logits: Tensor = self.model(pixel_values=batch.pixels).logits
+        except ValueError as error:
+            if not (self.training and len(batch.labels) == 1):
+                raise
+            raise UserError(
+                "train.micro_batch_size",
+                f"a forward pass has a single image, too few for BatchNorm ({first_line(error)})",
+                "raise it, or change global_batch_size, so that each has two or more",
+            ) from error
+        return logits.float()
 
 
 class ImageTask:
@@ -67,7 +94,7 @@ class ImageTask:
 
     def weight(self, rows: Rows) -> int:
         """The number of images."""
-        return num_images(rows)
+        return int(rows["filled"].sum())
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         return stored_windows(store, rows_url)

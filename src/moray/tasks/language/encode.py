@@ -1,17 +1,19 @@
 """From documents to pieces: at most `block_size` tokens, with a mask of the trained ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from moray.corpus.document import Document, RowError, content, plain_text
+from moray.config.formats import FORMATS
+from moray.corpus.dataset import Document, RowError, content, plain_text
 from moray.errors import UserError
 from moray.tasks.language.chat import ChatTemplate, no_chat_template
-from moray.tasks.language.tokenizer import opening
+from moray.tasks.language.tokenizer import load_tokenizer, opening, stop_token_ids
 
 # A tokenizer's output takes about 50 times the memory of the text, 100 times with offsets.
 _CHARACTERS_AT_ONCE = 2**19
@@ -50,6 +52,18 @@ class Encoded:
     tokens: NDArray[np.integer[Any]]
     mask: NDArray[np.bool_]
     bytes: NDArray[np.int64] | None
+
+    def piece(self, part: slice, number: int) -> Piece:
+        """A part of the document.
+
+        Args:
+            part: which tokens.
+            number: number of the document in its split.
+        """
+        mask = self.mask[part].copy()
+        mask[0] = False
+        size = 0 if self.bytes is None else int(self.bytes[part][mask].sum())
+        return Piece(self.tokens[part], mask, number, size)
 
 
 class Encoder:
@@ -198,12 +212,29 @@ class Encoder:
 
     def _cut(self, document: Encoded, number: int) -> Iterator[Piece]:
         for start in range(0, max(len(document.tokens) - 1, 1), self.block_size - 1):
-            part = slice(start, start + self.block_size)
-            mask = document.mask[part].copy()
-            mask[0] = False
-            if mask.any():
-                size = 0 if document.bytes is None else int(document.bytes[part][mask].sum())
-                yield Piece(document.tokens[part], mask, number, size)
+            piece = document.piece(slice(start, start + self.block_size), number)
+            if piece.mask.any():
+                yield piece
+
+
+def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
+    """Make the encoder for a run's documents.
+
+    Args:
+        folder: Hugging Face folder with the tokenizer.
+        cfg: the dataset's format, and the keys of the `data` section that affect the tokens.
+    """
+    tokenizer = load_tokenizer(folder)
+    stops = stop_token_ids(tokenizer, folder)
+    chat = None
+    # Pairs can be text, which needs no template.
+    optional = cfg["format"] == "preference" and not tokenizer.chat_template
+    if FORMATS[cfg["format"]].chat and (cfg["chat_template"] or not optional):
+        words = tokenizer.convert_ids_to_tokens(stops)
+        chat = ChatTemplate(tokenizer, cfg["chat_template"], words, cfg["mask_history"])
+    return Encoder(
+        tokenizer, cfg["block_size"], cfg["long_documents"] == "drop", chat, stop_token_ids=stops
+    )
 
 
 def _batches(documents: list[Document]) -> Iterator[list[Document]]:

@@ -1,23 +1,32 @@
-"""Rows: one or more pieces of documents, in the format that is stored on disk.
+"""Rows: pieces of documents packed together, in the format that is stored on disk.
 
-A row is a record of `block_size` tokens and `block_size` flags, so that one read fetches both. The
-flags mark the trained tokens and the first token of each piece. The rest of a row is padding,
-whose first token is marked too in packed rows.
+A row is a record of `block_size` tokens (uint16 or uint32) and `block_size` flags (uint8), so that
+one read fetches both. The flags mark the trained tokens and the first token of each piece. The rest
+of a row is padding, whose first token is marked too in packed rows. The file `{split}.segments`
+holds the positions of pieces, shape (segments, 4), int64, see `Segment`. If the train split is
+tokenised on the fly, the store has its documents and the tokenizer instead of its rows.
 """
 
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moray.rows.store import Record, Rows
-from moray.tasks.language.encode import Piece
-from moray.tasks.language.packing import pack
+from moray.corpus.dataset import Document
+from moray.provenance.manifest import read_manifest
+from moray.rows.store import Record, Rows, StoredRows, map_file
+from moray.tasks.language.encode import Encoder, Piece
 
 TRAINED = 1
 FIRST = 2
+
+ROWS_FROM = "train.parquet"
+TOKENIZER = "tokenizer"
 
 
 class Segment(IntEnum):
@@ -38,17 +47,69 @@ class Packed:
     Attributes:
         rows: shape (rows,).
         segments: shape (pieces, 4), columns as in `Segment`; sorted by offset.
-        dropped: number of documents dropped as too long.
+        dropped: number of documents that were dropped.
+        truncated: number of pairs that were cut.
     """
 
     rows: Rows
     segments: NDArray[np.int64]
     dropped: int = 0
+    truncated: int = 0
+
+
+class StoredSplit(StoredRows):
+    """A split of a token store, read-only and memory-mapped.
+
+    Attributes:
+        block_size: tokens in a row.
+        segments: shape (segments, 4), see `Segment`.
+    """
+
+    def __init__(self, folder: Path, split: str) -> None:
+        super().__init__(folder, split)
+        manifest = read_manifest(folder)
+        self.block_size: int = manifest["block_size"]
+        shape = (manifest["splits"][split]["segments"], len(Segment))
+        self.segments = map_file(folder / f"{split}.segments", np.dtype("<i8"), shape)
 
 
 def row_type(block_size: int, token_type: np.dtype[Any]) -> Record:
     """The NumPy type of a row, with the fields `tokens` and `flags`."""
     return np.dtype([("tokens", token_type, (block_size,)), ("flags", "u1", (block_size,))])
+
+
+def is_trained(rows: Rows) -> NDArray[np.bool_]:
+    """Whether each token is trained, shape (rows, block_size)."""
+    return (rows["flags"] & TRAINED).astype(np.bool_)
+
+
+def num_trained(rows: Rows) -> int:
+    """Number of trained tokens in rows."""
+    return int(is_trained(rows).sum())
+
+
+def encode_window(
+    documents: list[Document],
+    first_document: int,
+    encoder: Encoder,
+    packing: bool,
+    count_bytes: bool,
+) -> Packed:
+    """Tokenise and pack a window: the documents of one row group of the dataset.
+
+    Args:
+        documents: the documents.
+        first_document: number of the first one in its split.
+        encoder: tokenises the documents.
+        packing: whether documents share rows.
+        count_bytes: whether to count the bytes of each segment.
+
+    Raises:
+        UserError: naming the row that can't be encoded.
+    """
+    pieces, dropped = encoder.encode(documents, first_document, count_bytes)
+    packed = pack_rows(pieces, encoder.block_size, encoder.dtype, packing)
+    return replace(packed, dropped=dropped)
 
 
 def pack_rows(
@@ -64,27 +125,77 @@ def pack_rows(
     """
     lengths = [len(piece.tokens) for piece in pieces]
     packed = pack(lengths, block_size) if packing else [[number] for number in range(len(pieces))]
-    rows = np.zeros(len(packed), row_type(block_size, token_type))
+    members = [[pieces[number] for number in numbers] for numbers in packed]
+    return fill_rows(members, block_size, token_type, packing)
+
+
+def fill_rows(
+    members: list[list[Piece]],
+    block_size: int,
+    token_type: np.dtype[Any],
+    packing: bool,
+    starts: Sequence[int] = (),
+) -> Packed:
+    """Write pieces into rows, side by side.
+
+    Args:
+        members: the pieces of each row.
+        block_size: tokens in a row.
+        token_type: type of a token id.
+        packing: whether pieces share rows.
+        starts: the columns where the pieces of a row begin, if they aren't side by side.
+    """
+    rows = np.zeros(len(members), row_type(block_size, token_type))
     tokens, flags = rows["tokens"], rows["flags"]
-    segments = np.empty((len(pieces), len(Segment)), np.int64)
-    number = 0
-    for row, members in enumerate(packed):
-        column = 0
-        for piece in (pieces[member] for member in members):
+    segments: list[tuple[int, ...]] = []
+    for row, pieces in enumerate(members):
+        end = 0
+        for number, piece in enumerate(pieces):
+            column = starts[number] if starts else end
             end = column + len(piece.tokens)
             tokens[row, column:end] = piece.tokens
             flags[row, column:end] = piece.mask
             flags[row, column] |= FIRST
             start = row * block_size + column
-            segments[number] = (start, len(piece.tokens), piece.document, piece.bytes)
-            number += 1
-            column = end
+            segments.append((start, len(piece.tokens), piece.document, piece.bytes))
         # Without packing, positions continue through the padding, as the model's defaults would.
-        if packing and column < block_size:
-            flags[row, column] = FIRST
-    return Packed(rows, segments)
+        if packing and end < block_size:
+            flags[row, end] = FIRST
+    return Packed(rows, np.array(segments, np.int64).reshape(len(segments), len(Segment)))
 
 
-def is_trained(rows: Rows) -> NDArray[np.bool_]:
-    """Whether each token is trained, shape (rows, block_size)."""
-    return (rows["flags"] & TRAINED).astype(np.bool_)
+def pack(lengths: Sequence[int], block_size: int) -> list[list[int]]:
+    """Best-fit decreasing bin packing: longest first, into the fullest row that has room for it.
+
+    Source: Johnson, "Near-optimal bin packing algorithms", 1973 (best-fit decreasing: at most
+    11/9 of the optimum).
+
+    Args:
+        lengths: number of tokens in each piece, at most `block_size`.
+        block_size: tokens in a row.
+
+    Returns:
+        The indices of the pieces in each row.
+    """
+    rows: list[list[int]] = []
+    rows_with: dict[int, list[int]] = {}  # free space -> rows
+    spaces: list[int] = []  # the keys of rows_with, ascending
+    for piece in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        length = lengths[piece]
+        position = bisect_left(spaces, length)
+        if position == len(spaces):
+            row, space = len(rows), block_size
+            rows.append([])
+        else:
+            space = spaces[position]
+            row = rows_with[space].pop()
+            if not rows_with[space]:
+                del rows_with[space]
+                spaces.pop(position)
+        rows[row].append(piece)
+        left = space - length
+        if left not in rows_with:
+            rows_with[left] = []
+            insort(spaces, left)
+        rows_with[left].append(row)
+    return rows

@@ -1,21 +1,25 @@
 """Language modelling as a task; see `Task` for what its methods do."""
 
+import json
+import os
 from collections.abc import Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from moray.corpus.dataset import read_group
 from moray.model.isolation import check_isolation
 from moray.model.load import check_length, empty_model, load_model
 from moray.model.size import flops_per_token
-from moray.rows.order import Drawn
-from moray.rows.store import Rows, record_of
-from moray.rows.windows import WindowReader
-from moray.tasks.language.batch import Batch, make_batch, num_trained
-from moray.tasks.language.loss import TokenLoss, has_plain_head
-from moray.tasks.language.windows import window_reader
+from moray.provenance.manifest import read_manifest
+from moray.rows.loader import stored_windows
+from moray.rows.store import Drawn, Rows, WindowReader, record_of
+from moray.tasks.language.encode import Encoder, make_encoder
+from moray.tasks.language.loss import Batch, TokenLoss, has_plain_head, make_batch
+from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, encode_window, num_trained
 from moray.workers.collectives import from_first_worker
 
 
@@ -60,7 +64,25 @@ class LanguageTask:
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         """See `Task.window_reader`; tokenises the window if the store doesn't have its rows."""
-        return window_reader(store, rows_url)
+        recipe = read_manifest(store)["recipe"]
+        if recipe["tokenize"] == "on-the-fly":
+            return partial(_made_again, str(store), json.dumps(recipe))
+        return stored_windows(store, rows_url)
+
+
+def _made_again(store: str, recipe: str, window: int) -> Rows:
+    # The task has reserved one CPU; by default, tokenizers uses all of them.
+    os.environ.setdefault("RAYON_NUM_THREADS", "1")
+    encoder = _encoder(store, recipe)
+    # Rows don't contain document numbers, so 0 is as good as any.
+    documents = read_group(Path(store, ROWS_FROM), window)
+    packing = json.loads(recipe)["packing"]
+    return encode_window(documents, 0, encoder, packing, count_bytes=False).rows
+
+
+@lru_cache(maxsize=1)
+def _encoder(store: str, recipe: str) -> Encoder:
+    return make_encoder(Path(store, TOKENIZER), json.loads(recipe))
 
 
 task = LanguageTask

@@ -1,37 +1,77 @@
-"""The token store of a dataset: how its splits are tokenised and written."""
+"""The token store of a dataset: how its splits are tokenised and written.
 
+Each task on text has a module of this name, with functions `write_split` and `summary`.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from moray.console import progress
-from moray.corpus.dataset import num_groups, share_of_group
+from moray.corpus.dataset import Document, num_groups, read_documents, share_of_group
+from moray.errors import UserError
 from moray.provenance.space import check_space
+from moray.rows.store import Rows, RowsWriter
 from moray.tasks.language.encode import Encoder
-from moray.tasks.language.preview import preview
-from moray.tasks.language.store import SplitWriter
-from moray.tasks.language.windows import EncodeWindow, encode_window, encode_windows
+from moray.tasks.language.rows import Packed, Segment, encode_window, is_trained, num_trained
 
-_SHOWN = 3
+# Number of windows in progress. Python packs and writes some while the tokenizer's threads work on
+# others. Each of these threads takes one document, so with long documents a single window wouldn't
+# keep all of them busy.
+_AT_ONCE = min(8, max(2, os.cpu_count() or 1))
+
+_OPEN, _CLOSE = "⟦", "⟧"
+# Maximum number of tokens shown of a document: a page or two.
+_SHOWN_TOKENS = 1024
+_SHOWN_DOCUMENTS = 3
+
+EncodeWindow = Callable[[list[Document], int], Packed]
+"""From the documents of a row group and the number of the first one in its split to rows."""
 
 
 def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:
-    """Tokenise a split into a store; see `TokensModule`."""
+    """Tokenise a split into rows.
+
+    Args:
+        file: Parquet file of the split, named after it.
+        store: folder to write to. The test split's first documents are shown in `preview.txt`.
+        encoder: turns documents into tokens.
+        cfg: format of the dataset, and the keys of the `data` section that tokens depend on. With
+            `tokenize: on-the-fly`, rows of the train split aren't kept; the window reader of the
+            task makes them.
+
+    Returns:
+        The facts of the split in the store's manifest, `weight` and `dropped_documents` among them.
+
+    Raises:
+        UserError: if documents can't be encoded.
+    """
     split, train = file.stem, file.stem == "train"
     # The first worker reads validation and test from here, even if train is streamed.
     keep = not train or cfg["tokenize"] == "ahead"
     # Bytes are only needed for scoring.
     encode = partial(encode_window, encoder=encoder, packing=cfg["packing"], count_bytes=not train)
-    shown = (store / "preview.txt", encoder.tokenizer, ("document",))
     with SplitWriter(store, split, encoder.block_size, keep) as writer:
-        write_windows(writer, file, encode, keep, shown if split == "test" else None)
+        write_windows(writer, file, encode, encoder.tokenizer)
         return writer.facts()
 
 
 def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
-    """What a store holds, in words; see `TokensModule`."""
+    """The line that is printed about a store.
+
+    Args:
+        facts: of each split.
+        block_size: tokens of a row.
+    """
     train = facts["train"]
     padding = 1 - train["tokens"] / (train["rows"] * block_size)
     dropped = sum(counts["dropped_documents"] for counts in facts.values())
@@ -42,22 +82,58 @@ def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
     )
 
 
+class SplitWriter(RowsWriter):
+    """Appends windows to a split and counts their contents.
+
+    Attributes:
+        folder: the store's folder.
+        block_size: tokens in a row.
+        keep_rows: whether rows are written; if not, they are only counted.
+    """
+
+    def __init__(self, folder: Path, split: str, block_size: int, keep_rows: bool = True) -> None:
+        super().__init__(folder, split, keep_rows)
+        self.folder = folder
+        self.block_size = block_size
+        self.keep_rows = keep_rows
+        self._positions = self.open(f"{split}.segments")
+        self._segments = self._tokens = self._dropped = 0
+
+    def add_window(self, window: Packed) -> None:
+        """Append a window."""
+        if self._positions:
+            segments = window.segments.astype("<i8")
+            segments[:, Segment.START] += self.num_rows * self.block_size
+            self._positions.write(segments.data)
+        self.add(window.rows, weight=num_trained(window.rows))
+        self._segments += len(window.segments)
+        self._tokens += int(window.segments[:, Segment.LENGTH].sum())
+        self._dropped += window.dropped
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            **super().facts(),
+            "segments": self._segments,
+            "tokens": self._tokens,
+            "dropped_documents": self._dropped,
+        }
+
+
 def write_windows(
     writer: SplitWriter,
     file: Path,
     encode: EncodeWindow,
-    keep: bool,
-    shown: tuple[Path, PreTrainedTokenizerFast, tuple[str, ...]] | None,
+    tokenizer: PreTrainedTokenizerFast,
+    names: Sequence[str] = ("document",),
 ) -> None:
-    """Tokenise a split into a writer.
+    """Tokenise a split into a writer; of the test split, show the first documents in a preview.
 
     Args:
         writer: of an open split.
         file: the split as Parquet.
         encode: tokenises and packs a window.
-        keep: whether the writer stores the rows.
-        shown: file for the preview of the first documents, the tokenizer, and what the pieces of a
-            document are called; None for no preview.
+        tokenizer: decodes tokens for the preview.
+        names: what the pieces of a document are called in it, in turn.
 
     Raises:
         UserError: if documents can't be encoded.
@@ -65,11 +141,103 @@ def write_windows(
     windows = encode_windows(file, encode)
     followed = progress(windows, f"tokenize {file.stem}", "window", num_groups(file))
     for number, window in enumerate(followed):
-        if keep and number == 0:
+        if writer.keep_rows and number == 0:
             check_space(writer.folder, round(window.rows.nbytes / share_of_group(file, 0)))
-        if shown and number == 0:
-            path, tokenizer, names = shown
+        if file.stem == "test" and number == 0:
             # Without the store's name: equal stores have equal manifests.
-            text = preview(window, tokenizer, _SHOWN, names)
-            path.write_text(f"{file.stem} split\n{text}", "utf-8")
-        writer.add(window)
+            text = preview(window, tokenizer, _SHOWN_DOCUMENTS, names)
+            (writer.folder / "preview.txt").write_text(f"{file.stem} split\n{text}", "utf-8")
+        writer.add_window(window)
+
+
+def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[Packed]:
+    """Yield all windows of a split in order, a few in memory at a time.
+
+    Args:
+        file: the split.
+        encode: tokenises and packs a window; called in threads.
+
+    Raises:
+        UserError: naming the file and the row that can't be encoded.
+    """
+    waiting: deque[Future[Packed]] = deque()
+    first_document = 0
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        try:
+            for documents in read_documents(file):
+                waiting.append(threads.submit(encode, documents, first_document))
+                first_document += len(documents)
+                if len(waiting) == _AT_ONCE:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except UserError as error:
+            at_fault = f"{file}, {error.path}" if error.path.startswith("row ") else error.path
+            raise UserError(at_fault, error.problem, error.remedy) from error
+
+
+def preview(
+    window: Packed,
+    tokenizer: PreTrainedTokenizerFast,
+    num_documents: int,
+    names: Sequence[str] = ("document",),
+) -> str:
+    """Decode the beginnings of a window's first documents.
+
+    Trained tokens are enclosed in ⟦ and ⟧. For a long document, the number of tokens that aren't
+    shown is given.
+
+    Args:
+        window: the packed documents.
+        tokenizer: the tokenizer.
+        num_documents: maximum number of documents.
+        names: what the pieces of a document are called, in turn.
+    """
+    documents = window.segments[:, Segment.DOCUMENT]
+    lines: list[str] = []
+    for document in np.unique(documents)[:num_documents]:
+        lines += _shown(window.rows, window.segments[documents == document], tokenizer, names)
+    return "\n".join(lines) + "\n"
+
+
+def _shown(
+    rows: Rows,
+    pieces: NDArray[np.int64],
+    tokenizer: PreTrainedTokenizerFast,
+    names: Sequence[str],
+) -> list[str]:
+    """The lines of a document."""
+    block_size = rows["tokens"].shape[1]
+    lines, room = [], _SHOWN_TOKENS
+    left: list[NDArray[Any]] = []
+    for (start, length, document, _), name in zip(pieces.tolist(), cycle(names), strict=False):
+        row, column = divmod(start, block_size)
+        shown = min(length, room)
+        room -= shown
+        if shown:
+            lines.append(f"--- {name} {document}: {length:,} tokens in row {row}")
+            part = slice(column, column + shown)
+            lines.append(_marked(rows[row : row + 1], part, tokenizer))
+        if shown < length:
+            left.append(is_trained(rows[row : row + 1])[0, column + shown : column + length])
+    if left:
+        tokens, trained = sum(map(len, left)), sum(int(part.sum()) for part in left)
+        rows_left = f"{len(left):,} row{'s' if len(left) > 1 else ''}"
+        lines.append(f"... {tokens:,} more tokens in {rows_left}, {trained:,} of them trained")
+    return lines
+
+
+def _marked(rows: Rows, part: slice, tokenizer: PreTrainedTokenizerFast) -> str:
+    tokens = rows["tokens"][0, part].tolist()
+    trained = [False, *is_trained(rows)[0, part].tolist(), False]
+    text, reached = "", 0
+    for column in range(len(tokens) + 1):
+        changed = trained[column] != trained[column + 1]
+        if changed or column == len(tokens):
+            # Decoded from the start: some tokens decode differently at the start of a text.
+            before = tokenizer.decode(tokens[:column], skip_special_tokens=False)
+            text += before[reached:]
+            reached = len(before)
+        if changed:
+            text += _OPEN if trained[column + 1] else _CLOSE
+    return text

@@ -7,12 +7,10 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Preference
-from moray.rows.order import Drawn
-from moray.rows.store import Rows
-from moray.rows.windows import WindowReader, stored_windows
+from moray.rows.loader import stored_windows
+from moray.rows.store import Drawn, Rows, WindowReader
 from moray.tasks.language.task import LanguageTask
-from moray.tasks.preference.batch import PairBatch, make_pair_batch
-from moray.tasks.preference.loss import PreferenceLoss
+from moray.tasks.preference.loss import PairBatch, PreferenceLoss, make_pair_batch
 from moray.tasks.preference.rows import num_pairs
 from moray.workers.collectives import from_first_worker
 

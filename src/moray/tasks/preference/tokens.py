@@ -1,17 +1,28 @@
 """The token store of a preference dataset: how its splits are tokenised and written."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from moray.tasks.language.encode import Encoder
-from moray.tasks.language.tokens import write_windows
-from moray.tasks.preference.store import PairsWriter
-from moray.tasks.preference.windows import encode_window
+import numpy as np
+
+from moray.corpus.dataset import Document, halves
+from moray.tasks.language.encode import Encoded, Encoder, Piece
+from moray.tasks.language.rows import Packed, fill_rows, pack
+from moray.tasks.language.tokens import SplitWriter, write_windows
+from moray.tasks.preference.rows import REJECTED, num_pairs
+
+
+class Pair(NamedTuple):
+    """A prompt with the chosen answer, and the same prompt with the rejected one."""
+
+    chosen: Piece
+    rejected: Piece
 
 
 def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:
-    """Tokenise a split into a store; see `TokensModule`."""
+    """Tokenise a split into rows of pairs."""
     encode = partial(
         encode_window,
         encoder=encoder,
@@ -20,14 +31,13 @@ def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) 
         # Bytes are only needed for scoring.
         count_bytes=file.stem == "test",
     )
-    shown = (store / "preview.txt", encoder.tokenizer, ("chosen", "rejected"))
     with PairsWriter(store, file.stem, encoder.block_size) as writer:
-        write_windows(writer, file, encode, True, shown if file.stem == "test" else None)
+        write_windows(writer, file, encode, encoder.tokenizer, ("chosen", "rejected"))
         return writer.facts()
 
 
 def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
-    """What a store holds, in words; see `TokensModule`."""
+    """The line that is printed about a store."""
     train = facts["train"]
     padding = 1 - train["tokens"] / (train["rows"] * block_size)
     dropped, truncated = (
@@ -39,3 +49,139 @@ def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
         + (f", {dropped:,} pairs dropped" if dropped else "")
         + (f", {truncated:,} pairs truncated" if truncated else "")
     )
+
+
+class PairsWriter(SplitWriter):
+    """Appends windows of pairs and counts their contents."""
+
+    def __init__(self, folder: Path, split: str, block_size: int) -> None:
+        super().__init__(folder, split, block_size)
+        self._pairs = self._most_pairs = self._truncated = 0
+
+    def add_window(self, window: Packed) -> None:
+        super().add_window(window)
+        numbers = num_pairs(window.rows)
+        self._pairs += int(numbers.sum())
+        self._most_pairs = max(self._most_pairs, int(numbers.max(initial=0)))
+        self._truncated += window.truncated
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            **super().facts(),
+            "pairs": self._pairs,
+            "most_pairs_in_row": self._most_pairs,
+            "truncated_pairs": self._truncated,
+        }
+
+
+def encode_window(
+    documents: list[Document],
+    first_document: int,
+    encoder: Encoder,
+    drop_long: bool,
+    packing: bool,
+    count_bytes: bool,
+) -> Packed:
+    """Tokenise and pack a window: the pairs of one row group of the dataset.
+
+    Args:
+        documents: the pairs.
+        first_document: number of the first one in its split.
+        encoder: tokenises each half of a pair.
+        drop_long: whether to drop pairs that are too long instead of truncating them.
+        packing: whether pairs share rows.
+        count_bytes: whether to count the bytes of each answer.
+
+    Raises:
+        UserError: naming the row that can't be encoded.
+    """
+    pairs, dropped, truncated = encode_pairs(
+        documents, first_document, encoder, drop_long, count_bytes
+    )
+    packed = pack_pairs(pairs, encoder.block_size, encoder.dtype, packing)
+    return replace(packed, dropped=dropped, truncated=truncated)
+
+
+def encode_pairs(
+    documents: list[Document],
+    first_document: int,
+    encoder: Encoder,
+    drop_long: bool,
+    count_bytes: bool,
+) -> tuple[list[Pair], int, int]:
+    """Tokenise pairs.
+
+    If a half is longer than half a row, the pair is dropped, or it is truncated: both prompts lose
+    the same number of tokens at their beginning, as many as the longer half needs, but keep a
+    quarter of a row; then answers that are still too long lose their end.
+
+    Args:
+        documents: rows of a dataset, all text or all conversations.
+        first_document: number of the first one in its split.
+        encoder: tokenises each half as a language model's document.
+        drop_long: whether to drop pairs that are too long instead of truncating them.
+        count_bytes: whether to count the bytes of each answer.
+
+    Returns:
+        The pairs, in the order of their documents; the number of documents without one (too long,
+        or with the same tokens in both answers, which can also come from truncation); and the
+        number of pairs that were cut.
+
+    Raises:
+        UserError: naming the row that the chat template can't render.
+    """
+    longest = encoder.block_size // 2
+    # Documents of one kind at a time, as the encoder expects them.
+    encoded = [
+        encoder.encoded(list(half), first_document, count_bytes)
+        for half in zip(*map(halves, documents), strict=True)
+    ]
+    pairs: list[Pair] = []
+    dropped = truncated = 0
+    for number, (chosen, rejected) in enumerate(zip(*encoded, strict=True), first_document):
+        too_long = max(len(chosen.tokens), len(rejected.tokens)) > longest
+        if not (too_long and drop_long):
+            pair = _cut(chosen, rejected, number, longest)
+            if _prefers(pair):
+                pairs.append(pair)
+                truncated += too_long
+                continue
+        dropped += 1
+    return pairs, dropped, truncated
+
+
+def _cut(chosen: Encoded, rejected: Encoded, number: int, longest: int) -> Pair:
+    excess = max(0, max(len(chosen.tokens), len(rejected.tokens)) - longest)
+    prompt = min(int(half.mask.argmax()) for half in (chosen, rejected))
+    start = min(excess, max(0, prompt - longest // 2))
+    part = slice(start, start + longest)
+    return Pair(chosen.piece(part, number), rejected.piece(part, number))
+
+
+def _prefers(pair: Pair) -> bool:
+    """Whether both answers have trained tokens, and they differ."""
+    if np.array_equal(pair.chosen.tokens, pair.rejected.tokens):
+        return False
+    return bool(pair.chosen.mask.any() and pair.rejected.mask.any())
+
+
+def pack_pairs(
+    pairs: list[Pair], block_size: int, token_type: np.dtype[Any], packing: bool
+) -> Packed:
+    """Put pairs into rows, the chosen piece first: packed by best fit, or a row for each pair.
+
+    Args:
+        pairs: their pieces have at most half of `block_size` tokens.
+        block_size: tokens in a row, an even number.
+        token_type: type of a token id.
+        packing: whether pairs share rows.
+    """
+    lengths = [sum(len(piece.tokens) for piece in pair) for pair in pairs]
+    packed = pack(lengths, block_size) if packing else [[number] for number in range(len(pairs))]
+    members = [[piece for number in numbers for piece in pairs[number]] for numbers in packed]
+    starts = () if packing else (0, block_size // 2)
+    filled = fill_rows(members, block_size, token_type, packing, starts)
+    for start, length, *_ in filled.segments[1::2].tolist():
+        row, column = divmod(start, block_size)
+        filled.rows["flags"][row, column : column + length] |= REJECTED
+    return filled

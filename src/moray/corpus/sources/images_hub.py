@@ -1,0 +1,51 @@
+"""Datasets of images from the Hugging Face Hub, at a fixed commit."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import datasets
+
+from moray.config.schema.datasets import HubDataset
+from moray.config.splits import expressions_by_split
+from moray.corpus.dataset import Document
+from moray.corpus.sources import Opened
+from moray.corpus.sources.images_files import document, names_of_labels
+from moray.corpus.sources.text_hub import load, origin
+from moray.corpus.split import Documents
+from moray.errors import UserError
+
+
+def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Load the rows of each split."""
+    repo_id, columns = section.repo_id, section.columns
+    image, label = (columns.get(key, key) for key in ("image", "label"))
+    found, labels = {}, set()
+    names: list[str] | None = None
+    for split, expression in expressions_by_split(section.split).items():
+        rows = load(repo_id, section.revision, section.name, section.data_dir, expression)
+        for column in (image, label):
+            if column not in rows.features:
+                raise UserError(
+                    repo_id,
+                    f"got columns {', '.join(rows.features)}, expected {column}",
+                    "map the column under columns, or choose another format",
+                )
+        if isinstance(rows.features[image], datasets.Image):
+            # Otherwise, the library decodes them.
+            rows = rows.cast_column(image, datasets.Image(decode=False))
+        names = names or getattr(rows.features[label], "names", None)
+        labels.update(rows.unique(label))
+        found[split] = rows
+    known = names or names_of_labels(labels)
+    given: dict[str, Documents] = {
+        split: partial(_documents, repo_id, rows, columns, known) for split, rows in found.items()
+    }
+    return Opened(given, origin(section), tuple(known))
+
+
+def _documents(
+    repo_id: str, rows: datasets.Dataset, columns: Mapping[str, str], names: list[str]
+) -> Iterator[Document]:
+    for number, row in enumerate(rows, 1):
+        yield document(row, columns, names, f"{repo_id}, row {number}")

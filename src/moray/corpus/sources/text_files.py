@@ -1,0 +1,201 @@
+"""Files of text or of tables, compressed or not, on this machine or on a shared file system."""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from moray.config.schema.datasets import LocalFiles, Url
+from moray.corpus.dataset import Document, RowError
+from moray.corpus.formats import Shape, document, without_nulls
+from moray.corpus.sources import Opened
+from moray.errors import UserError, first_line
+from moray.provenance.manifest import sha256_file
+
+Row = dict[str, Any]
+Rows = Iterator[tuple[str, Row]]
+
+# Compression formats that pyarrow decompresses while reading.
+_COMPRESSED = {".gz", ".zst"}
+
+# Larger text files are split into several documents, to limit memory.
+_TEXT_BYTES = 4 * 2**20
+
+
+def opened(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Open the files of each split."""
+    found = {split: {name: Path(name) for name in names} for split, names in files.items()}
+    return opened_files(section, found)
+
+
+def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Path]]) -> Opened:
+    """Open files that are known under other names, which are in errors and in the description.
+
+    Args:
+        section: the dataset's section of the config.
+        found: the files of each split, by name.
+    """
+    shape = Shape(section.format, section.columns, section.system)
+    given = {split: partial(documents, files, shape) for split, files in found.items()}
+    every = {name: file for files in found.values() for name, file in files.items()}
+    return Opened(given, {"files": {name: sha256_file(file) for name, file in every.items()}})
+
+
+def documents(files: Mapping[str, Path], shape: Shape) -> Iterator[Document]:
+    """Yield all documents of files, in order.
+
+    Args:
+        files: the files, by their names in errors.
+        shape: structure of their rows.
+
+    Raises:
+        UserError: if a file can't be read; it names the file and the location in it.
+    """
+    for name, file in files.items():
+        try:
+            for place, row in _read(file):
+                try:
+                    yield document(row, shape)
+                except RowError as error:
+                    raise UserError(f"{name}, {place}", error.problem, error.remedy) from error
+        except UserError as error:
+            path = error.path.replace(str(file), name)
+            raise UserError(path, error.problem, error.remedy) from error
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            raise UserError(
+                name, f"can't read the file ({first_line(error)})", "check the file"
+            ) from error
+
+
+def _read(file: Path) -> Rows:
+    kind = Path(file.stem).suffix if file.suffix in _COMPRESSED else file.suffix
+    if kind not in _READERS or (kind == ".parquet" and file.suffix in _COMPRESSED):
+        raise UserError(
+            str(file),
+            f"got the extension {file.suffix!r}, expected {', '.join(_READERS)} (all but the last "
+            "may be followed by .gz or .zst)",
+            "rename or convert the file",
+        )
+    return _READERS[kind](file)
+
+
+def _opened(file: Path) -> io.BufferedReader:
+    # pyarrow infers the compression from the extension.
+    return io.BufferedReader(pa.input_stream(str(file)))
+
+
+def _text(file: Path) -> Rows:
+    with _opened(file) as stream:
+        offset = 0
+        while part := stream.read(_TEXT_BYTES):
+            # Up to the end of a line, so that no character is cut.
+            part += stream.readline()
+            yield f"byte {offset}", {"text": _decoded(file, part, offset)}
+            offset += len(part)
+
+
+def _json_lines(file: Path) -> Rows:
+    with _opened(file) as stream:
+        for number, line in enumerate(_lines(file, stream), 1):
+            if line.strip():
+                row = _json(file, line.rstrip("\r\n"), number)
+                yield f"line {number}", _mapping(f"{file}, line {number}", row)
+
+
+def _json_file(file: Path) -> Rows:
+    """A list of rows, or one row per line, which is common too."""
+    with _opened(file) as stream:
+        start = stream.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+        if start != b"[":
+            yield from _json_lines(file)
+            return
+        rows = _json(file, _decoded(file, stream.read(), 0), 1)
+        for number, row in enumerate(rows, 1):
+            yield f"entry {number}", _mapping(f"{file}, entry {number}", row)
+
+
+def _csv(file: Path) -> Rows:
+    csv.field_size_limit(sys.maxsize)
+    with _opened(file) as stream:
+        reader = csv.DictReader(_lines(file, stream), strict=True)
+        try:
+            for row in reader:
+                yield f"line {reader.line_num}", row
+        except csv.Error as error:
+            # The reader counts whole rows, so an unclosed quote is reported where its row begins.
+            raise UserError(
+                f"{file}, line {reader.line_num + 1}", f"invalid CSV ({error})", "fix the line"
+            ) from error
+
+
+def _parquet(file: Path) -> Rows:
+    with pq.ParquetFile(file) as table:
+        number = 0
+        for batch in table.iter_batches(batch_size=1000):
+            try:
+                rows = batch.to_pylist()
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{file}, rows {number + 1} to {number + batch.num_rows}",
+                    "invalid UTF-8",
+                    "convert the text to UTF-8",
+                ) from error
+            for row in rows:
+                number += 1
+                yield f"row {number}", without_nulls(row)
+
+
+_READERS: dict[str, Callable[[Path], Rows]] = {
+    ".txt": _text,
+    ".jsonl": _json_lines,
+    ".json": _json_file,
+    ".csv": _csv,
+    ".parquet": _parquet,
+}
+
+
+def _lines(file: Path, stream: io.BufferedReader) -> Iterator[str]:
+    offset = 0
+    for line in stream:
+        yield _decoded(file, line, offset)
+        offset += len(line)
+
+
+def _decoded(file: Path, content: bytes, offset: int) -> str:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            str(file),
+            f"invalid UTF-8 at byte {offset + error.start}",
+            "convert the file to UTF-8",
+        ) from error
+    # Spreadsheets write a byte order mark at the start.
+    return text.removeprefix("\N{BYTE ORDER MARK}") if offset == 0 else text
+
+
+def _json(file: Path, text: str, line: int) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        found = line + getattr(error, "lineno", 1) - 1
+        raise UserError(
+            f"{file}, line {found}", f"invalid JSON ({getattr(error, 'msg', error)})", "fix it"
+        ) from error
+
+
+def _mapping(place: str, row: Any) -> Row:
+    if not isinstance(row, dict):
+        raise UserError(
+            place,
+            f"got {type(row).__name__}, expected a mapping of column names to values",
+            "fix it",
+        )
+    return row

@@ -1,0 +1,119 @@
+"""Datasets from the Hugging Face Hub, at a fixed commit."""
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
+
+from moray.config.schema.datasets import HubDataset
+from moray.config.splits import expressions_by_split
+from moray.corpus.dataset import Document, RowError
+from moray.corpus.formats import Shape, document, without_nulls
+from moray.corpus.sources import Opened
+from moray.corpus.split import Documents
+from moray.errors import UserError, first_line
+
+
+def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Load the rows of each split."""
+    shape = Shape(section.format, section.columns, section.system)
+    given: dict[str, Documents] = {}
+    for split, expression in expressions_by_split(section.split).items():
+        rows = load(section.repo_id, section.revision, section.name, section.data_dir, expression)
+        given[split] = partial(documents, section.repo_id, rows, shape)
+    return Opened(given, origin(section))
+
+
+def origin(section: HubDataset) -> dict[str, Any]:
+    """What says which rows of which commit were read."""
+    keys = ("repo_id", "revision", "name", "data_dir")
+    read = {key: getattr(section, key) for key in keys}
+    return read | {"splits_read": expressions_by_split(section.split)}
+
+
+def load(
+    repo_id: str, revision: str | None, name: str | None, data_dir: str | None, split: str
+) -> datasets.Dataset:
+    """Load the rows of a split expression into the Hub's local cache.
+
+    Gated datasets are read with the token from `hf auth login` or HF_TOKEN. The token isn't passed
+    on or written anywhere. No code of the repository is run.
+
+    Args:
+        repo_id: `owner/name`, or a folder with the layout of a repository.
+        revision: commit; None for a folder.
+        name: name of the dataset's configuration.
+        data_dir: folder inside the repository.
+        split: split expression, such as `train`, `train[:1%]` or `train+test`.
+
+    Raises:
+        UserError: if the split can't be loaded, or the repository refers to files outside it.
+    """
+    if revision is not None and Path(repo_id).exists():
+        # `datasets` would read the folder instead of the commit.
+        raise UserError(
+            repo_id,
+            "the working directory has a folder of this name, which would be read instead",
+            "rename the folder, or read it with source: files",
+        )
+    try:
+        builder = datasets.load_dataset_builder(repo_id, name, data_dir=data_dir, revision=revision)
+        _check_places(repo_id, revision, builder)
+        builder.download_and_prepare()
+        return builder.as_dataset(split=split)
+    except UserError:
+        raise
+    # The library's exceptions have no common base class.
+    except Exception as error:
+        # If reading the files fails, only the cause says why.
+        generating = isinstance(error, datasets.exceptions.DatasetGenerationError)
+        reason = (generating and error.__cause__) or error
+        # Of what the Hub refuses, the library hides the Hub's answer.
+        not_found = isinstance(error, datasets.exceptions.DatasetNotFoundError)
+        refusal = _refusal(repo_id) if not_found and revision else None
+        raise UserError(
+            repo_id,
+            f"can't load split {split} at revision {revision} ({first_line(reason)})",
+            "check name, revision, split, the network and, for gated datasets, `hf auth login`",
+        ) from refusal or error
+
+
+def _refusal(repo_id: str) -> HfHubHTTPError | None:
+    """What the Hub says about access to a repository; None if it permits it."""
+    try:
+        HfApi().auth_check(repo_id, repo_type="dataset")
+    except HfHubHTTPError as error:
+        return error
+    return None
+
+
+def _check_places(repo_id: str, revision: str | None, builder: datasets.DatasetBuilder) -> None:
+    """Refuse a repository whose card refers to files on this machine or on another server."""
+    home = f"{os.path.abspath(repo_id)}/" if revision is None else "hf://datasets/"
+    for files in (builder.config.data_files or {}).values():
+        for file in map(str, files):
+            place = file.rpartition("::")[2]
+            if not (os.path.normpath(place) if revision is None else place).startswith(home):
+                raise UserError(
+                    repo_id,
+                    f"the dataset card refers to {file}, which is outside its repository",
+                    "choose another dataset",
+                )
+
+
+def documents(repo_id: str, rows: datasets.Dataset, shape: Shape) -> Iterator[Document]:
+    """Yield the documents of a loaded split.
+
+    Raises:
+        UserError: naming the row that isn't a valid document.
+    """
+    for number, row in enumerate(rows, 1):
+        try:
+            yield document(without_nulls(row), shape)
+        except RowError as error:
+            raise UserError(f"{repo_id}, row {number}", error.problem, error.remedy) from error

@@ -1,0 +1,105 @@
+"""The standard library of the running Python as a corpus of modules or functions."""
+
+import ast
+import hashlib
+import platform
+import sysconfig
+import textwrap
+from collections.abc import Iterator, Mapping
+from io import StringIO
+from itertools import groupby
+from pathlib import Path
+
+from moray.config.schema.datasets import PythonStdlib
+from moray.corpus.dataset import Document
+from moray.corpus.sources import Opened
+
+# Not library code: tests, bundled wheels and generated tables.
+_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+_LEFT_OUT |= {"_sysconfigdata", "pydoc_data", "lib2to3"}
+
+
+def opened(section: PythonStdlib, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Open modules, functions or pairs, by the format."""
+    makers = {"text": modules, "prompt-completion": functions, "preference": pairs}
+    made = list(makers[section.format]())
+    return Opened({"train": made.__iter__}, {"revision": f"python {platform.python_version()}"})
+
+
+def modules() -> Iterator[Document]:
+    """Yield the source of each module; `group` is its path relative to the library's folder."""
+    library = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(library.rglob("*.py")):
+        name = path.relative_to(library)
+        if _LEFT_OUT.isdisjoint(name.parts) and not name.stem.startswith("_sysconfigdata"):
+            source = path.read_text(encoding="utf-8", errors="replace")
+            if source.strip():
+                yield Document(text=source, group=name.as_posix())
+
+
+def functions() -> Iterator[Document]:
+    """Yield each documented function or method: signature and docstring as prompt, then the body.
+
+    Both are dedented, so that prompt and completion together parse. Duplicates are left out.
+    """
+    seen = set()
+    for module in modules():
+        for document in _functions_of(module["text"]):
+            content = document["prompt"], document["completion"]
+            if content not in seen:
+                seen.add(content)
+                yield Document(group=module["group"], **document)
+
+
+def pairs() -> Iterator[Document]:
+    """Yield each documented function with another function's body as the rejected answer.
+
+    That body is from the same module, so that both are in the same split. Which one it is depends
+    on a hash of the function. Functions without another body in their module are left out.
+    """
+    for _, group in groupby(functions(), key=lambda document: document["group"]):
+        module = list(group)
+        for function in module:
+            body = function["completion"]
+            others = sorted({other["completion"] for other in module} - {body})
+            if others:
+                name = f"{function['prompt']}\0{body}".encode()
+                number = int.from_bytes(hashlib.sha256(name).digest()[:8])
+                yield Document(
+                    prompt=function["prompt"],
+                    chosen=body,
+                    rejected=others[number % len(others)],
+                    tools=None,
+                    group=function["group"],
+                )
+
+
+def _functions_of(source: str) -> Iterator[Document]:
+    lines = _lines(source)
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if ast.get_docstring(node) is None or len(node.body) < 2:
+            continue
+        body_starts = node.body[0].end_lineno
+        if node.body[1].lineno == body_starts:
+            continue  # `"""Docstring."""; return 1`: docstring and body share a line
+        whole = textwrap.dedent("".join(lines[node.lineno - 1 : node.end_lineno]))
+        if not _parses(whole):
+            continue  # the indentation of a docstring can prevent dedenting
+        cut = (body_starts or 0) - node.lineno + 1
+        dedented = _lines(whole)
+        yield Document(prompt="".join(dedented[:cut]), completion="".join(dedented[cut:]))
+
+
+def _lines(source: str) -> list[str]:
+    # `splitlines` would also split at form feeds, which `ast` doesn't count as lines.
+    return StringIO(source, newline="\n").readlines()
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True

@@ -1,0 +1,43 @@
+"""Synthetic text of any size, from made-up words with frequencies as in natural language."""
+
+import random
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+
+from moray.config.schema.datasets import Synthetic
+from moray.corpus.dataset import Document
+from moray.corpus.sources import Opened
+
+_SYLLABLES = [a + b for a in ("", *"bdfgklmnprstv") for b in ("a", "e", "i", "o", "u", "an", "er")]
+_WORDS, _SENTENCES = 8_000, 20_000
+_SENTENCES_OF_A_DOCUMENT = (3, 40)
+
+
+def opened(section: Synthetic, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Open text of the size that the config names."""
+    size = round(section.size_gb * 1e9)
+    make = partial(documents, size, section.seed)
+    return Opened({"train": make}, {"bytes": size, "seed": section.seed})
+
+
+def documents(num_bytes: int, seed: int) -> Iterator[Document]:
+    """Yield documents of 3 to 40 sentences, `num_bytes` of text in all; the last one is cut.
+
+    Words are drawn with weights 1/rank (Zipf). Sentences are drawn from a fixed set of 20,000, so
+    that text is generated faster than it is written. In practice, all documents are different.
+    """
+    draw = random.Random(seed)
+    words = ["".join(draw.choices(_SYLLABLES, k=draw.randint(1, 4))) for _ in range(_WORDS)]
+    weights = list(accumulate(1 / rank for rank in range(1, _WORDS + 1)))
+    sentences = []
+    for _ in range(_SENTENCES):
+        drawn = draw.choices(words, cum_weights=weights, k=draw.randint(4, 20))
+        sentences.append(" ".join(drawn).capitalize() + ".")
+    written = 0
+    while written < num_bytes:
+        text = " ".join(draw.choices(sentences, k=draw.randint(*_SENTENCES_OF_A_DOCUMENT)))
+        text = text[: num_bytes - written]
+        written += len(text)
+        yield Document(text=text)

@@ -1,0 +1,258 @@
+"""Sources of images as documents."""
+
+import gzip
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pictures import colours, image_folder, write_idx
+
+from moray.config.schema.datasets import Dataset, Digits, HubDataset, Idx, ImageFolder, LocalFiles
+from moray.corpus.dataset import Document
+from moray.corpus.image import as_png, decoded
+from moray.corpus.sources import images_hub, opened, text_hub
+from moray.corpus.split import Given
+from moray.errors import UserError
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 3, 4), dtype=np.uint8)
+LABELS = np.array([3, 0, 1, 1, 0, 2], np.uint8)
+
+
+def open_images(
+    section: Dataset, files: dict[str, list[str]]
+) -> tuple[Given, dict[str, Any], list[str]]:
+    """The documents of a source, what describes it, and its labels."""
+    # Nothing is downloaded to the folder.
+    with opened(section, files, Path(tempfile.gettempdir())) as source:
+        return source.given, source.origin, list(source.label_names)
+
+
+def all_of(make: Callable[[], Iterator[Document]]) -> list[Document]:
+    """The documents of a split, which is read twice as by those that divide it."""
+    first, second = list(make()), list(make())
+    assert first == second
+    return first
+
+
+def test_digits_are_those_of_the_library() -> None:
+    given, origin, names = open_images(Digits(source="digits"), {})
+    documents = all_of(given["train"])
+    assert len(documents) == 1797
+    assert names == [str(digit) for digit in range(10)]
+    assert set(Counter(document["label"] for document in documents)) == set(range(10))
+    assert origin["revision"].startswith("scikit-learn ")
+    pixels = np.asarray(decoded(documents[0]["image"], "x"))
+    assert pixels.shape == (8, 8)
+    assert (pixels.min(), pixels.max()) == (0, round(15 * 255 / 16))
+
+
+@pytest.fixture
+def idx(tmp_path: Path) -> dict[str, Any]:
+    write_idx(tmp_path / "images.gz", PIXELS)
+    write_idx(tmp_path / "labels", LABELS)
+    files = {"images": str(tmp_path / "images.gz"), "labels": str(tmp_path / "labels")}
+    return {"source": "idx", "train": files}
+
+
+def test_idx_files_compressed_or_not(idx: dict[str, Any]) -> None:
+    section = Idx(**idx)
+    given, origin, names = open_images(section, {})
+    assert set(given) == section.given_splits == {"train"}
+    documents = all_of(given["train"])
+    assert [document["label"] for document in documents] == LABELS.tolist()
+    assert names == ["0", "1", "2", "3"]
+    assert len(origin["files"]) == 2
+    for document, pixels in zip(documents, PIXELS, strict=True):
+        assert np.array_equal(np.asarray(decoded(document["image"], "x")), pixels)
+
+
+def test_idx_files_of_a_test_split(idx: dict[str, Any], tmp_path: Path) -> None:
+    write_idx(tmp_path / "test-labels", LABELS + 1)
+    test = {**idx["train"], "labels": str(tmp_path / "test-labels")}
+    section = Idx(**idx, test=test)
+    given, _, names = open_images(section, {})
+    assert set(given) == section.given_splits == {"train", "test"}
+    assert names == ["0", "1", "2", "3", "4"]
+    assert [document["label"] for document in given["test"]()] == (LABELS + 1).tolist()
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-1]
+
+
+def compressed_and_cut(content: bytes) -> bytes:
+    return gzip.compress(content)[:-9]
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        (cut, "got 87 bytes, expected 88 for the shape in its header, 6 x 3 x 4"),
+        (compressed_and_cut, "can't decompress it"),
+        (lambda content: b"P5 6 6", "got no IDX file of bytes in 3 dimensions"),
+        (lambda content: b"", "got no IDX file of bytes in 3 dimensions"),
+    ],
+)
+def test_a_broken_idx_file_costs_one_line(
+    broken: Callable[[bytes], bytes], problem: str, idx: dict[str, Any], tmp_path: Path
+) -> None:
+    content = write_idx(tmp_path / "whole", PIXELS).read_bytes()
+    Path(idx["train"]["images"]).write_bytes(broken(content))
+    with pytest.raises(UserError) as caught:
+        list(open_images(Idx(**idx), {})[0]["train"]())
+    assert str(caught.value).startswith(f"{idx['train']['images']}: {problem}")
+
+
+def test_labels_of_other_images_cost_one_line(idx: dict[str, Any]) -> None:
+    write_idx(Path(idx["train"]["labels"]), LABELS[:-1])
+    with pytest.raises(UserError, match="got 5 labels for the 6 images of "):
+        list(open_images(Idx(**idx), {})[0]["train"]())
+
+
+def test_the_folders_of_classes_are_the_labels(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", {"dog": 3, "cat": 2, "cow": 4})
+    (folder / ".hidden").mkdir()
+    (folder / "cat/.DS_Store").write_text("x")
+    (folder / "readme.txt").write_text("x")
+    section = ImageFolder(source="image-folder", path=str(folder))
+    given, _, names = open_images(section, {})
+    assert set(given) == section.given_splits == {"train"}
+    assert names == ["cat", "cow", "dog"]
+    documents = all_of(given["train"])
+    assert Counter(document["label"] for document in documents) == {0: 2, 1: 4, 2: 3}
+    for document in documents:
+        assert Path(document["place"]).parent.name == names[document["label"]]
+        assert Path(document["place"]).read_bytes() == document["image"]
+
+
+def test_images_of_a_folder_come_mixed(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", {"a": 40, "b": 40})
+    given, _, _ = open_images(ImageFolder(source="image-folder", path=str(folder)), {})
+    labels = [document["label"] for document in given["train"]()]
+    assert 10 < sum(labels[:40]) < 30
+
+
+def test_a_folder_can_have_splits(tmp_path: Path) -> None:
+    image_folder(tmp_path / "photos/train", {"a": 2, "b": 2})
+    image_folder(tmp_path / "photos/test", {"b": 1})
+    section = ImageFolder(source="image-folder", path=str(tmp_path / "photos"))
+    given, _, names = open_images(section, {})
+    assert set(given) == section.given_splits == {"train", "test"}
+    assert names == ["a", "b"]
+    assert [document["label"] for document in given["test"]()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("classes", "problem"),
+    [
+        ({}, "got no folder of a class, expected at least two"),
+        ({"cat": 2}, "got only one class, cat, expected at least two"),
+    ],
+)
+def test_fewer_than_two_classes_cost_one_line(
+    classes: dict[str, int], problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "photos").mkdir()
+    folder = image_folder(tmp_path / "photos", classes)
+    with pytest.raises(UserError, match=f"^{folder}: {problem}; "):
+        open_images(ImageFolder(source="image-folder", path=str(folder)), {})
+
+
+def test_a_class_without_images_costs_one_line(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", {"cat": 2, "dog": 0})
+    given, _, _ = open_images(ImageFolder(source="image-folder", path=str(folder)), {})
+    with pytest.raises(UserError, match=f"^{folder}/dog: has no images; "):
+        list(given["train"]())
+
+
+def test_a_class_that_train_lacks_costs_one_line(tmp_path: Path) -> None:
+    image_folder(tmp_path / "photos/train", {"a": 2, "b": 2})
+    image_folder(tmp_path / "photos/test", {"c": 1})
+    with pytest.raises(UserError, match=r"photos/test/c: got a class that .* doesn't have; "):
+        open_images(ImageFolder(source="image-folder", path=str(tmp_path / "photos")), {})
+
+
+def tables(folder: Path, labels: list[Any], described: list[str] | None = None) -> Path:
+    """A Parquet file with an image for each label, as the library `datasets` writes it."""
+    rows = [
+        {"image": {"bytes": as_png(colours(4, 4, number)), "path": None}, "label": label}
+        for number, label in enumerate(labels)
+    ]
+    table = pa.Table.from_pylist(rows)
+    if described:
+        feature = {"label": {"names": described, "_type": "ClassLabel"}}
+        about = json.dumps({"info": {"features": feature}})
+        table = table.replace_schema_metadata({"huggingface": about})
+    pq.write_table(table, folder / "images.parquet")
+    return folder / "images.parquet"
+
+
+@pytest.mark.parametrize(
+    ("labels", "described", "names", "numbers"),
+    [
+        ([1, 0, 2], None, ["0", "1", "2"], [1, 0, 2]),
+        ([1, 0, 1], ["cat", "dog", "cow"], ["cat", "dog", "cow"], [1, 0, 1]),
+        (["dog", "cat", "dog"], None, ["cat", "dog"], [1, 0, 1]),
+    ],
+)
+def test_tables_with_a_column_of_images(
+    labels: list[Any],
+    described: list[str] | None,
+    names: list[str],
+    numbers: list[int],
+    tmp_path: Path,
+) -> None:
+    file = str(tables(tmp_path, labels, described))
+    section = LocalFiles(source="files", format="images", path=file)
+    given, origin, found = open_images(section, {"train": [file]})
+    documents = all_of(given["train"])
+    assert found == names
+    assert [document["label"] for document in documents] == numbers
+    assert documents[1]["image"] == as_png(colours(4, 4, 1))
+    assert documents[1]["place"] == f"{file}, row 2"
+    assert list(origin["files"]) == [file]
+
+
+def test_a_repository_with_a_column_of_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    tables(tmp_path / "data", [1, 0, 2])
+    # The folder stands in the hub's place.
+    monkeypatch.setattr(
+        images_hub, "load", lambda _, revision, *rest: text_hub.load(str(tmp_path), None, *rest)
+    )
+    keys: dict[str, Any] = {"source": "hub", "repo_id": "a/b", "revision": "0" * 40}
+    given, origin, names = open_images(HubDataset(**keys, format="images"), {})
+    assert origin["repo_id"] == "a/b"
+    documents = all_of(given["train"])
+    assert names == ["0", "1", "2"]
+    assert [document["label"] for document in documents] == [1, 0, 2]
+    assert documents[1]["image"] == as_png(colours(4, 4, 1))
+
+
+def test_other_names_of_columns_are_mapped_and_missing_ones_cost_one_line(tmp_path: Path) -> None:
+    file = tables(tmp_path, [0, 1])
+    table = pq.read_table(file).rename_columns(["picture", "kind"])
+    pq.write_table(table, file)
+    files = {"train": [str(file)]}
+    keys: dict[str, Any] = {"source": "files", "format": "images", "path": str(file)}
+    columns = {"image": "picture", "label": "kind"}
+    given, _, names = open_images(LocalFiles(**keys, columns=columns), files)
+    assert len(list(given["train"]())) == len(names) == 2
+    with pytest.raises(UserError, match=f"^{file}: got columns picture, kind, expected label; "):
+        open_images(LocalFiles(**keys), files)
+
+
+def test_what_is_no_parquet_costs_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"x" * 100)
+    keys: dict[str, Any] = {"source": "files", "format": "images", "path": "x"}
+    with pytest.raises(UserError, match=r"x\.parquet: can't read it as Parquet"):
+        open_images(LocalFiles(**keys), {"train": [str(tmp_path / "x.parquet")]})

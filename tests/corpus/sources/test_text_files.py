@@ -1,0 +1,376 @@
+"""Files: what is read of them, and what is said of those that can't be."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tables import BOM, pack, write
+
+from moray.config.formats import FormatName
+from moray.corpus.dataset import Document
+from moray.corpus.formats import Shape
+from moray.corpus.sources.text_files import documents
+from moray.errors import UserError
+
+TEXT = Shape("text")
+TEXTS = ["plain", 'two\nlines, a comma and "quotes"', "é 🐍", "", "NA", "007", "  spaces  "]
+PAIRS = [(text, text[::-1]) for text in TEXTS]
+TABLES = [".jsonl", ".json", ".csv", ".parquet"]
+PACKED = ["", ".gz", ".zst"]
+ENDINGS = [*(f"{kind}{packed}" for kind in TABLES[:3] for packed in PACKED), ".parquet"]
+
+
+def documents_of(files: list[Path], shape: Shape) -> Iterator[Document]:
+    return documents({str(file): file for file in files}, shape)
+
+
+def texts(*files: Path) -> list[str]:
+    return [row["text"] for row in documents_of([*files], TEXT)]
+
+
+def test_a_table_gives_a_document_a_row(tmp_path: Path) -> None:
+    for ending in ENDINGS:
+        path = write(tmp_path / f"rows{ending}", {"other": ["x"] * len(TEXTS), "text": TEXTS})
+        found = list(documents_of([path], TEXT))
+        assert found == [Document(text=text) for text in TEXTS], ending
+
+
+def test_a_table_of_pairs_under_other_names(tmp_path: Path) -> None:
+    expected = [Document(prompt=prompt, completion=completion) for prompt, completion in PAIRS]
+    shape = Shape("prompt-completion", {"completion": "answer"})
+    for ending in TABLES:
+        path = tmp_path / f"rows{ending}"
+        write(path, {"answer": [c for _, c in PAIRS], "prompt": [p for p, _ in PAIRS]})
+        assert list(documents_of([path], shape)) == expected, ending
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".json", ".parquet"])
+def test_a_table_of_conversations(tmp_path: Path, ending: str) -> None:
+    plain = [{"role": "user", "content": "é"}, {"role": "assistant", "content": "b"}]
+    calls = [{"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}]
+    calling = [plain[0], {"role": "assistant", "content": None, "tool_calls": calls}]
+    path = write(tmp_path / f"rows{ending}", {"messages": [plain, calling]})
+    first, second = documents_of([path], Shape("messages"))
+    assert json.loads(first["messages"]) == plain
+    assert json.loads(second["messages"])[1]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+
+
+def test_a_table_of_more_rows_than_are_held_at_a_time(tmp_path: Path) -> None:
+    many = [f"text {number}" for number in range(2500)]
+    assert texts(write(tmp_path / "rows.parquet", {"text": many})) == many
+
+
+@pytest.mark.parametrize("packed", PACKED)
+def test_a_text_file_is_one_document_to_the_byte(tmp_path: Path, packed: str) -> None:
+    content = "first\r\nsecond 🐍\f\n\n"
+    assert texts(pack(tmp_path / f"a.txt{packed}", content.encode())) == [content]
+
+
+@pytest.mark.parametrize("packed", PACKED)
+def test_a_large_text_file_is_several_documents_of_whole_lines(tmp_path: Path, packed: str) -> None:
+    content = "".join(f"é {number} 🐍\n" * 5 for number in range(120_000))
+    found = texts(pack(tmp_path / f"a.txt{packed}", content.encode()))
+    assert "".join(found) == content
+    assert [len(text.encode()) // 2**20 for text in found] == [4, 4, 0]
+    assert all(text.endswith("\n") for text in found)
+
+
+def test_a_line_is_never_cut_however_long(tmp_path: Path) -> None:
+    content = "é" * 5 * 2**20
+    assert texts(pack(tmp_path / "a.txt", content.encode())) == [content]
+
+
+def test_files_as_people_have_them(tmp_path: Path) -> None:
+    files = [
+        ("a.json", '{"text": "a"}\n{"text": "b"}\n', ["a", "b"]),
+        ("a.json", ' \n[{"text": "a"},\n {"text": "b"}]', ["a", "b"]),
+        ("a.json", "[]", []),
+        ("a.json", "", []),
+        ("a.jsonl", "", []),
+        ("a.jsonl", '\n{"text": "a"}\n  \n\r\n{"text": "b"}', ["a", "b"]),
+        ("a.jsonl", '{"text": "a\u2028\\n"}\r\n{"text": "b"}\r\n', ["a\u2028\n", "b"]),
+        ("a.csv", "text\n1\n002\n3.50\n", ["1", "002", "3.50"]),
+        ("a.csv", 'n,text\r\n1,"a\nb, ""c"""\r\n2,d\r\n', ['a\nb, "c"', "d"]),
+        ("a.csv", "text\na\n\nb\n", ["a", "b"]),
+        ("a.csv", "text\n" + "long " * 50_000, ["long " * 50_000]),
+        ("a.csv", "text\n", []),
+        *(
+            (name, BOM + content, ["a", f"b{BOM}"])
+            for name, content in [
+                ("a.csv", f"text\na\nb{BOM}\n"),
+                ("a.jsonl", f'{{"text": "a"}}\n{{"text": "b{BOM}"}}\n'),
+                ("a.json", f'{{"text": "a"}}\n{{"text": "b{BOM}"}}\n'),
+                ("a.json", f'[{{"text": "a"}}, {{"text": "b{BOM}"}}]'),
+            ]
+        ),
+        ("a.txt", f"{BOM}a{BOM}", [f"a{BOM}"]),
+        ("a.csv", f"text\na\n{BOM}b\n", ["a", f"{BOM}b"]),
+        ("a.txt", "", []),
+    ]
+    for name, content, expected in files:
+        found = texts(pack(tmp_path / name, content.encode()))
+        assert found == expected, (name, content[:60])
+
+
+def test_files_are_read_in_the_order_given(tmp_path: Path) -> None:
+    one = pack(tmp_path / "b.txt", b"b")
+    other = write(tmp_path / "a.jsonl", {"text": ["a1", "a2"]})
+    assert texts(one, other) == ["b", "a1", "a2"]
+    assert texts(other, one) == ["a1", "a2", "b"]
+
+
+@pytest.mark.parametrize(("name", "also_matches"), [("a[1]", "a1"), ("a*", "ab"), ("a?", "ab")])
+def test_a_file_name_is_no_pattern(tmp_path: Path, name: str, also_matches: str) -> None:
+    wanted = write(tmp_path / f"{name}.jsonl", {"text": ["wanted"]})
+    write(tmp_path / f"{also_matches}.jsonl", {"text": ["another file's"]})
+    assert texts(wanted) == ["wanted"]
+
+
+def test_reading_local_files_asks_nothing_of_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda *host, **_: asked.append(host))
+    for ending in ENDINGS:
+        assert texts(write(tmp_path / f"a{ending}", {"text": ["a"]})) == ["a"]
+    assert asked == []
+
+
+def test_no_more_is_read_than_is_asked_for(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.jsonl", {"text": ["a"]})
+    first.write_text(first.read_text() + "no JSON")
+    rows = documents_of([first, tmp_path / "missing.txt"], TEXT)
+    assert next(rows) == Document(text="a")
+
+
+GZIPPED = gzip.compress(b'{"text": "a"}\n' * 9)
+LINE = b'{"text": "x"}\n'
+LINES = b"a line\n" * 700_000
+LONG = b'{"text": "' + b"\xc3\xa9" * 100_000 + b'"}\n'
+ROLES = "system, developer, user, human, assistant, gpt, function_call, tool, function, observation"
+MAPPING = "expected a mapping of column names to values; fix it"
+FILL = "fill in the value or remove the row"
+NAME = "map the column under columns, or choose another format"
+
+# A file, its format, and the line that it costs, where {} stands for the file.
+BAD: list[tuple[str, bytes, FormatName, str]] = [
+    # Files that aren't what their ending says.
+    (
+        "a.parquet",
+        b"PAR1 and no more than that",
+        "text",
+        "{}: can't read the file (Parquet magic bytes not found in footer. Either the "
+        "file is corrupted or this is not a parquet file.); check the file",
+    ),
+    (
+        "a.jsonl.gz",
+        GZIPPED[:-12],
+        "text",
+        "{}: can't read the file (Truncated compressed stream); check the file",
+    ),
+    *(
+        (
+            f"a{ending}",
+            b"text",
+            "text",
+            f"{{}}: got the extension {last!r}, expected .txt, .jsonl, .json, .csv, .parquet "
+            "(all but the last may be followed by .gz or .zst); rename or convert the file",
+        )
+        for ending, last in [("", ""), (".md", ".md"), (".gz", ".gz"), (".md.gz", ".gz")]
+    ),
+    (
+        "a.parquet.gz",
+        b"",
+        "text",
+        "{}: got the extension '.gz', expected .txt, .jsonl, .json, .csv, .parquet "
+        "(all but the last may be followed by .gz or .zst); rename or convert the file",
+    ),
+    # Bytes that are no UTF-8, counted from the start of the file.
+    *(
+        (
+            name,
+            content,
+            "text",
+            f"{{}}: invalid UTF-8 at byte {content.index(bytes([255]))}; convert the file to UTF-8",
+        )
+        for name, content in [
+            ("a.txt", b"ok \xc3\xa9 then \xff"),
+            ("a.txt", BOM.encode() + b"ok \xff"),
+            ("a.txt", LINES + b"\xff"),
+            ("a.jsonl", LINE + b'\n{"text": "\xff"}\n'),
+            ("a.jsonl", LONG + LINE + b'{"text": "\xc3\xa9\xff"}\n'),
+            ("a.json", LINE + b'{"text": "\xff"}\n'),
+            ("a.json", b'[{"text": "x"}, {"text": "\xff"}]'),
+            ("a.csv", b"text\nx\n\xff\n"),
+            ("a.csv", BOM.encode() + b"te\xffxt\nx\n"),
+        ]
+    ),
+    # Text that is no JSON, or JSON that is no row.
+    (
+        "a.jsonl",
+        LINE + b'\n{"text"\n' + LINE,
+        "text",
+        "{}, line 3: invalid JSON (Expecting ':' delimiter); fix it",
+    ),
+    (
+        "a.jsonl",
+        LINE + LINE[:-3],
+        "text",
+        "{}, line 2: invalid JSON (Unterminated string starting at); fix it",
+    ),
+    (
+        "a.json",
+        b'[\n {"text": "x"},\n {"text": x}\n]\n',
+        "text",
+        "{}, line 3: invalid JSON (Expecting value); fix it",
+    ),
+    (
+        "a.json",
+        b'{\n "text": "x"\n}',
+        "text",
+        "{}, line 1: invalid JSON (Expecting property name enclosed in double quotes); fix it",
+    ),
+    ("a.jsonl", LINE + b"5\n", "text", f"{{}}, line 2: got int, {MAPPING}"),
+    ("a.jsonl", b'\n["x"]\n', "text", f"{{}}, line 2: got list, {MAPPING}"),
+    ("a.json", b'[{"text": "x"}, "x"]', "text", f"{{}}, entry 2: got str, {MAPPING}"),
+    ("a.json", b'["x",\n\n5]', "text", f"{{}}, entry 1: got str, {MAPPING}"),
+    # Bad CSV: quotes that don't end, or that end too early.
+    (
+        "a.csv",
+        b'text\nx\n"y\nz\n',
+        "text",
+        "{}, line 3: invalid CSV (unexpected end of data); fix the line",
+    ),
+    (
+        "a.csv",
+        b'text\nx\n"y"z\n',
+        "text",
+        "{}, line 3: invalid CSV (',' expected after '\"'); fix the line",
+    ),
+    # Rows that are no documents, with their place.
+    (
+        "a.csv",
+        b"body,title\nx,y\n",
+        "text",
+        f"{{}}, line 2: got columns body, title, expected text; {NAME}",
+    ),
+    (
+        "a.jsonl",
+        b'{"prompt": "x", "answer": "y"}\n',
+        "prompt-completion",
+        f"{{}}, line 1: got columns prompt, answer, expected completion; {NAME}",
+    ),
+    (
+        "a.txt",
+        b"x",
+        "prompt-completion",
+        f"{{}}, byte 0: got columns text, expected prompt; {NAME}",
+    ),
+    (
+        "a.jsonl",
+        LINE + b'\n{"text": 3}\n',
+        "text",
+        f"{{}}, line 3: got int in column text, expected text; {FILL}",
+    ),
+    (
+        "a.json",
+        b'[{"text": "x"}, {"text": null}]',
+        "text",
+        f"{{}}, entry 2: got nothing in column text, expected text; {FILL}",
+    ),
+    (
+        "a.csv",
+        b'text,n\n"x\ny",1\n"z\n',
+        "text",
+        "{}, line 4: invalid CSV (unexpected end of data); fix the line",
+    ),
+    (
+        "a.csv",
+        b'n,text\n"1\n1",x\n2\n',
+        "text",
+        f"{{}}, line 4: got nothing in column text, expected text; {FILL}",
+    ),
+    (
+        "a.jsonl",
+        b'{"messages": [{"role": "user", "content": "x"}, {"role": "bot", "content": "y"}]}\n',
+        "messages",
+        f"{{}}, line 1: got role 'bot' in message 2, expected one of {ROLES}; "
+        "rename the role or remove the row",
+    ),
+]
+
+
+def test_a_file_that_cannot_be_used_costs_one_line_with_the_place(tmp_path: Path) -> None:
+    for name, content, format, line in BAD:
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(UserError) as caught:
+            pytest.fail(
+                f"{content[:60]!r} is read as {list(documents_of([path], Shape(format)))[:2]}"
+            )
+        assert str(caught.value) == line.replace("{}", str(path))
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".csv", ".json"])
+@pytest.mark.parametrize("packed", [".gz", ".zst"])
+def test_in_a_compressed_file_the_place_is_that_of_the_text(
+    tmp_path: Path, kind: str, packed: str
+) -> None:
+    path = write(tmp_path / f"a{kind}{packed}", {"title": ["x", "y"]})
+    with pytest.raises(UserError, match=r", (line|entry) [12]: got columns title, expected text"):
+        list(documents_of([path], TEXT))
+
+
+@pytest.mark.parametrize("packed", [".gz", ".zst"])
+def test_a_compressed_file_that_ends_early_is_reported_and_not_taken_for_whole(
+    tmp_path: Path, packed: str
+) -> None:
+    lines = [f"text {number * number}" for number in range(20_000)]
+    path = write(tmp_path / f"a.jsonl{packed}", {"text": lines})
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(UserError) as caught:
+        list(documents_of([path], TEXT))
+    assert str(caught.value).startswith(f"{path}: can't read the file (")
+
+
+def test_a_row_of_a_parquet_file_is_counted_over_its_batches(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"text": [*["x"] * 2400, None, "x"]})
+    with pytest.raises(UserError) as caught:
+        list(documents_of([path], TEXT))
+    assert str(caught.value) == (
+        f"{path}, row 2401: got nothing in column text, expected text; {FILL}"
+    )
+
+
+def test_text_of_a_parquet_file_that_is_no_utf_8_is_reported(tmp_path: Path) -> None:
+    column = pa.array([b"x", b"\xff"]).view(pa.string())
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(UserError) as caught:
+        list(documents_of([tmp_path / "a.parquet"], TEXT))
+    assert str(caught.value) == (
+        f"{tmp_path}/a.parquet, rows 1 to 2: invalid UTF-8; convert the text to UTF-8"
+    )
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.csv", "a.parquet", "a.csv.gz"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError) as caught:
+        list(documents_of([tmp_path / name], TEXT))
+    assert str(caught.value).startswith(f"{tmp_path / name}: can't read the file (")
+
+
+@pytest.mark.parametrize(("name", "line"), [("a.jsonl", 3), ("a.json", 1)])
+def test_json_nested_too_deeply_costs_one_line(tmp_path: Path, name: str, line: int) -> None:
+    path = tmp_path / name
+    path.write_bytes((LINE * 2 if name == "a.jsonl" else b"") + b"[" * 100_000 + b"\n")
+    with pytest.raises(UserError) as caught:
+        list(documents_of([path], Shape("text")))
+    message = str(caught.value)
+    assert message.startswith(
+        f"{path}, line {line}: invalid JSON (maximum recursion depth exceeded"
+    )
+    assert "\n" not in message
