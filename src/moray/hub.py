@@ -38,7 +38,7 @@ def has_token() -> bool:
 
 def no_token(run: str) -> UserError:
     """A run can't be uploaded without a token."""
-    return UserError(f"runs.{run}.push", "uploading needs a token, and there is none", _LOG_IN)
+    return UserError(f"runs.{run}.push", "pushing to the Hub needs a token", _LOG_IN)
 
 
 def _fault(error: BaseException, repo_id: str) -> tuple[str, str] | None:

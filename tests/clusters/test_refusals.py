@@ -44,7 +44,7 @@ def test_a_node_with_another_version_is_named(nodes: Nodes, tmp_path: Path) -> N
     nodes.start("b", paths=[other_version(tmp_path / "site", "transformers"), *PATHS])
     line = the_error(nodes, tmp_path / "shared", {})
     assert line.startswith(
-        "address: the nodes' software isn't that of this machine: "
+        "address: the nodes' software differs from that of this machine: "
         "10.77.0.2 has transformers 0.0.1 instead of "
     )
     assert line.count("10.77") == 1
@@ -58,7 +58,8 @@ def test_a_node_with_other_code_is_named_and_can_be_sent_this(nodes: Nodes, tmp_
     nodes.start("b", paths=[tmp_path, *PATHS])
     line = the_error(nodes, tmp_path / "shared", {})
     assert line.startswith(
-        "address: the nodes' software isn't that of this machine: 10.77.0.2 has moray of code "
+        "address: the nodes' software differs from that of this machine: 10.77.0.2 has moray of "
+        "code "
     )
     assert line.endswith(
         "; install the same versions; for moray alone, ray.upload_package: true sends this one"

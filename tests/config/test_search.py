@@ -141,7 +141,7 @@ def test_a_fault_of_a_space_is_reported_where_it_is_written() -> None:
         *[
             (
                 {key: values},
-                [f"{SPACE}.{key}: is not a setting of training alone; choose a key of "],
+                [f"{SPACE}.{key}: can't be searched; choose a key of "],
             )
             for key, values in {
                 "model": ["tiny"],
@@ -159,7 +159,7 @@ def test_a_fault_of_a_space_is_reported_where_it_is_written() -> None:
                 "train.decay_ratio": [0.1, 0.3],
             },
             [
-                f"{SPACE}: allows values that contradict each other: train.decay_ratio: got 0.3 "
+                f"{SPACE}: some combinations are invalid: train.decay_ratio: got 0.3 "
                 "with warmup_ratio 0.9, expected a sum of at most 1; leave some of them out"
             ],
         ),

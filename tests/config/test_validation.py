@@ -255,8 +255,8 @@ FAULTS: list[tuple[str, object, str]] = [
     (
         "runs.base.model",
         {"run": "base"},
-        "runs.base.model.run: runs form a cycle (base <- base); start one of them from a name "
-        "under models",
+        "runs.base.model.run: runs form a cycle (base <- base); give one of them a base "
+        "model from models",
     ),
     ("datasets.x", {"source": "synthetic"}, "datasets.x.size_gb: missing; "),
     ("datasets.x", {**MADE_UP, "size_gb": 0}, "datasets.x.size_gb: got 0, expected more than 0; "),

@@ -147,8 +147,7 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     (
         {f"{TRAIN}.launcher": "torchrun", "runs.tuned.data.loader": "stream"},
         f"{TRAIN}.launcher",
-        "torchrun can't be combined with data.loader: stream, which needs Ray Data; change one of "
-        "them",
+        "torchrun can't be combined with data.loader: stream, which needs Ray; change one of them",
     ),
     (
         {"runs.tuned.ray.storage_path": "s3://bucket/state", "runs.tuned.data.loader": "stream"},

@@ -71,7 +71,7 @@ LINES = {
     MODEL / "model.safetensors": (
         "doesn't match its SHA-256 in results/runs/tuned/model/manifest.json"
     ),
-    MODEL / "lineage.json": "doesn't match the SHA-256 in itself",
+    MODEL / "lineage.json": "doesn't match its own SHA-256",
 }
 
 
@@ -87,9 +87,9 @@ def test_edited_scores_are_found() -> None:
     assert check(SCORES).broken == []
     text = SCORES.read_text()
     SCORES.write_text(text.replace("1.25", "1.05"))
-    assert check(SCORES).broken == [f"{SCORES}: doesn't match the SHA-256 in itself"]
+    assert check(SCORES).broken == [f"{SCORES}: doesn't match its own SHA-256"]
     SCORES.write_text(text[:-20])
-    assert check(SCORES).broken == [f"{SCORES}: doesn't match the SHA-256 in itself"]
+    assert check(SCORES).broken == [f"{SCORES}: doesn't match its own SHA-256"]
 
 
 @pytest.mark.usefixtures("chain")

@@ -67,8 +67,8 @@ def test_libraries_that_images_need_are_named_before_anything_starts(
     assert unmet(["seen"], **images) == []
     monkeypatch.setattr("moray.stages.preflight.find_spec", lambda name: None)
     assert unmet(["seen"], **images) == [
-        "datasets.digits: needs libraries that are missing: Pillow, Matplotlib, "
-        "scikit-learn; pip install 'moray[vision]'"
+        "datasets.digits: needs packages that are not installed: Pillow, "
+        "Matplotlib, scikit-learn; pip install 'moray[vision]'"
     ]
     assert unmet(["base"], **images) == []
 
@@ -177,8 +177,8 @@ def test_of_a_model_of_the_hub_the_shapes_are_known_once_all_of_it_is_here(
 # Of the model that tests share: 128 positions.
 TOO_LONG = {"runs.base.data.block_size": 129}
 LINE = (
-    "runs.base.data.block_size: got 129, expected at most the 128 positions of the model; lower it "
-    "or choose another model"
+    "runs.base.data.block_size: got 129, expected at most 128, the model's maximum length; "
+    "lower it or choose another model"
 )
 
 
@@ -192,7 +192,7 @@ def test_rows_longer_than_the_model_of_a_folder_or_of_another_run_takes_are_repo
     assert unmet(**on_folder, **of_tuned) == [LINE.replace("base", "tuned")]
     (folder / "config.json").write_text('{"n_positions": 64}')
     (line,) = unmet(["base"], **on_folder, **TOO_LONG)
-    assert "expected at most the 64 positions" in line
+    assert "expected at most 64, the model" in line
 
 
 def test_rows_longer_than_a_model_of_the_hub_takes_are_reported_before_it_is_here(

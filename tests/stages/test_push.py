@@ -119,7 +119,7 @@ def test_a_repository_is_created_where_and_as_the_config_says(hub: Hub, run: Pat
 @pytest.mark.parametrize(
     ("token", "line"),
     [
-        (None, "runs.tuned.push: uploading needs a token, and there is none; run `hf auth login`"),
+        (None, "runs.tuned.push: pushing to the Hub needs a token; run `hf auth login`"),
         ("hf_read", "runs.tuned.push.repo: the token doesn't permit this with user/tuned; run"),
         ("hf_wrong", "runs.tuned.push.repo: the Hub doesn't accept the token; run `hf auth"),
     ],

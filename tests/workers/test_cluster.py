@@ -119,8 +119,8 @@ finally:
     assert done.stdout.splitlines() == [
         "one worker",
         "two workers from memory",
-        "runs.tuned.ray.num_workers: 2 workers with 1 CPU each leave none of the 2 CPU that "
-        "the cluster has for reading, and data.loader: stream needs one; "
+        "runs.tuned.ray.num_workers: 2 workers with 1 CPU each use all 2 CPU that "
+        "the cluster has, and data.loader: stream needs one more; "
         "lower num_workers or resources_per_worker.CPU",
     ]
 

@@ -152,7 +152,7 @@ def test_without_a_token_nothing_is_started_for_an_upload(fresh: Project, hub: H
     fresh.configure(["runs", "tuned", "push"], {"repo": "user/tuned"})
     status, said = run(fresh, hub, None, "push")
     assert status == 1
-    line = "runs.tuned.push: uploading needs a token, and there is none; run `hf auth login`"
+    line = "runs.tuned.push: pushing to the Hub needs a token; run `hf auth login`"
     assert line in said
     assert not (fresh.folder / "results/datasets").exists()
     assert "push tuned" in fresh.planned("push")

@@ -62,7 +62,7 @@ def circles(experiment: Experiment) -> Iterator[UserError]:
             yield UserError(
                 f"runs.{name}.model.{'best' if isinstance(run.model, BestRef) else 'run'}",
                 f"runs form a cycle ({' <- '.join(circle)})",
-                "start one of them from a name under models",
+                "give one of them a base model from models",
             )
 
 

@@ -234,7 +234,7 @@ def _engine(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     if run.train.launcher == "torchrun" and run.data.loader == "stream":
         yield UserError(
             f"runs.{name}.train.launcher",
-            "torchrun can't be combined with data.loader: stream, which needs Ray Data",
+            "torchrun can't be combined with data.loader: stream, which needs Ray",
             "change one of them",
         )
     yield from _arithmetic(f"runs.{name}", run)
@@ -343,7 +343,7 @@ def _text_run(path: str, run: Run) -> Iterator[UserError]:
     if run.gguf and run.adapter and not run.export.merge_adapter:
         yield UserError(
             f"{path}.gguf",
-            "is for whole models, but the run exports its adapter alone",
+            "needs a merged model, but the run exports its adapter alone",
             "set export.merge_adapter to true, or gguf to null",
         )
     if run.data.augmentation != Augmentation():

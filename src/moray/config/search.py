@@ -85,7 +85,7 @@ def _unfit(experiment: Experiment, name: str, path: str, key: str) -> UserError 
         head = ""
     if head not in ("train", "adapter", "data"):
         kinds = "train, adapter or data.augmentation" if images else "train or adapter"
-        return UserError(path, "is not a setting of training alone", f"choose a key of {kinds}")
+        return UserError(path, "can't be searched", f"choose a key of {kinds}")
     if list(models_in(fields[-1].annotation)):
         return UserError(path, "is a section", "choose one of its keys")
     if any(map(is_execution_only, fields)):
@@ -138,7 +138,7 @@ def _combinations(name: str, run: Run) -> Iterator[UserError]:
             key = changed[0].path.removeprefix(f"runs.{name}.")
             yield UserError(
                 f"runs.{name}.search.space",
-                f"allows values that contradict each other: {key}: {changed[0].problem}",
+                f"some combinations are invalid: {key}: {changed[0].problem}",
                 "leave some of them out",
             )
             return

@@ -33,9 +33,7 @@ def benchmark_faults(run: str, section: Benchmarks) -> Iterator[UserError]:
     """Why the tasks of a run can't be used here: the package is missing, or a task is unknown."""
     key = f"runs.{run}.benchmarks.tasks"
     if not find_spec("lm_eval"):
-        yield UserError(
-            key, "a package that they need is missing: lm-eval", "pip install 'moray[benchmarks]'"
-        )
+        yield UserError(key, "lm-eval is not installed", "pip install 'moray[benchmarks]'")
         return
     known = task_manager(section.include_path, tuple(section.tasks)).all_tasks
     for task in sorted({*section.tasks} - {*known}):

@@ -162,6 +162,6 @@ def check_length(model: PreTrainedModel, block_size: int) -> None:
     if block_size > longest:
         raise UserError(
             "data.block_size",
-            f"got {block_size}, expected at most the {longest} positions of the model",
+            f"got {block_size}, expected at most {longest}, the model's maximum length",
             "lower it or choose another model",
         )

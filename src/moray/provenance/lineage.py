@@ -140,7 +140,7 @@ def _check_sealed(file: Path, found: Verification) -> None:
     except ValueError:
         value = {}
     if value.get(_SEAL) != _digest({key: value[key] for key in value if key != _SEAL}):
-        found.broken.append(f"{file}: doesn't match the SHA-256 in itself")
+        found.broken.append(f"{file}: doesn't match its own SHA-256")
         return
     for name, digest in value["inputs"].items():
         source = Path(name)

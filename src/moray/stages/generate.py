@@ -117,7 +117,7 @@ def generate(
             before, after = (_said(metrics[metric][name], shares) for name in models)
             said.append(f"{metric} {before} before, {after} after")
         else:
-            said.append(f"none can be judged by {metric}")
+            said.append(f"{metric} applies to none of them")
     say(", ".join(said))
 
 

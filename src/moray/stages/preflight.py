@@ -106,7 +106,7 @@ def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
     if missing := [name for name, module in needed.items() if not find_spec(module)]:
         yield UserError(
             f"datasets.{dataset}",
-            f"needs libraries that are missing: {', '.join(missing)}",
+            f"needs packages that are not installed: {', '.join(missing)}",
             "pip install 'moray[vision]'" if images else f"pip install {' '.join(missing)}",
         )
 

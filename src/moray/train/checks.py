@@ -119,7 +119,7 @@ def misfits(
     if positions is not None and block_size is not None and block_size > positions:
         yield UserError(
             f"runs.{run}.data.block_size",
-            f"got {block_size}, expected at most the {positions} positions of the model",
+            f"got {block_size}, expected at most {positions}, the model's maximum length",
             "lower it or choose another model",
         )
     if adapter is None or adapter.target_modules == "all-linear" or not shapes:

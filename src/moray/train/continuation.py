@@ -162,7 +162,7 @@ def _bring_in(key: str, given: str, storage: Storage, settings: Train) -> None:
         raise UserError(
             key,
             f"{given} has no history at {history / HISTORY}",
-            "use a checkpoint in its original place",
+            "the checkpoint was moved; give its original path",
         )
     folder, wanted = given.rpartition("/")[0], {step}
     if settings.load_best_model_at_end:

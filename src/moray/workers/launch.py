@@ -35,7 +35,7 @@ class Launch:
         launcher: what starts the workers.
         timeout: seconds after which a collective fails.
         batch_size: rows that the number of workers must divide; None for no such limit.
-        streams: whether the workers read from Ray Data, whose tasks need another CPU.
+        streams: whether the workers read rows by Ray tasks, which need another CPU.
         in_process: whether to run a single worker on this machine in this process.
         libraries: names of libraries that the entry point needs besides those of all stages.
         shared_folder: whether all workers must see the files of each other in the folder.
@@ -131,8 +131,8 @@ def check_room_for_reading(
     if launch.streams and workers * share + 1 > available >= workers * share:
         raise UserError(
             f"{launch.path}.num_workers",
-            f"{workers} workers with {share:g} CPU each leave none of the {available:g} CPU "
-            f"that {where} has for reading, and data.loader: stream needs one",
+            f"{workers} workers with {share:g} CPU each use all {available:g} CPU "
+            f"that {where} has, and data.loader: stream needs one more",
             "lower num_workers or resources_per_worker.CPU",
         )
 

@@ -47,7 +47,7 @@ def check_nodes(
     ]:
         raise UserError(
             f"{path}.address",
-            f"the nodes' software isn't that of this machine: {', '.join(faults)}",
+            f"the nodes' software differs from that of this machine: {', '.join(faults)}",
             "install the same versions; for moray alone, ray.upload_package: true sends this one",
         )
     if blind := [node for node, (_, sees_folder) in there.items() if not sees_folder]:

@@ -112,7 +112,7 @@ SMOKE_TEST_RUN = "smoke-test"
 class RunRef(Section):
     """Start from the exported model of another run."""
 
-    run: RunName = Field(description="Name of the run to start from.")
+    run: RunName = Field(description="The run whose model is the base model.")
 
 
 class BestRef(Section):

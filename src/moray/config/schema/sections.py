@@ -67,8 +67,8 @@ class Data(Section):
     )
     loader: Literal["memory", "stream"] = execution_only(
         "memory",
-        description="`memory`: each worker memory-maps the tokens. `stream`: Ray Data reads "
-        "them ahead and passes each worker its rows. The samples and their order are the same.",
+        description="`memory`: each worker memory-maps the tokens. `stream`: Ray tasks read "
+        "them ahead and pass each worker its rows. The samples and their order are the same.",
     )
     stream_from: Annotated[str, Field(pattern=r"^[a-z0-9+]+://")] | None = execution_only(
         None,
@@ -295,7 +295,7 @@ class Generate(Section):
     seed: int = Field(0, ge=0, description="Seed for sampling.")
     metrics: list[Literal["exact_match", "python_syntax", "chrf", "doctests"]] = Field(
         [],
-        description="What continuations are judged by; see [evaluation](evaluation.md#metrics-of-"
+        description="Metrics of the continuations; see [evaluation](evaluation.md#metrics-of-"
         "continuations). `exact_match`: whether one is what follows its prompt in the document. "
         "`python_syntax`: whether prompt and continuation parse; not for `text`. `chrf`: chrF "
         "against what follows, from 0 to 100; needs the optional `metrics` extra. `doctests`: "

@@ -58,7 +58,7 @@ def no_chat_template() -> UserError:
     return UserError(
         "data.chat_template",
         "is not set, and the tokenizer has no chat template",
-        "set it, or start from a model that has one",
+        "set it, or use a base model that has one",
     )
 
 
