@@ -81,8 +81,8 @@ def test_a_choice_that_cannot_be_made_costs_one_line() -> None:
 def test_a_sweep_that_starts_from_its_own_best_is_a_cycle() -> None:
     (found,) = faults({**SEEDS, "runs.tuned.model": {"best": "tuned"}})
     assert found == (
-        "runs.tuned.model.best: runs form a cycle (tuned-seed=0 <- tuned-seed=0); start one of "
-        "them from a name under models"
+        "runs.tuned.model.best: runs form a cycle (tuned-seed=0 <- tuned-seed=0); give one of "
+        "them a base model from models"
     )
     through_another = {**SEEDS, "runs.tuned.model": {"run": "third"}, "runs.third": deepcopy(THIRD)}
     assert [line.partition(":")[0] for line in faults(through_another)] == [

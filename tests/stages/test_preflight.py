@@ -280,6 +280,6 @@ def test_what_metrics_conversion_and_uploading_need_is_known_before_the_first_jo
     with pytest.raises(ConfigError) as raised:
         preflight(experiment_with(wanted), [], **due)
     metrics, conversion, upload = str(raised.value).splitlines()
-    assert upload.startswith("runs.tuned.push: uploading needs a token")
+    assert upload.startswith("runs.tuned.push: pushing to the Hub needs a token")
     assert metrics.startswith("runs.tuned.generate.metrics: doctests needs bubblewrap")
     assert conversion.startswith("runs.tuned.gguf: needs llama.cpp, and LLAMA_CPP_DIR is not set")
