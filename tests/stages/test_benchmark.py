@@ -189,7 +189,8 @@ def test_unknown_tasks_and_a_missing_package_cost_one_line(
         "lm-evaluation-harness; did you mean words?"
     )
     monkeypatch.setattr("moray.evaluate.requirements.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"lm-eval is not installed; pip install 'moray\[benchmarks\]'$"):
+    missing = r"lm-eval is not installed; pip install 'moray\[benchmarks\]'$"
+    with pytest.raises(ConfigError, match=missing):
         run()
 
 
