@@ -142,6 +142,17 @@ def test_prompts_that_leave_no_room_are_passed_over(
     assert 0 < len(fitting) < len(rows)
 
 
+def test_a_prompt_may_fill_the_model_to_its_last_position(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    row: Document = {"prompt": "one two three", "completion": "four"}
+    (prompt,) = choose([row], tokenizer)
+    full = len(prompt.tokens) + 16
+    assert choose([row], tokenizer, model_length=full) == [prompt]
+    with pytest.raises(UserError, match="leaves no room"):
+        choose([row], tokenizer, model_length=full - 1)
+
+
 def test_where_no_prompt_leaves_room_the_key_is_named(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(
         UserError, match=r"^generate\.max_new_tokens: got 128, which leaves no room"
