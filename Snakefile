@@ -124,4 +124,6 @@ if SMOKE_TEST.run in EXPERIMENT.runs:
 onstart:
     jobs = list(workflow.dag.needrun_jobs())
     stop_on_sigterm(check_runs(jobs))
-    repeat(job.log[0] for job in jobs if job.log)
+    # Not in a job that an executor has started: it repeats what the workflow planned.
+    if workflow.is_main_process:
+        repeat(job.log[0] for job in jobs if job.log)
