@@ -1,12 +1,12 @@
 # moray with the locked libraries and Ray's dashboard, as a user without privileges.
 #
 # For GPUs and CPUs, with PyTorch's build for CUDA:
-#   docker build --tag REGISTRY/moray:0.1.0 .
+#   docker build --tag REGISTRY/moray:0.2.0 .
 # For CPUs alone, several gigabytes smaller. INDEX is the package index of PyTorch's builds for CPUs,
 # which pytorch.org names under "Get started":
-#   docker build --tag REGISTRY/moray:0.1.0-cpu --build-arg PYTORCH_INDEX=INDEX .
+#   docker build --tag REGISTRY/moray:0.2.0-cpu --build-arg PYTORCH_INDEX=INDEX .
 # A project of one's own, in a folder in which user 1000 may write:
-#   docker run --rm --shm-size 2g --volume "$PWD:/work" --workdir /work REGISTRY/moray:0.1.0 \
+#   docker run --rm --shm-size 2g --volume "$PWD:/work" --workdir /work REGISTRY/moray:0.2.0 \
 #     snakemake finetune
 FROM python:3.11.14-slim-bookworm
 

@@ -24,7 +24,7 @@ RUN_BY_TESTS = {
     "moray init": ("workflow/test_wheel.py", '"init"'),
     "cd demo && snakemake finetune": ("workflow/test_wheel.py", "finetune"),
     "python3 -m venv": ("workflow/test_wheel.py", "venv.create"),
-    "pip install moray-0.1.0": ("workflow/test_wheel.py", '"install"'),
+    "pip install moray-0.2.0": ("workflow/test_wheel.py", '"install"'),
     "pip install 'moray[": ("test_environment.py", "optional-dependencies"),
 }
 # What the page says of those that no test runs.

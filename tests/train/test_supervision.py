@@ -241,7 +241,7 @@ def test_without_a_terminal_there_are_plain_lines_and_not_too_many(
         history.append(step=40, num_steps=40, eval_loss=2.5)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "tuned  step 1/40  loss 3.0000  lr 1.00e-03  tokens/s 1,234  left 1:18"
-    assert lines[-1] == "tuned  step 40/40  held-out loss 2.5000"
+    assert lines[-1] == "tuned  step 40/40  validation loss 2.5000"
     assert 15 <= len(lines) <= 22
 
 
@@ -290,7 +290,7 @@ def test_on_a_terminal_there_is_a_bar(tmp_path: Path) -> None:
     assert "tuned  blocks are compiled\r\n" in shown_text
     *_, last = shown_text.rstrip().split("\r")
     assert last.startswith("tuned:  25%|")
-    assert last.endswith("| 10/40, loss 3.0000, held-out 2.5000, left 1:00, tokens/s 1,234")
+    assert last.endswith("| 10/40, loss 3.0000, validation 2.5000, left 1:00, tokens/s 1,234")
     assert len(last) <= 80
 
 

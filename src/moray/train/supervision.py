@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.5
 _PLAIN_LINES = 20
 # Short enough for 80 columns; the learning rate is in the history.
 _BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt}{postfix}"
-_ON_BAR = {"loss": "loss", "held-out loss": "held-out", "left": "left", "mfu": "mfu"}
+_ON_BAR = {"loss": "loss", "validation loss": "validation", "left": "left", "mfu": "mfu"}
 
 Result = TypeVar("Result")
 Judge = Callable[[Path], bool]
@@ -228,7 +228,7 @@ class _Lines:
 
 def _facts(line: dict[str, Any]) -> dict[str, str]:
     if "eval_loss" in line:
-        return {"held-out loss": f"{line['eval_loss']:.4f}"}
+        return {"validation loss": f"{line['eval_loss']:.4f}"}
     left = (line["num_steps"] - line["step"]) * line["step_seconds"]
     mfu = {"mfu": f"{line['mfu']:.0%}"} if "mfu" in line else {}
     return {

@@ -5,7 +5,7 @@ const COLORS = ["#3b7dd8", "#d4622a", "#2b9348", "#9b5de5", "#b8860b", "#0e8fa8"
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 const CHARTS = {
   loss: "Training loss",
-  eval_loss: "Held-out loss",
+  eval_loss: "Validation loss",
   learning_rate: "Learning rate",
   grad_norm: "Gradient norm",
   speed: "Throughput, per second",
