@@ -51,6 +51,30 @@ UNPACKED: dict[str, Config] = {
         vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=4
     ),
 }
+# Their convolutions and states go on from document to document, which attention doesn't.
+HYBRID: dict[str, Config] = {
+    "LFM2": lambda: hf.Lfm2Config(**_ROTARY, layer_types=["conv", "full_attention"]),
+    "Falcon-H1": lambda: hf.FalconH1Config(
+        **_ROTARY,
+        mamba_d_ssm=32,
+        mamba_n_heads=4,
+        mamba_d_head=8,
+        mamba_n_groups=1,
+        mamba_d_state=8,
+    ),
+    "Qwen3-Next": lambda: hf.Qwen3NextConfig(
+        **_ROTARY,
+        head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+    ),
+}
 
 
 def build(config: hf.PretrainedConfig) -> PreTrainedModel:

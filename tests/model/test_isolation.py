@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from architectures import PACKED, UNPACKED, Config, build
+from architectures import HYBRID, PACKED, UNPACKED, Config, build
 from transformers import PreTrainedModel
 
 from moray.errors import UserError
@@ -45,6 +45,13 @@ def test_architectures_that_leak_are_refused_by_name(architecture: str) -> None:
             f"data.packing: packed documents would attend to each other in {kind}; "
             "set it to auto or false"
         )
+
+
+@pytest.mark.parametrize("architecture", HYBRID)
+def test_what_leaks_through_small_weights_is_found(architecture: str) -> None:
+    """It may be a thousandth of what attention lets through, and grows in training."""
+    assert not isolates_documents(build(HYBRID[architecture]()))
+    assert not isolates_documents(small_weights(build(HYBRID[architecture]())))
 
 
 def test_positions_that_do_not_restart_are_found_too() -> None:

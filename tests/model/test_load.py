@@ -139,8 +139,30 @@ def test_missing_weights_are_not_made_up(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["lm_head.weight"], weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"2 weights are missing, e\.g\. lm_head\.weight"):
+    with pytest.raises(UserError, match=r"2 weights of a llama model are missing, e\.g\. lm_head"):
         load_model(folder)
+
+
+def test_weights_that_are_no_part_of_the_model_are_not_left_out(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.0.mlp.up_proj.weight_scale"] = torch.ones(1)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    expected = (
+        r"1 weights of a llama model aren't part of it, e\.g\. model\.layers\.0\.mlp\.up_proj"
+    )
+    with pytest.raises(UserError, match=expected):
+        load_model(folder)
+
+
+def test_embeddings_that_are_tied_and_differ_are_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    with pytest.raises(UserError, match="tie_word_embeddings: true, but the input and output"):
+        load_model(folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    load_model(folder)
 
 
 SIZES = {

@@ -9,12 +9,14 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import (
+    AutoModelForCausalLM,
     BloomConfig,
     Gemma3Config,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -22,7 +24,7 @@ from transformers import (
 
 from moray.config.schema.models import ScratchModel
 from moray.errors import UserError
-from moray.model.load import load_model
+from moray.model.load import load_model, longest_sequence
 from moray.model.scratch import save_llama
 from moray.model.shapes import (
     layers_of,
@@ -175,6 +177,37 @@ def test_the_longest_row_is_that_of_the_config_as_transformers_reads_it(
     expected = getattr(config.get_text_config(), "max_position_embeddings", None)
     assert positions_in(tmp_path / "config.json") == expected
     assert expected == (None if config.model_type == "bloom" else 77)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_rows_are_no_longer_than_what_longrope_treats_alike(nested: bool, tmp_path: Path) -> None:
+    """Positions beyond change the rotation of all others, as transformers computes it."""
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    config = Phi3Config(
+        **SIZES | {"intermediate_size": 48, "pad_token_id": 0},
+        max_position_embeddings=256,
+        original_max_position_embeddings=32,
+        rope_parameters={**rope, "rope_theta": 10000.0}
+        | ({"original_max_position_embeddings": 32} if nested else {}),
+    )
+    config.save_pretrained(tmp_path)
+    longest = positions_in(tmp_path / "config.json")
+    assert longest == longest_sequence(config) == 32
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    document = torch.arange(10).unsqueeze(0)
+
+    def logits(others: int) -> torch.Tensor:
+        tokens = torch.cat([document, torch.arange(others).unsqueeze(0)], 1)
+        positions = torch.cat([torch.arange(10), torch.arange(others)]).unsqueeze(0)
+        with torch.no_grad():
+            found = model(tokens, position_ids=positions, use_cache=False)
+        logits: torch.Tensor = found.logits[:, :10]
+        return logits
+
+    alone = logits(0)
+    torch.testing.assert_close(logits(longest), alone)
+    assert (logits(longest + 1) - alone).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"n_positions": "many"}'])

@@ -99,6 +99,12 @@ def half_of_the_weights(source: Path) -> None:
     (source / "model.safetensors").write_bytes(whole[: len(whole) // 2])
 
 
+def more_tokens_than_embeddings(source: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.add_tokens(["<a>", "<b>"])
+    tokenizer.save_pretrained(source)
+
+
 def no_stop_token(source: Path) -> None:
     config = json.loads((source / "tokenizer_config.json").read_text())
     del config["eos_token"]
@@ -113,9 +119,21 @@ def no_stop_token(source: Path) -> None:
         (lambda source: (source / "config.json").unlink(), ""),
         (half_of_the_weights, ""),
         (no_stop_token, "the tokenizer has no eos_token, so there is no stop"),
+        (
+            more_tokens_than_embeddings,
+            "^models.out: 2 tokens of the tokenizer have no embedding, e.g. '<a>'; the model has",
+        ),
         (lambda source: (source / "tokenizer.json").write_text("{"), "can't load the tokenizer"),
     ],
-    ids=["missing", "no weights", "no config", "half of the weights", "no stop token", "tokenizer"],
+    ids=[
+        "missing",
+        "no weights",
+        "no config",
+        "half of the weights",
+        "no stop token",
+        "tokens",
+        "tokenizer",
+    ],
 )
 def test_a_bad_folder_is_refused_and_leaves_no_manifest_behind(
     tmp_path: Path, model_folder: Path, spoil: Callable[[Path], object], problem: str

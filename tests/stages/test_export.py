@@ -114,6 +114,30 @@ def test_the_folder_has_the_trained_weights_and_says_where_it_is_from(
     assert "`models/chat`, fine-tuned on the dataset `talks` for 2 steps" in card
 
 
+def test_what_the_run_does_not_change_goes_along(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "trained")
+    start = tmp_path / "trained/start"
+    (start / "processor_config.json").write_text("{}")
+    (start / "model.safetensors.index.json").write_text("{}")
+    before = {path.name for path in run(trained, tmp_path / "before").iterdir()}
+    folder = run(tmp_path / "trained", tmp_path / "model")
+    assert {path.name for path in folder.iterdir()} == before | {"processor_config.json"}
+    assert damaged_files(folder) == []
+
+
+@pytest.mark.parametrize("own", [0, [0], [0, 321]])
+def test_generation_stops_at_each_stop_token_that_was_trained(
+    own: int | list[int], trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "trained")
+    config = tmp_path / "trained/start/generation_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"eos_token_id": own}))
+    settings = tmp_path / "trained/start/tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"eos_token": "<|im_end|>"}))
+    folder = run(tmp_path / "trained", tmp_path / "model")
+    assert GenerationConfig.from_pretrained(folder).eos_token_id == [0, 321]
+
+
 def test_a_model_says_which_checkpoint_its_run_continued_from(
     trained: Path, tmp_path: Path
 ) -> None:
@@ -244,6 +268,11 @@ def test_an_adapter_by_itself_is_loaded_as_the_model_it_would_be_merged_into(
     half = load_model(chain / name, dtype=torch.bfloat16)
     for key, value in half.state_dict().items():
         assert torch.equal(value, merged[key].bfloat16())
+    # Angles of rotary positions among them, which aren't stored.
+    whole = load_model(chain / f"merged {name}", dtype=torch.bfloat16)
+    for (key, buffer), expected in zip(half.named_buffers(), whole.buffers(), strict=True):
+        assert buffer.dtype == expected.dtype, key
+        assert torch.equal(buffer, expected), key
     tokenizer = AutoTokenizer.from_pretrained(chain / name)
     assert tokenizer.chat_template == CHATML
     assert stop_token_ids(tokenizer, chain / name) == stop_token_ids(tokenizer, chain / "start")

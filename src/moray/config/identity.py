@@ -65,7 +65,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "base_model": ("model/obtain", *_in("stages", "base_model base_model_{}")),
     "base_model text": (
         *_DATASET,
-        *_in("model", "isolation scratch"),
+        *_in("model", "dequantize isolation scratch"),
         "tasks/language/tokenizer",
     ),
     "base_model images": _in("model", "classifier image_processor"),
@@ -109,7 +109,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_in("train", "optimizer restore statistics"),
         *_in("model", "folder load"),
     ),
-    "export text": ("model/adapter", "tasks/language/tokenizer"),
+    "export text": (*_in("model", "adapter obtain"), "tasks/language/tokenizer"),
     "export images": _in("model", "classifier image_processor"),
     "finetune": ("stages/finetune", "model/folder", *_TRAINING),
     "finetune language": (

@@ -15,6 +15,7 @@ from transformers import (
 
 from moray.errors import UserError, first_line
 from moray.model.folder import LOCAL, whole_model_and_adapters
+from moray.model.shapes import positions_of
 
 _FOUR_BITS = BitsAndBytesConfig(
     load_in_4bit=True,
@@ -62,7 +63,11 @@ def load_model(
     model = _whole_model(whole, torch.float32, in_4bit=False)
     for adapter in adapters:
         model = merged(model, adapter)
-    return model.to(device, dtype).eval()
+    # Buffers keep their type, as in a model that is loaded whole: angles of rotary positions in
+    # bf16 would be wrong.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model.to(device).eval()
 
 
 def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
@@ -74,7 +79,7 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
             use_safetensors=True,
             **LOCAL,
             output_loading_info=True,
-            quantization_config=_FOUR_BITS if in_4bit else None,
+            **({"quantization_config": _FOUR_BITS} if in_4bit else {}),
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise _no_model(folder, error) from error
@@ -87,16 +92,34 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
             f"4bit needs a library that is missing ({first_line(error)})",
             "pip install 'moray[qlora]', or set it to null",
         ) from error
-    if missing := sorted(report["missing_keys"]):
-        # transformers would continue with random weights instead.
-        raise UserError(
-            str(folder),
-            f"{len(missing)} weights are missing, e.g. {missing[0]}",
-            "use the folder of a complete causal language model",
-        )
+    # transformers would use random weights for the missing ones, and leave the others out.
+    for key, problem in (("missing_keys", "are missing"), ("unexpected_keys", "aren't part of it")):
+        if names := sorted(report[key]):
+            raise UserError(
+                str(folder),
+                f"{len(names)} weights of a {model.config.model_type} model {problem}, e.g. "
+                f"{names[0]}",
+                "use the folder of a complete causal language model",
+            )
+    _check_tied(model, folder)
     if in_4bit:
         _keep_layout(model)
     return model.eval()
+
+
+def _check_tied(model: PreTrainedModel, folder: Path) -> None:
+    """Check that input and output embeddings are one if the config says so.
+
+    If the file has two that differ, transformers keeps both: another model than the config's.
+    """
+    output = model.get_output_embeddings()
+    tied = model.config.get_text_config().tie_word_embeddings
+    if tied and output is not None and output.weight is not model.get_input_embeddings().weight:
+        raise UserError(
+            str(folder),
+            "config.json has tie_word_embeddings: true, but the input and output embeddings differ",
+            "set it to false in config.json, or remove the output embedding from the weights",
+        )
 
 
 def _keep_layout(model: PreTrainedModel) -> None:
@@ -148,8 +171,7 @@ def _no_model(folder: Path, error: Exception) -> UserError:
 
 def longest_sequence(config: PreTrainedConfig) -> int:
     """Maximum number of tokens for a model; `sys.maxsize` for architectures without a limit."""
-    longest: int = getattr(config.get_text_config(), "max_position_embeddings", sys.maxsize)
-    return longest
+    return positions_of(config.to_dict()) or sys.maxsize
 
 
 def check_length(model: PreTrainedModel, block_size: int) -> None:

@@ -7,6 +7,7 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from moray.errors import UserError, first_line
+from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import of_full_disk
 
@@ -31,15 +32,33 @@ def copy_folder(source: Path, target: Path) -> None:
             "got an adapter (adapter_config.json), expected a full model",
             "merge the adapter into its base with merge_and_unload and save_pretrained",
         )
-    found = {file for pattern in _WANTED for file in source.glob(pattern) if file.is_file()}
-    # A manifest from the workflow would mark the copy as complete.
-    files = sorted(file for file in found if file.name != MANIFEST)
+    files = _files(source)
     if not any(file.suffix == ".safetensors" for file in files):
         raise UserError(
             str(source),
             "the folder has no weights in .safetensors files",
             "convert them with save_pretrained(folder, safe_serialization=True)",
         )
+    _copy(files, source, target)
+
+
+def copy_unchanged(source: Path, target: Path) -> None:
+    """Copy what a model's folder has besides weights, and its copy doesn't have yet.
+
+    Such as the processor of a model that also takes images, or the tokenizer of other libraries.
+    """
+    others = (file for file in _files(source) if ".safetensors" not in file.name)
+    missing = [file for file in others if not (target / file.relative_to(source)).exists()]
+    _copy(missing, source, target)
+
+
+def _files(source: Path) -> list[Path]:
+    found = {file for pattern in _WANTED for file in source.glob(pattern) if file.is_file()}
+    # They would mark the copy as complete, or say of it where the source is from.
+    return sorted(file for file in found if file.name not in (MANIFEST, LINEAGE))
+
+
+def _copy(files: list[Path], source: Path, target: Path) -> None:
     for file in files:
         copy = target / file.relative_to(source)
         copy.parent.mkdir(exist_ok=True)

@@ -1,9 +1,10 @@
-"""Facts about a model that are known without loading it: shapes, layers, maximum length."""
+"""What is known about a model without loading it: shapes, layers, maximum length, quantization."""
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -33,6 +34,10 @@ def shapes_in(folder: Path) -> Shapes:
     return shapes
 
 
+# Methods whose weights `moray.model.dequantize` replaces by plain ones.
+DEQUANTIZABLE = ("fp8", "mxfp4", "bitsandbytes")
+
+
 def positions_in(config: Path) -> int | None:
     """The maximum number of positions in a model's `config.json`; None if it isn't given.
 
@@ -40,14 +45,65 @@ def positions_in(config: Path) -> int | None:
         UserError: if the file can't be read.
     """
     try:
-        whole = json.loads(config.read_text())
-        text = whole.get("text_config") or whole
-        found = (text.get(key) for key in ("max_position_embeddings", "n_positions"))
-        return next((int(value) for value in found if value), None)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(
-            str(config), f"can't be read as a model config ({error})", "check the folder"
-        ) from error
+        return positions_of(_read(config))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _unreadable(config, error) from error
+
+
+def positions_of(config: Mapping[str, Any]) -> int | None:
+    """The maximum number of positions in the content of a `config.json`; None if it isn't given.
+
+    With LongRoPE, positions beyond the original maximum change the rotation of all others in a
+    micro-batch, so a document's loss would depend on its neighbours. There, that is the maximum.
+    """
+    text = config.get("text_config") or config
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    keys = ["max_position_embeddings", "n_positions"]
+    sections = [text]
+    if rope.get("rope_type", rope.get("type")) == "longrope":
+        keys = ["original_max_position_embeddings", *keys]
+        sections = [rope, text]
+    found = (section.get(key) for key in keys for section in sections)
+    return next((int(value) for value in found if value), None)
+
+
+def quantization_in(config: Path, path: str) -> str | None:
+    """The method by which the weights of a `config.json` are quantized; None if they aren't.
+
+    Args:
+        config: the file.
+        path: of the model in the config, for the error.
+
+    Raises:
+        UserError: if `moray.model.dequantize` can't undo it, or the file can't be read.
+    """
+    section = _read(config).get("quantization_config")
+    if not section:
+        return None
+    method = section.get("quant_method") if isinstance(section, Mapping) else None
+    if method in DEQUANTIZABLE:
+        return str(method)
+    raise UserError(
+        path,
+        f"the weights are quantized by {method}, expected plain ones, or one of "
+        f"{', '.join(DEQUANTIZABLE)}, which are dequantized",
+        "use the model before quantization; adapter.quantize_base: 4bit quantizes it when it is "
+        "loaded",
+    )
+
+
+def _read(config: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(config.read_text())
+    except (OSError, ValueError) as error:
+        raise _unreadable(config, error) from error
+    if not isinstance(content, dict):
+        raise _unreadable(config, "it is no mapping")
+    return content
+
+
+def _unreadable(config: Path, error: object) -> UserError:
+    return UserError(str(config), f"can't be read as a model config ({error})", "check the folder")
 
 
 def layers_of(shapes: Shapes) -> set[str]:

@@ -4,13 +4,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from moray.console import say
 from moray.corpus.dataset import num_groups, plain_text, read_group
+from moray.errors import UserError
+from moray.model.dequantize import dequantize
 from moray.model.isolation import isolates_documents
 from moray.model.load import load_model
 from moray.model.obtain import copy_folder
 from moray.model.scratch import save_llama, train_tokenizer
+from moray.model.shapes import quantization_in
 from moray.tasks.language.tokenizer import load_tokenizer
 
 # 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.
@@ -21,17 +25,38 @@ def make(
     output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path | None
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Copy a model, or make one from scratch; returns it, and more entries of its manifest."""
+    path = f"models.{output.name}"
     if source:
         copy_folder(source, output)
+        if method := quantization_in(output / "config.json", path):
+            say(f"model {output.name}: dequantizing the weights ({method})")
+            dequantize(output, method)
     elif dataset:
         texts = _texts(dataset / "train.parquet")
         save_llama(output, train_tokenizer(texts, cfg["tokenizer"]["vocab_size"]), cfg)
     else:
         raise ValueError("a model from scratch needs a dataset for its tokenizer")
     # Load it once, so that errors show up here rather than after the dataset's download.
-    load_tokenizer(output)
+    tokenizer = load_tokenizer(output)
     model = load_model(output)
+    _check_vocabulary(tokenizer, model, path)
+    if getattr(model.config.get_text_config(), "output_router_logits", False):
+        say(f"model {output.name}: the auxiliary loss of its router isn't part of the loss")
     return model, {"isolates_documents": isolates_documents(model)}
+
+
+def _check_vocabulary(
+    tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, path: str
+) -> None:
+    """Check that each token of a tokenizer has an embedding."""
+    num_embeddings = len(model.get_input_embeddings().weight)
+    if beyond := [word for word, id in tokenizer.get_vocab().items() if id >= num_embeddings]:
+        raise UserError(
+            path,
+            f"{len(beyond)} tokens of the tokenizer have no embedding, e.g. {min(beyond)!r}; the "
+            f"model has {num_embeddings:,}",
+            "resize it with resize_token_embeddings and save_pretrained",
+        )
 
 
 def _texts(file: Path) -> Iterator[str]:

@@ -4,13 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from moray.config.schema.train import Adapter
 from moray.model.adapter import merged, save_adapter
 from moray.model.folder import base_reference, stored_dtype, whole_model_and_adapters
 from moray.model.load import load_model
+from moray.model.obtain import copy_unchanged
 from moray.stages.export import Exported
-from moray.tasks.language.tokenizer import load_tokenizer
+from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
 from moray.train.restore import trained_model
 
 _ALONE = """ This folder contains
@@ -27,9 +29,11 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     model = trained_model(start, Path(record["checkpoint"]), adapter)
     facts: dict[str, Any] = {}
     alone = adapter is not None and not cfg["merge_adapter"]
+    tokenizer = load_tokenizer(start)
+    stops = stop_token_ids(tokenizer, start)
     if adapter is not None and alone:
         save_adapter(model, adapter, output, _ADAPTER_DTYPE[cfg["dtype"]])
-        model.generation_config.save_pretrained(output)
+        _stop_at(model, stops).generation_config.save_pretrained(output)
         facts["parameters"] = model.num_parameters(only_trainable=True)
         facts["base"] = base_reference(output, start)
     else:
@@ -37,11 +41,12 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
             save_adapter(model, adapter, output / "adapter", torch.float32)
             model = merged(load_model(start), output / "adapter")
         facts["parameters"] = model.num_parameters()
-        model.to(_dtype(cfg["dtype"], start)).save_pretrained(output)
-    tokenizer = load_tokenizer(start)
+        _stop_at(model.to(_dtype(cfg["dtype"], start)), stops).save_pretrained(output)
     if cfg["chat_template"] is not None:
         tokenizer.chat_template = cfg["chat_template"]
     tokenizer.save_pretrained(output)
+    if not alone:
+        copy_unchanged(whole_model_and_adapters(start)[0], output)
     return Exported(
         unit="per pair" if "preference" in record else "nats per token",
         pipeline="text-generation",
@@ -49,6 +54,12 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         library="peft" if alone else "transformers",
         more=_ALONE.format(start=cfg["start"]) if alone else "",
     )
+
+
+def _stop_at(model: PreTrainedModel, stops: list[int]) -> PreTrainedModel:
+    """Have the model's generation config name the stop tokens that are trained."""
+    model.generation_config.eos_token_id = stops[0] if len(stops) == 1 else stops
+    return model
 
 
 def _dtype(key: str, start: Path) -> torch.dtype:

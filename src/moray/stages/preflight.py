@@ -18,7 +18,7 @@ from moray.config.search import candidates
 from moray.errors import ConfigError, UserError
 from moray.evaluate.requirements import benchmark_faults, missing_for_metrics
 from moray.hub import has_token, no_token
-from moray.model.shapes import Shapes, llama_shapes, positions_in, shapes_in
+from moray.model.shapes import Shapes, llama_shapes, positions_in, quantization_in, shapes_in
 from moray.provenance.manifest import MANIFEST
 from moray.serving.llama_cpp import missing_tools
 from moray.tracking.interface import missing_packages
@@ -135,6 +135,9 @@ def _positions(experiment: Experiment, model: str) -> int | None:
     """The maximum row length of a base; None if it isn't known.
 
     For a hub model that isn't downloaded yet, its small config file is fetched.
+
+    Raises:
+        UserError: if its weights are quantized and can't be dequantized.
     """
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
@@ -148,7 +151,10 @@ def _positions(experiment: Experiment, model: str) -> int | None:
         from moray.model.obtain import hub_config
 
         config = hub_config(section.repo_id, section.revision)
-    return positions_in(config) if config else None
+    if config is None:
+        return None
+    quantization_in(config, f"models.{model}")
+    return positions_in(config)
 
 
 def _folder(section: BaseModelSource, model: str) -> Path | None:
