@@ -11,6 +11,7 @@ from moray.stages.reference import reference
 from moray.stages.tokenize import tokenize
 
 EXECUTION = execution_of("evaluate")
+HELD = {"precision": "fp32", "base_dtype": "fp32", "quantize_base": None}
 
 
 def write_stores(folder: Path, model: Path, data: Data) -> None:
@@ -22,5 +23,4 @@ def write_stores(folder: Path, model: Path, data: Data) -> None:
 
 def make_reference(folder: Path, model: Path, output: Path, **execution: Any) -> None:
     """Make a reference of the store `pairs` in a folder."""
-    cfg = {"precision": "fp32"}
-    reference("name", model, folder / "pairs", output, cfg, EXECUTION | execution)
+    reference("name", model, folder / "pairs", output, HELD, EXECUTION | execution)

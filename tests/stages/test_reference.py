@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_stores import EXECUTION, make_reference, write_stores
+from pair_stores import EXECUTION, HELD, make_reference, write_stores
 from plain_preference import log_probability, pairs_of
 from transformers import AutoModelForCausalLM
 
@@ -88,7 +88,5 @@ def test_a_fault_leaves_nothing_behind(tmp_path: Path, preferences: Path) -> Non
     copy = Path(shutil.copytree(preferences / "pairs", tmp_path / "pairs"))
     (copy / "train.rows").write_bytes(b"")
     with pytest.raises(UserError, match=r"train\.rows: got 0 bytes"):
-        reference(
-            "name", preferences / "model", copy, tmp_path / "out", {"precision": "fp32"}, EXECUTION
-        )
+        reference("name", preferences / "model", copy, tmp_path / "out", HELD, EXECUTION)
     assert not (tmp_path / "out").exists()

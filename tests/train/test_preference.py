@@ -1,17 +1,24 @@
 """Runs on pairs: the losses of an independent computation, under every engine and layout."""
 
+import json
+import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from checkpoints import are_equal, last_tensors, train_and_crash
 from engines import LORA, ON_TWO, check_losses, jobs_of, losses_alone, workers_of
 from fleet import losses, train_all
 from jobs import Make, job_maker
+from pair_stores import EXECUTION
 from plain_preference import preference_losses_one_by_one
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from moray.config.schema.base import result_keys
-from moray.config.schema.train import Preference
+from moray.config.schema.train import Adapter, Preference
+from moray.stages.reference import reference
 from moray.train.loop import train
 from moray.workers.entry import Worker
 
@@ -54,6 +61,60 @@ def test_losses_are_those_of_plain_transformers_with_both_models(
     assert len(expected) == 20
     assert losses(job) == pytest.approx(expected, rel=1e-5)
     assert expected[-1] < 0.99 * expected[0]
+
+
+@pytest.fixture(scope="module")
+def with_dropout(preferences: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stores of `preferences` beside a GPT-2 whose dropout is the usual one."""
+    folder = tmp_path_factory.mktemp("dropout")
+    shutil.copytree(preferences / "model", folder / "model")
+    vocabulary = json.loads((folder / "model/config.json").read_text())["vocab_size"]
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=vocabulary, n_embd=64, n_layer=2, n_head=2, n_positions=256)
+    assert config.attn_pdrop == config.resid_pdrop == config.embd_pdrop == 0.1
+    GPT2LMHeadModel(config).save_pretrained(folder / "model")
+    shutil.copytree(preferences / "pairs", folder / "pairs")
+    return folder
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        None,
+        Adapter(rank=4),
+        Adapter(rank=4, base_dtype="bf16"),
+        Adapter(rank=4, quantize_base="4bit"),
+    ],
+    ids=["full", "LoRA", "LoRA on bf16", "LoRA on 4 bits"],
+)
+@pytest.mark.parametrize("model", ["preferences", "with_dropout"])
+def test_the_model_and_its_reference_agree_before_the_first_step(
+    model: str,
+    adapter: Adapter | None,
+    precision: str,
+    tmp_path: Path,
+    alone: Worker,
+    request: pytest.FixtureRequest,
+) -> None:
+    folder = request.getfixturevalue(model)
+    held = {
+        "precision": precision,
+        "base_dtype": adapter.base_dtype if adapter else "fp32",
+        "quantize_base": adapter.quantize_base if adapter else None,
+    }
+    for name in ("model", "pairs"):
+        (tmp_path / name).symlink_to(folder / name)
+    reference(
+        "name", tmp_path / "model", tmp_path / "pairs", tmp_path / "reference", held, EXECUTION
+    )
+    keys = result_keys(Preference())
+    make = job_maker(tmp_path, tmp_path, "reference", preference=keys)
+    job = make(adapter=adapter, max_steps=1, global_batch_size=16, precision=precision)
+    train(job, alone)
+    # In bf16, sums over rows of other shapes round differently.
+    tolerance = 1e-6 if precision == "fp32" and held["base_dtype"] == "fp32" else 1e-3
+    assert losses(job) == pytest.approx([math.log(2)], abs=tolerance)
 
 
 @pytest.fixture(scope="module")

@@ -112,12 +112,20 @@ def store_name(experiment: Experiment, run: str, dataset: str) -> str:
 
 
 def reference_config(experiment: Experiment, run: str) -> dict[str, Any]:
-    """What a preference run's reference depends on, besides its start and its tokens."""
-    return {"precision": experiment.runs[run].evaluate.precision}
+    """What a preference run's reference depends on, besides its start and its tokens.
+
+    It is held and computed as the run's own model, so that both agree before the first step.
+    """
+    section = experiment.runs[run]
+    return {
+        "precision": section.train.precision,
+        "base_dtype": section.adapter.base_dtype if section.adapter else "fp32",
+        "quantize_base": section.adapter.quantize_base if section.adapter else None,
+    }
 
 
 def reference_name(experiment: Experiment, run: str) -> str:
-    """Name of a run's reference; runs with the same start, tokens and precision share one."""
+    """Name of a run's reference; runs with equal starts, tokens and types share one."""
     start, (dataset,) = start_folder(experiment, run), experiment.runs[run].datasets
     store = store_name(experiment, run, dataset)
     digest = _digest([start, store, reference_config(experiment, run)])

@@ -1,6 +1,7 @@
 """Preference runs: compare how models prefer the chosen answers of held-out pairs."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from moray.config.schema.train import Preference
 from moray.evaluate.bootstrap import compare
 from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
 from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
+from moray.model.forward import autocast
+from moray.model.load import load_model
 from moray.provenance.manifest import read_manifest
 from moray.rows.store import Rows
 from moray.tasks.language.loss import Batch, make_batch
@@ -21,6 +24,27 @@ from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.loss import preference_losses
 from moray.tasks.preference.rows import as_sequences
 from moray.workers.entry import Worker
+
+_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a run holds its model while it is trained, and computes with it.
+
+    Attributes:
+        precision: `train.precision`.
+        base_dtype: type of the weights.
+        quantize_base: `4bit`, or None.
+    """
+
+    precision: str
+    base_dtype: str
+    quantize_base: str | None
+
+    def load(self, folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+        """Load a model as the run does, whatever the type of an evaluation's models."""
+        return load_model(folder, _DTYPE[self.base_dtype], device, bool(self.quantize_base))
 
 
 @dataclass(frozen=True)
@@ -30,10 +54,12 @@ class ScorePairsJob(EvaluationJob):
     Attributes:
         splits: the splits to score.
         max_documents: number of pairs to score in each split; None for all.
+        policy: of runs whose reference the models are; None to evaluate them.
     """
 
     splits: Sequence[str]
     max_documents: int | None
+    policy: Policy | None = None
 
 
 def score_pairs_on_worker(job: ScorePairsJob, worker: Worker) -> dict[str, dict[str, Scores]]:
@@ -50,9 +76,11 @@ def score_pairs_on_worker(job: ScorePairsJob, worker: Worker) -> dict[str, dict[
         return score(model, split, selection, own_batches(selection.rows, job, worker), make)
 
     def scores(model: PreTrainedModel) -> dict[str, Scores]:
-        return {name: of_split(model, name) for name in job.splits}
+        with autocast(policy.precision, worker.device) if policy else nullcontext():
+            return {name: of_split(model, name) for name in job.splits}
 
-    return of_each_model(scores, job, worker)
+    policy = job.policy
+    return of_each_model(scores, job, worker, policy.load if policy else load_model)
 
 
 def evaluation(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from moray.console import say
 from moray.evaluate.execution import num_batches
 from moray.evaluate.likelihood import Scores, total
-from moray.evaluate.preference import ScorePairsJob, score_pairs_on_worker
+from moray.evaluate.preference import Policy, ScorePairsJob, score_pairs_on_worker
 from moray.provenance.manifest import read_manifest, whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
 from moray.rows.store import Record, Rows, RowsWriter, describe, record_of
@@ -36,7 +36,7 @@ def reference(
         start: model folder that its runs start from.
         tokens: their token store of pairs.
         output: folder to write to.
-        cfg: `precision` of the `evaluate` section.
+        cfg: the attributes of a `Policy`.
         execution: the keys of `evaluate` that don't change the result, and the settings for
             starting workers.
     """
@@ -48,6 +48,7 @@ def reference(
         for name, counts in manifest["splits"].items()
         if name in _SPLITS
     }
+    policy = Policy(**cfg)
     most = max(counts["most_pairs_in_row"] for counts in facts.values())
     record = with_reference(record_of(manifest), most)
     with whole_or_nothing(output):
@@ -58,7 +59,9 @@ def reference(
         ) as workers:
             counts = map(len, splits.values())
             batches = num_batches(models, workers.execution.batch_size, *counts)
-            job = ScorePairsJob(models, (tokens.absolute(),), workers.execution, _SPLITS, None)
+            job = ScorePairsJob(
+                models, (tokens.absolute(),), workers.execution, _SPLITS, None, policy
+            )
             results = workers.run(score_pairs_on_worker, job, batches)
         for name, split in splits.items():
             scores = total([result["reference"][name] for result in results])

@@ -260,11 +260,7 @@ class Evaluate(Section):
         1000, description="Bootstrap resamples of the documents for the confidence intervals."
     )
     confidence: float = Field(0.95, gt=0, lt=1, description="Confidence level of the intervals.")
-    precision: Literal["auto", "bf16", "fp32"] = Field(
-        "auto",
-        description=f"{_PRECISION} A preference run's reference is computed in it too, so "
-        "changing it also trains such a run again.",
-    )
+    precision: Literal["auto", "bf16", "fp32"] = Field("auto", description=_PRECISION)
     num_workers: Literal["auto"] | PositiveInt = _NUM_WORKERS
     batch_size: PositiveInt = execution_only(
         16, description="Rows per forward pass; halved if they don't fit in memory."

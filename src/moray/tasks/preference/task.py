@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Preference
@@ -15,6 +17,19 @@ from moray.tasks.preference.rows import num_pairs
 from moray.workers.collectives import from_first_worker
 
 
+def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
+    """Turn off a model's dropout: its reference has none, so it would differ from the start.
+
+    Modules keep their probabilities as attributes, which their config only initialises, so what is
+    exported keeps its own.
+    """
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, float) and ("dropout" in name or isinstance(module, nn.Dropout)):
+                setattr(module, name, 0.0)
+    return model
+
+
 class PreferenceTask(LanguageTask):
     """Rows are packed pairs of answers; the loss is that of the pairs."""
 
@@ -24,6 +39,12 @@ class PreferenceTask(LanguageTask):
         self.row_length = manifest["block_size"] // (1 if self._packing else 2)
         self.units_per_row = manifest["block_size"]
         self._settings = Preference(**settings["preference"])
+
+    def load(self, start: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
+        return without_dropout(super().load(start, dtype, in_4bit))
+
+    def empty(self, start: Path, dtype: torch.dtype) -> PreTrainedModel:
+        return without_dropout(super().empty(start, dtype))
 
     def loss_module(self, model: PreTrainedModel) -> PreferenceLoss:
         plain_head = from_first_worker(lambda: self._checked(model))
