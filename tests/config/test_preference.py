@@ -70,10 +70,13 @@ def test_rows_to_train_on_are_those_of_the_reference() -> None:
         ({"runs.again.model": {"run": "base"}}, False),
         ({"runs.again.model": "tiny"}, False),
         ({"runs.again.data.block_size": 32}, False),
-        ({"runs.again.evaluate.precision": "bf16"}, False),
+        ({"runs.again.evaluate.precision": "bf16"}, True),
+        ({"runs.again.train.precision": "bf16"}, False),
+        ({"runs.again.adapter.base_dtype": "bf16"}, False),
+        ({"runs.again.adapter.quantize_base": "4bit"}, False),
     ],
 )
-def test_runs_share_a_reference_if_start_tokens_and_precision_are_the_same(
+def test_runs_share_a_reference_if_start_tokens_and_types_are_the_same(
     values: dict[str, Any], shared: bool
 ) -> None:
     found = experiment({"runs.again": {"model": {"run": "tuned"}, "dataset": "pairs"}} | values)

@@ -112,11 +112,31 @@ def test_reasoning_before_a_call_of_a_tool_is_kept() -> None:
     ]
 
 
-@pytest.mark.parametrize("weight", [0, 0.0])
-def test_a_turn_of_no_weight_keeps_that(weight: float) -> None:
+@pytest.mark.parametrize("key", ["weight", "loss", "loss_weight", "train", "training"])
+@pytest.mark.parametrize(("no", "yes"), [(0, 1), (0.0, 1.0), (False, True), (False, None)])
+def test_a_turn_of_no_weight_keeps_that(key: str, no: Any, yes: Any) -> None:
     """The training leaves it out."""
-    talk = [said("assistant", "a", weight=weight), said("assistant", "b", weight=1)]
+    talk = [said("assistant", "a", **{key: no}), said("assistant", "b", **{key: yes})]
     assert spoken(talk) == [said("assistant", "a", weight=0), said("assistant", "b")]
+
+
+def test_a_turn_is_trained_or_not_and_nothing_between() -> None:
+    with pytest.raises(RowError, match=r"got weight 0\.5 in message 1, expected 0 or 1"):
+        spoken([said("assistant", "a", weight=0.5)])
+
+
+@pytest.mark.parametrize("key", ["reasoning", "thinking"])
+def test_reasoning_has_several_names(key: str) -> None:
+    expected = [said("assistant", "a", reasoning_content="why")]
+    assert spoken([said("assistant", "a", **{key: "why"})]) == expected
+
+
+def test_a_key_that_is_not_used_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        spoken([said("user", "a", mood="b"), said("assistant", "a", mood="c", audio=None)])
+    assert capsys.readouterr().err.splitlines() == [
+        "messages have the key 'mood', which is not used"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -277,6 +277,19 @@ def test_system_prompt_and_tools_are_those_of_conversations() -> None:
     assert [half[0] for half in said(theirs)] == [("system", "T", 1)] * 2
 
 
+def test_a_column_of_groups_has_any_name_and_is_in_each_row() -> None:
+    row = {"text": "a", "patient": 7}
+    assert document(row, Shape("text", {"group": "patient"})) == Document(text="a", group="7")
+    with pytest.raises(RowError, match="got columns text, expected patient"):
+        document({"text": "a"}, Shape("text", {"group": "patient"}))
+
+
+@pytest.mark.parametrize("completion", ["", " \n"])
+def test_a_completion_has_text(completion: str) -> None:
+    with pytest.raises(RowError, match="got an empty completion, expected text"):
+        document({"prompt": "a", "completion": completion}, Shape("prompt-completion"))
+
+
 TEXT = {"prompt": "a", "chosen": "b", "rejected": "c"}
 SPOKEN = {"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD]}
 

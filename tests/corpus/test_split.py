@@ -1,8 +1,9 @@
 """Which documents are held out."""
 
+import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 
 import pytest
@@ -17,10 +18,12 @@ def hashed(
     test: float = 0.2,
     given: Mapping[str, list[Document]] | None = None,
     dropped: Counter[str] | None = None,
+    blanks: Counter[str] | None = None,
 ) -> list[tuple[str, Document]]:
     """By the hash of what train has, beside splits that are given."""
     splits = {split: rows.__iter__ for split, rows in {"train": documents, **(given or {})}.items()}
-    return list(by_hash(splits, validation, test, Counter() if dropped is None else dropped))
+    counters = (Counter[str]() if counts is None else counts for counts in (dropped, blanks))
+    return list(by_hash(splits, validation, test, *counters))
 
 
 def tailed(
@@ -78,6 +81,54 @@ def test_groups_stay_together() -> None:
         "validation",
         "test",
     }
+
+
+def conversation(prompt: str, answer: str) -> Document:
+    turns = [
+        ("system", "s"),
+        ("user", prompt),
+        ("assistant", answer),
+        ("user", "x"),
+        ("assistant", "y"),
+    ]
+    messages = json.dumps([{"role": role, "content": said} for role, said in turns])
+    return Document(messages=messages, tools=None)
+
+
+SHARED: dict[str, Callable[[str, str], Document]] = {
+    "completions": lambda prompt, answer: Document(prompt=prompt, completion=answer),
+    "pairs": lambda prompt, answer: Document(
+        prompt=prompt, chosen=answer, rejected=f"not {answer}", tools=None
+    ),
+    "conversations": conversation,
+    "pairs of conversations": lambda prompt, answer: Document(
+        chosen=conversation(prompt, answer)["messages"],
+        rejected=conversation(prompt, f"not {answer}")["messages"],
+        tools=None,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize(("prompts", "answers"), [(300, 4), (40, 4)])
+def test_what_answers_the_same_prompt_is_in_one_split(
+    kind: str, prompts: int, answers: int
+) -> None:
+    splits: dict[int, set[str]] = defaultdict(set)
+    for number in range(prompts):
+        rows = [SHARED[kind](f"prompt {number}", f"answer {i}") for i in range(answers)]
+        splits[number].update(split for split, _ in hashed(rows))
+    assert all(len(found) == 1 for found in splits.values())
+    assert set().union(*splits.values()) == {"train", "validation", "test"}
+
+
+def test_blank_texts_are_dropped_and_counted() -> None:
+    rows = texts("a", "", "b", " \n\t", "c")
+    blanks: Counter[str] = Counter()
+    found = hashed(rows, given={"test": texts("d", "\n")}, blanks=blanks)
+    assert [document["text"] for _, document in found] == ["a", "b", "c", "d"]
+    assert blanks.total() == 3
+    assert blanks["test"] >= 1
 
 
 @pytest.mark.parametrize(("validation", "test"), [(0.05, 0.05), (0.3, 0.1), (0.0, 0.5)])

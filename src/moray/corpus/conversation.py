@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+from moray.console import say
 from moray.corpus.dataset import RowError
 
 _ROLES = {
@@ -17,6 +19,14 @@ _ROLES = {
     "tool": "tool",
     "function": "tool",
     "observation": "tool",
+}
+# What says whether a message is trained: in OpenAI's format, LLaMA-Factory's, axolotl's and others.
+_MASKS = {"weight", "loss", "loss_weight", "train", "training"}
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+_KNOWN = {
+    *("role", "from", "content", "value", "tool_calls", "function_call", "name", "tool_call_id"),
+    *_MASKS,
+    *_REASONING,
 }
 # The supported types of content parts, and the keys that may contain their text.
 _PARTS = {"text": ("text", "value"), "reasoning": ("reasoning", "text", "value")}
@@ -90,6 +100,8 @@ def _message(message: Any, number: int) -> dict[str, Any]:
         )
     said = message["content"] if message.get("content") is not None else message.get("value")
     content, reasoning = _said(said, number)
+    beside = (message.get(key) for key in _REASONING)
+    reasoning = next((text for text in beside if isinstance(text, str)), reasoning)
     made: dict[str, Any] = {"role": _ROLES[spelled], "content": content}
     if spelled == "function_call":
         made |= {"content": None, "tool_calls": _calls(_parsed(content, spelled), number)}
@@ -101,14 +113,35 @@ def _message(message: Any, number: int) -> dict[str, Any]:
             f"message {number}, of the assistant, is empty, expected text or a tool call",
             "fill it in or remove the row",
         )
-    if message.get("weight") == 0:
+    if not _is_trained(message, number):
         made["weight"] = 0
     if reasoning:
         made["reasoning_content"] = reasoning
-    for key in ("name", "tool_call_id", "reasoning_content"):
+    for key in ("name", "tool_call_id"):
         if isinstance(message.get(key), str):
             made[key] = message[key]
+    for key, value in message.items():
+        if value and key not in _KNOWN:
+            _mention(key)
     return made
+
+
+def _is_trained(message: Mapping[str, Any], number: int) -> bool:
+    for key in _MASKS & message.keys():
+        value = message[key]
+        if value not in (None, 0, 1):
+            raise RowError(
+                f"got {key} {value!r} in message {number}, expected 0 or 1",
+                "round it, or remove the row",
+            )
+        if value == 0:
+            return False
+    return True
+
+
+@cache
+def _mention(key: str) -> None:
+    say(f"messages have the key {key!r}, which is not used")
 
 
 def _said(content: Any, number: int) -> tuple[str, str]:

@@ -30,7 +30,7 @@ class Document(TypedDict, total=False):
     Messages and tools are JSON strings in OpenAI's format: a column of nested values would need
     one type for all rows, but the arguments of tools have many. An image is the content of a file
     of any type that Pillow reads, and its label is a number. Rows with the same `group` are put
-    into the same split. `place` is where a row comes from, for errors.
+    into the same split, see `group_of`. `place` is where a row comes from, for errors.
     """
 
     text: str
@@ -59,6 +59,28 @@ def content(document: Document) -> str:
     if "prompt" in document:
         return f"{document['prompt']}\0{document['completion']}"
     return f"{document['messages']}\0{document['tools'] or ''}"
+
+
+def group_of(document: Document) -> str:
+    """What documents share that belong into one split: a group, a prompt, or all of their content.
+
+    Of a conversation, the prompt is what comes before the assistant's first message.
+    """
+    if "group" in document:
+        return document["group"]
+    if document.get("prompt") is not None:
+        return document["prompt"]
+    spoken = document.get("messages") or document.get("chosen")
+    if spoken is None:
+        return content(document)
+    messages = json.loads(spoken)
+    roles = [message["role"] for message in messages]
+    return json.dumps(messages[: roles.index("assistant")])
+
+
+def is_blank(document: Document) -> bool:
+    """Whether a text has nothing to learn."""
+    return "text" in document and not document["text"].strip()
 
 
 def plain_text(document: Document) -> str:

@@ -34,6 +34,8 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
         RowError: if a column is missing, or its value doesn't match the format.
     """
     made = _document(row, shape)
+    if "group" in shape.columns:
+        made["group"] = str(_value(row, shape.columns["group"], required=True))
     for text in made.values():
         _check_characters(str(text))
     return made
@@ -74,6 +76,8 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
             made = conversation(messages, values["tools"], values["system"], shape.system)
         case "preference":
             return pair(**values, default_system=shape.system)
+        case "prompt-completion" if not values["completion"].strip():
+            raise RowError("got an empty completion, expected text", "fill it in or remove the row")
         case _:
             made = values
     return cast(Document, made)

@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from moray.corpus.dataset import Document, content
+from moray.corpus.dataset import Document, content, group_of, is_blank
 
 Documents = Callable[[], Iterator[Document]]
 Given = Mapping[str, Documents]
@@ -16,20 +16,25 @@ def digest(text: str) -> bytes:
 
 
 def by_hash(
-    given: Given, validation: float, test: float, dropped: Counter[str]
+    given: Given,
+    validation: float,
+    test: float,
+    duplicates: Counter[str],
+    blanks: Counter[str],
 ) -> Iterator[tuple[str, Document]]:
-    """Assign each document of train to a split by its hash, or by that of its group.
+    """Assign each document of train to a split by the hash of its group, see `group_of`.
 
     A document's split doesn't depend on the other documents. If exact duplicates fall into
     different splits, test keeps its copy before validation, and validation before train. Within
-    test and within validation, one copy is kept.
+    test and within validation, one copy is kept. Blank documents are dropped.
 
     Args:
         given: the source's splits, including `train`; each call of a split's function returns its
             documents from the start, in the same order.
         validation: share of train to move to validation, 0 if the source has a validation split.
         test: share of train to move to test, 0 if the source has a test split.
-        dropped: updated with the number of duplicates dropped from each split.
+        duplicates: updated with the number of duplicates dropped from each split.
+        blanks: updated with the number of blank documents dropped from each split.
     """
     held_out: dict[str, set[bytes]] = {"test": set(), "validation": set()}
     for split, document in _labelled(given, validation, test):
@@ -38,6 +43,9 @@ def by_hash(
     test_only, validation_only = held_out["test"], held_out["validation"] - held_out["test"]
     unwritten = {"test": set(test_only), "validation": set(validation_only)}
     for split, document in _labelled(given, validation, test):
+        if is_blank(document):
+            blanks[split] += 1
+            continue
         identity = digest(content(document))
         if split == "train":
             keep = identity not in test_only and identity not in validation_only
@@ -47,7 +55,7 @@ def by_hash(
         if keep:
             yield split, document
         else:
-            dropped[split] += 1
+            duplicates[split] += 1
 
 
 def by_tail(given: Given, validation: float, test: float) -> Iterator[tuple[str, Document]]:
@@ -81,8 +89,7 @@ def _labelled(given: Given, validation: float, test: float) -> Iterator[tuple[st
 
 
 def _split_of(document: Document, validation: float, test: float) -> str:
-    key = document.get("group") or content(document)
-    point = int.from_bytes(digest(key)[:8], "big") / 2**64
+    point = int.from_bytes(digest(group_of(document))[:8], "big") / 2**64
     if point < test:
         return "test"
     return "validation" if point < test + validation else "train"

@@ -32,7 +32,7 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
     """
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
     images = section.format == "images"
-    dropped: Counter[str] = Counter()
+    duplicates, blanks = Counter[str](), Counter[str]()
     facts: Callable[[], dict[str, Any]] = dict
     with (
         refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),
@@ -45,7 +45,7 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         if getattr(section, "split_by", "hash") == "tail":
             rows = by_tail(given, validation, test)
         else:
-            rows = by_hash(given, validation, test, dropped)
+            rows = by_hash(given, validation, test, duplicates, blanks)
         if images:
             if len(label_names) < 2:
                 raise UserError(
@@ -59,11 +59,20 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
             seen = ImageFacts([*label_names])
             rows, facts = seen.follow(rows), seen.facts
         shown = progress(rows, f"download {output.name}", "image" if images else "row")
-        description = {"source": section.source, **source.origin, "duplicates": dropped}
+        description = {
+            "source": section.source,
+            **source.origin,
+            "duplicates": duplicates,
+            "blanks": blanks,
+        }
         described = write_dataset(output, shown, section.format, description, facts)
     splits = described["splits"].items()
     counts = ", ".join(f"{split} {written['rows']:,}" for split, written in splits)
     size = sum(written["bytes"] for _, written in splits) / 1e6
     what = f"images of {len(label_names)} classes" if images else f"rows, {size:.1f} MB"
-    copies = f", {dropped.total():,} duplicates dropped" if dropped else ""
-    say(f"dataset {output.name}: {counts} {what}{copies}")
+    left_out = "".join(
+        f", {dropped.total():,} {kind} dropped"
+        for kind, dropped in (("duplicates", duplicates), ("blank documents", blanks))
+        if dropped
+    )
+    say(f"dataset {output.name}: {counts} {what}{left_out}")

@@ -18,7 +18,7 @@ from moray.errors import UserError
 
 TEXT = Shape("text")
 TEXTS = ["plain", 'two\nlines, a comma and "quotes"', "é 🐍", "", "NA", "007", "  spaces  "]
-PAIRS = [(text, text[::-1]) for text in TEXTS]
+PAIRS = [(text, f"{text[::-1]}.") for text in TEXTS]
 TABLES = [".jsonl", ".json", ".csv", ".parquet"]
 PACKED = ["", ".gz", ".zst"]
 ENDINGS = [*(f"{kind}{packed}" for kind in TABLES[:3] for packed in PACKED), ".parquet"]

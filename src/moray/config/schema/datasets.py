@@ -143,7 +143,8 @@ class _Table(Source):
             for name, format in FORMATS.items()
         )
         + ". In `messages`, `prompt` and `completion` together replace `messages`. "
-        "`conversations` is accepted for `messages`, and for the `prompt` of `preference`.",
+        "`conversations` is accepted for `messages`, and for the `prompt` of `preference`. "
+        "`group`: a column whose equal values stay in one split, such as a patient or a file.",
     )
     system: str | None = Field(None, description="System prompt for conversations that have none.")
     split_by: Literal["hash", "tail"] = Field(
@@ -161,7 +162,8 @@ class _Table(Source):
             raise ValueError(
                 f"split_by: tail needs format: text, got format: {self.format}; set split_by: hash"
             )
-        if unknown := [name for name in self.columns if name not in FORMATS[self.format].columns]:
+        known = {*FORMATS[self.format].columns, "group"}
+        if unknown := [name for name in self.columns if name not in known]:
             raise ValueError(
                 f"columns.{unknown[0]}: format {self.format} doesn't have this column, only "
                 f"{', '.join(FORMATS[self.format].columns)}; rename the key or change the format"

@@ -108,7 +108,12 @@ def document(
     if given is None:
         raise UserError(place, f"got nothing in column {label}", "fill it in or remove the row")
     number = given if isinstance(given, int) else names.index(str(given))
-    return Document(image=content, label=number, place=place)
+    made = Document(image=content, label=number, place=place)
+    if "group" in columns:
+        if columns["group"] not in row:
+            raise _no_column(place, row, columns["group"])
+        made["group"] = str(row[columns["group"]])
+    return made
 
 
 def _no_column(place: str, columns: Iterable[str], wanted: str) -> UserError:
