@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from moray.corpus.dataset import Document
@@ -87,9 +88,26 @@ def test_without_a_generation_config_the_tokenizer_alone_says_where(folder: Path
     assert stop_token_ids(load_tokenizer(folder), folder) == [0]
 
 
+def test_documents_begin_with_what_the_tokenizer_adds_or_the_config_says(folder: Path) -> None:
+    """SmolLM2-Instruct's BOS token opens a turn, and its tokenizer doesn't add it to a text."""
+    change(folder / "tokenizer_config.json", bos_token="def")
+    bare = load_tokenizer(folder)
+    token = bare.convert_tokens_to_ids("def")
+    assert (bare.bos_token_id, bare.eos_token_id) == (token, 0)
+    assert opening(bare) == opening(bare, bos=False) == []
+    assert opening(bare, bos=True) == [token]
+    adding = TemplateProcessing(single="def $A", special_tokens=[("def", token)])
+    bare.backend_tokenizer.post_processor = adding
+    assert opening(bare) == [token]
+    assert opening(bare, bos=False) == []
+
+
 def test_documents_begin_with_the_first_token_if_there_is_one(
     folder: Path, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     assert opening(tokenizer) == [0]
     change(folder / "tokenizer_config.json", bos_token=None)
-    assert opening(load_tokenizer(folder)) == []
+    without = load_tokenizer(folder)
+    assert opening(without) == []
+    with pytest.raises(UserError, match=r"^data\.bos: the tokenizer has no bos_token"):
+        opening(without, bos=True)

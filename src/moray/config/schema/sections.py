@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Fraction, PositiveInt, Section, execution_only
+from moray.config.schema.base import Fraction, PositiveInt, Section, added, execution_only
 from moray.config.schema.datasets import CREDENTIALS, CREDENTIALS_REFUSED
 
 # What object stores allow in a bucket's name, which nothing with credentials in it is.
@@ -50,6 +50,12 @@ class Data(Section):
         description="Jinja template for `instruction` and `messages`, instead of the "
         "tokenizer's own. Runs that start from this one use it too, and the exported model "
         "includes it.",
+    )
+    bos: Literal["auto"] | bool = added(
+        "auto",
+        description="Whether documents begin with the tokenizer's BOS token; chat templates add "
+        "it themselves. `auto`: if a call of the tokenizer adds it, or if it is also the stop "
+        "token, as in GPT-2's tokenizer.",
     )
     mask_history: bool = Field(
         False,

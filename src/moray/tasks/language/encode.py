@@ -1,5 +1,6 @@
 """From documents to pieces: at most `block_size` tokens, with a mask of the trained ones."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from moray.config.formats import FORMATS
 from moray.corpus.dataset import Document, RowError, content, plain_text
 from moray.errors import UserError
 from moray.tasks.language.chat import ChatTemplate, no_chat_template
-from moray.tasks.language.tokenizer import load_tokenizer, opening, stop_token_ids
+from moray.tasks.language.tokenizer import joins, load_tokenizer, opening, stop_token_ids
 
 # A tokenizer's output takes about 50 times the memory of the text, 100 times with offsets.
 _CHARACTERS_AT_ONCE = 2**19
@@ -69,9 +70,10 @@ class Encoded:
 class Encoder:
     """Tokenises documents.
 
-    A text is placed between the tokenizer's BOS token, if it has one, and its stop token. A prompt
+    A text is placed between the tokenizer's BOS token, see `opening`, and its stop token. A prompt
     and its completion are tokenised separately, so that the prompt's tokens are the same as when
-    it is tokenised alone. For a conversation, the chat template adds these tokens.
+    it is tokenised alone; if the tokenizer would put a space between them, they are tokenised as
+    one text. For a conversation, the chat template adds these tokens.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Encoder:
         drop_long: bool = False,
         chat: ChatTemplate | None = None,
         stop_token_ids: Sequence[int] = (),
+        bos: str | bool = "auto",
     ) -> None:
         """Configure the encoder.
 
@@ -90,12 +93,14 @@ class Encoder:
             drop_long: whether to drop longer documents instead of cutting them into pieces.
             chat: chat template; required for conversations.
             stop_token_ids: stop tokens, which cover no bytes of text.
+            bos: whether texts begin with the BOS token; see `opening`.
         """
         self.block_size = block_size
         self.dtype = np.dtype("<u2" if len(tokenizer) <= 2**16 else "<u4")
         self.tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
-        self._opening = opening(tokenizer)
+        self._opening = opening(tokenizer, bos)
+        self._joins = joins(tokenizer)
         self._stop: int = tokenizer.eos_token_id
         self.stops = [self._stop, *(stop for stop in stop_token_ids if stop != self._stop)]
         self._chat = chat
@@ -165,23 +170,31 @@ class Encoder:
     def _texts(self, documents: list[Document], count_bytes: bool) -> Iterator[Encoded]:
         prompts = [document.get("prompt", "") for document in documents]
         texts = [document.get("text", document.get("completion", "")) for document in documents]
+        apart = self._joins or "prompt" not in documents[0]
+        if not apart:
+            texts = [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
         # Without offsets, tokenizers are a third faster.
-        encode = self._backend.encode_batch if count_bytes else self._backend.encode_batch_fast
+        slow = count_bytes or not apart
+        encode = self._backend.encode_batch if slow else self._backend.encode_batch_fast
         contexts = self._backend.encode_batch_fast(prompts, add_special_tokens=False)
-        for context, text, encoding in zip(
-            contexts, texts, encode(texts, add_special_tokens=False), strict=True
+        for prompt, context, text, encoding in zip(
+            prompts, contexts, texts, encode(texts, add_special_tokens=False), strict=True
         ):
-            before = [*self._opening, *context.ids]
+            ends = [end for _, end in encoding.offsets] if slow else []
+            # A token of both is trained: it has text of the completion.
+            inside = 0 if apart or not prompt else bisect_right(ends, len(prompt))
+            before = [*self._opening, *(context.ids if apart else [])]
             tokens = np.array([*before, *encoding.ids, self._stop], self.dtype)
             mask = np.ones(len(tokens), np.bool_)
-            mask[: len(before)] = False
+            mask[: len(before) + inside] = False
             sizes = None
             if count_bytes:
                 sizes = np.zeros(len(tokens), np.int64)
-                ends = [end for _, end in encoding.offsets]
                 # Text that the tokenizer leaves out at the end counts for the last token.
                 ends[-1:] = [len(text)] if ends else []
-                sizes[len(before) : -1] = _bytes_behind(text, ends)
+                begins = 0 if apart else len(prompt)
+                behind = _bytes_behind(text[begins:], [end - begins for end in ends[inside:]])
+                sizes[len(before) + inside : -1] = behind
             yield Encoded(tokens, mask, sizes)
 
     def _conversations(
@@ -233,7 +246,12 @@ def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
         words = tokenizer.convert_ids_to_tokens(stops)
         chat = ChatTemplate(tokenizer, cfg["chat_template"], words, cfg["mask_history"])
     return Encoder(
-        tokenizer, cfg["block_size"], cfg["long_documents"] == "drop", chat, stop_token_ids=stops
+        tokenizer,
+        cfg["block_size"],
+        cfg["long_documents"] == "drop",
+        chat,
+        stop_token_ids=stops,
+        bos=cfg.get("bos", "auto"),
     )
 
 

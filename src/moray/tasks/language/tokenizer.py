@@ -53,6 +53,33 @@ def stop_token_ids(tokenizer: PreTrainedTokenizerFast, folder: Path) -> list[int
     return sorted({stop for stop in stops if stop is not None})
 
 
-def opening(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """The BOS token, which begins each document, as a list; empty if the tokenizer has none."""
-    return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+def opening(tokenizer: PreTrainedTokenizerFast, bos: str | bool = "auto") -> list[int]:
+    """The BOS token, as a list, if documents begin with it; otherwise, an empty list.
+
+    Args:
+        tokenizer: the tokenizer.
+        bos: whether they do. `auto`: if a call of the tokenizer adds it, or if it is the stop token
+            too, as in GPT-2's tokenizer: there, one token separates documents.
+
+    Raises:
+        UserError: if `bos` is true, and the tokenizer has none.
+    """
+    token = tokenizer.bos_token_id
+    if token is None:
+        if bos is True:
+            raise UserError("data.bos", "the tokenizer has no bos_token", "set it to auto")
+        return []
+    if bos == "auto":
+        ids = tokenizer.backend_tokenizer.encode("a", add_special_tokens=True).ids
+        bos = ids[0] == token or token == tokenizer.eos_token_id
+    return [token] if bos else []
+
+
+def joins(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether texts that are tokenised apart decode to their concatenation.
+
+    Not if the tokenizer begins each text with a space, as Llama 2's and most of SentencePiece do.
+    """
+    ids = tokenizer.backend_tokenizer.encode("a", add_special_tokens=False).ids
+    decoded = tokenizer.decode(ids * 2, clean_up_tokenization_spaces=False)
+    return bool(decoded == "aa")
