@@ -35,6 +35,21 @@ PACKED: dict[str, Config] = {
     "Mistral": lambda: hf.MistralConfig(**_ROTARY, sliding_window=16),
     "Mixtral": lambda: hf.MixtralConfig(**_ROTARY, num_local_experts=4),
     "Gemma 2": lambda: hf.Gemma2Config(**_ROTARY, head_dim=8),
+    "Gemma 3 with images": lambda: hf.Gemma3Config(
+        text_config={**_ROTARY, "head_dim": 8, "model_type": "gemma3_text"},
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+        mm_tokens_per_image=4,
+        image_token_id=VOCABULARY - 1,
+        boi_token_id=VOCABULARY - 3,
+        eoi_token_id=VOCABULARY - 2,
+    ),
     "Phi": lambda: hf.PhiConfig(**_ROTARY),
     "GPT-2": lambda: hf.GPT2Config(**_GPT2),
     "GPT-NeoX": lambda: hf.GPTNeoXConfig(**_SIZES, intermediate_size=48),
@@ -79,7 +94,7 @@ HYBRID: dict[str, Config] = {
 
 def build(config: hf.PretrainedConfig) -> PreTrainedModel:
     """The model of a config, in fp32, with weights large enough that attention is sharp."""
-    config.initializer_range = 0.3
+    config.initializer_range = config.get_text_config().initializer_range = 0.3
     torch.manual_seed(0)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return model.eval()

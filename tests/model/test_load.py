@@ -214,6 +214,16 @@ def test_an_empty_model_has_all_that_a_loaded_one_has_but_for_the_numbers(
     assert torch.zeros(()).device.type == "cpu"
 
 
+def test_experts_are_not_taken_for_quantized(tmp_path: Path) -> None:
+    config = hf.MixtralConfig(**ROTARY, num_local_experts=4)
+    build(config).save_pretrained(tmp_path)
+    # Gate and up projection, and down projection, of four experts in two layers.
+    weights = 2 * 4 * 3 * 32 * 48
+    expected = rf"4bit doesn't quantize the experts of a mixtral model \({weights:,} weights\)"
+    with pytest.raises(UserError, match=expected):
+        load_model(tmp_path, in_4bit=True)
+
+
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_rows_longer_than_the_model_s_positions_are_refused(architecture: str) -> None:
     model = build(ARCHITECTURES[architecture]())

@@ -12,8 +12,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from architectures import PACKED, UNPACKED, build
-from fleet import losses
+from engines import LORA, jobs_of, losses_alone, workers_of
+from engines import check_losses as check_layouts
+from fleet import losses, train_all
 from plain import documents_of, losses_one_by_one
+from safetensors.torch import load_file
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
@@ -24,10 +27,12 @@ from moray.model.load import load_model
 from moray.provenance.manifest import read_manifest
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
+from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train.job import Job, Part
 from moray.train.loop import train
+from moray.train.restore import trained_model
 from moray.workers.entry import Worker
 
 # One whose documents are packed and one whose aren't.
@@ -67,6 +72,32 @@ def test_it_trains_as_on_each_document_alone(
     split = StoredSplit(tmp_path / "tokens", "train")
     assert (len(split) < len(split.segments)) is packing
     check_losses(make_job(max_steps=3, learning_rate=1e-3), tmp_path, alone)
+
+
+@pytest.mark.long
+def test_one_that_also_takes_images_trains_on_text_and_keeps_the_rest(
+    small: Path, make_job: Any, alone: Worker, tmp_path: Path
+) -> None:
+    prepare("Gemma 3 with images", small, tmp_path)
+
+    def make(name: str, **settings: Any) -> Job:
+        parts = (Part("data", tmp_path / "tokens"),)
+        job: Job = make_job(name, **settings)
+        return replace(job, start=tmp_path / "model", parts=parts)
+
+    run = {"max_steps": 4, "global_batch_size": 16, "learning_rate": 1e-3, "eval_steps": 4}
+    layouts = ("2 x 4 x 2", LORA)
+    jobs = jobs_of(make, ("ddp", "fsdp2"), layouts, "torchrun", run)
+    train_all([*jobs.values()], workers_of(layouts), "torchrun", tmp_path / "workers")
+    check_layouts(jobs, losses_alone(make, alone, run))
+    before = load_file(tmp_path / "model/model.safetensors")
+    for strategy in ("ddp", "fsdp2"):
+        checkpoint = path_of(folder_of(jobs[strategy, layouts[0]].work), 4)
+        trained_model(tmp_path / "model", checkpoint, None).save_pretrained(tmp_path / strategy)
+        after = load_file(tmp_path / strategy / "model.safetensors")
+        assert after.keys() == before.keys()
+        kept = {name for name in before if torch.equal(before[name], after[name])}
+        assert kept == {name for name in before if not name.startswith("language_model.")}
 
 
 def test_rows_of_one_document_each_train_where_they_could_be_packed(

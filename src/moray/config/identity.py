@@ -167,15 +167,15 @@ DECIDING: dict[str, tuple[str, ...]] = {
 # What stages import without using it for their result: to check something (a base model is loaded
 # once, so that it fails early), or because it shares a module with what they need.
 IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
-    "base_model": _in("model", "adapter folder load"),
-    "benchmark": (*_STDLIB, "evaluate/doctests"),
+    "base_model": _in("model", "adapter folder forward load"),
+    "benchmark": (*_STDLIB, "evaluate/doctests", "model/forward"),
     "decode": _in("model", "classifier folder"),
     "download": ("corpus/image", *_COLUMNS),
-    "evaluate": ("model/adapter",),
-    "export": ("model/adapter",),
+    "evaluate": _in("model", "adapter forward"),
+    "export": _in("model", "adapter forward"),
     "finetune": _in("model", "isolation load"),
-    "generate": (*_STDLIB, "evaluate/doctests"),
-    "predict": ("evaluate/bootstrap", "model/adapter"),
+    "generate": (*_STDLIB, "evaluate/doctests", "model/forward"),
+    "predict": ("evaluate/bootstrap", *_in("model", "adapter forward")),
     "reference": (
         "evaluate/bootstrap",
         "tasks/preference/loss",

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from moray.config.schema.train import Adapter
 from moray.errors import UserError, first_line
+from moray.model.forward import freeze_unused
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -38,6 +39,8 @@ def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
                 f"got {settings.target_modules} ({first_line(error)})",
                 "name linear layers of the model, or choose all-linear",
             ) from error
+    # Also those that it puts where text doesn't pass.
+    freeze_unused(model)
     # PEFT creates adapters in the layer's compute type, in which small updates would be lost.
     for parameter in model.parameters():
         if parameter.requires_grad:

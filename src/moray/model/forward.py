@@ -36,16 +36,27 @@ def resolve(precision: str, device: torch.device) -> str:
 def blocks_of(model: PreTrainedModel) -> list[nn.Module]:
     """A model's outermost transformer blocks, in order; they are compiled and sharded one by one.
 
-    Empty if the architecture doesn't name its block classes.
+    Empty if the architecture doesn't name its block classes. Of a model that also takes images,
+    only those of its decoder, because text doesn't pass the others.
     """
     names = set(model._no_split_modules or [])
     blocks: list[nn.Module] = []
     inside: set[nn.Module] = set()
-    for module in model.modules():
+    has_text = model.get_output_embeddings() is not None
+    for module in (model.get_decoder() if has_text else model).modules():
         if type(module).__name__ in names and module not in inside:
             blocks.append(module)
             inside.update(module.modules())
     return blocks
+
+
+def freeze_unused(model: PreTrainedModel) -> None:
+    """Freeze what text doesn't pass in a language model, such as the tower of one for images."""
+    passed = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
+    used = {id(parameter) for module in passed for parameter in module.parameters()}
+    for parameter in model.parameters():
+        if id(parameter) not in used:
+            parameter.requires_grad_(False)
 
 
 def compiler_options() -> dict[str, str | int | bool | Callable[..., Any]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -15,6 +16,7 @@ from transformers import (
 
 from moray.errors import UserError, first_line
 from moray.model.folder import LOCAL, whole_model_and_adapters
+from moray.model.forward import freeze_unused
 from moray.model.shapes import positions_of
 
 _FOUR_BITS = BitsAndBytesConfig(
@@ -103,7 +105,9 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
             )
     _check_tied(model, folder)
     if in_4bit:
+        _check_quantized(model)
         _keep_layout(model)
+    freeze_unused(model)
     return model.eval()
 
 
@@ -119,6 +123,21 @@ def _check_tied(model: PreTrainedModel, folder: Path) -> None:
             str(folder),
             "config.json has tie_word_embeddings: true, but the input and output embeddings differ",
             "set it to false in config.json, or remove the output embedding from the weights",
+        )
+
+
+def _check_quantized(model: PreTrainedModel) -> None:
+    """Check that a model has no experts: transformers keeps them in tensors of three dimensions,
+    which bitsandbytes leaves as they are.
+    """
+    others = (module for module in model.modules() if not isinstance(module, nn.Conv1d))
+    direct = (weight for module in others for weight in module.parameters(recurse=False))
+    if whole := sum(weight.numel() for weight in direct if weight.dim() == 3):
+        raise UserError(
+            "adapter.quantize_base",
+            f"4bit doesn't quantize the experts of a {model.config.model_type} model "
+            f"({whole:,} weights)",
+            "set it to null, and adapter.base_dtype: bf16",
         )
 
 
@@ -145,6 +164,7 @@ def empty_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedM
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
     except (OSError, ValueError, ImportError) as error:
         raise _no_model(folder, error) from error
+    freeze_unused(model)
     return model.eval()
 
 

@@ -25,9 +25,12 @@ def flops_per_token(model: PreTrainedModel, block_size: int) -> float:
     """
     config = model.config.get_text_config()
     lookup = model.get_input_embeddings().weight
-    if lookup is model.get_output_embeddings().weight:
+    output = model.get_output_embeddings()
+    if lookup is output.weight:
         lookup = None
-    weights = [parameter for parameter in model.parameters() if parameter is not lookup]
+    # Text doesn't pass the rest, such as the tower of a model that also takes images.
+    passed = {id(p): p for module in (model.get_decoder(), output) for p in module.parameters()}
+    weights = [parameter for parameter in passed.values() if parameter is not lookup]
     products = sum((6 if w.requires_grad else 4) * num_weights(w) for w in weights if w.dim() >= 2)
     heads = getattr(config, "num_attention_heads", 0)
     if not heads:
