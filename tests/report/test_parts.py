@@ -1,6 +1,7 @@
 """What the page says, against computations of its own."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from moray.report.details import changed, remarks
 from moray.report.lineage import Node, lineage_of
 from moray.report.overview import differing, over_seeds, overview, verdict
 from moray.report.page import spread
-from moray.report.quantities import count, duration, figure
+from moray.report.quantities import count, duration, figure, memory
 from moray.report.scores import confusion_of
 from moray.results import load
 
@@ -168,6 +169,9 @@ def test_of_many_classes_those_with_mistakes_are_shown() -> None:
         (figure(0.00012345), "0.000123"),
         (figure(float("inf")), "inf"),
         (figure(float("nan")), "\N{EN DASH}"),
+        (count(float("inf")), "inf"),
+        (duration(float("-inf")), "-inf"),
+        (memory(float("inf")), "inf"),
     ],
 )
 def test_numbers_have_few_digits(shown: str, expected: str) -> None:
@@ -201,3 +205,22 @@ def test_settings_are_compared_over_seeds(tmp_path: Path) -> None:
     assert found.value == pytest.approx(differences.mean())
     assert found.p == pytest.approx(1 - statistic / (statistic**2 + 2) ** 0.5)
     assert found.high - found.value == pytest.approx(4.302653 * error, rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_setting_with_a_seed_that_diverged_is_not_the_best(tmp_path: Path, value: float) -> None:
+    for setting, shift in (("a", 0.0), ("b", 0.1)):
+        for seed in (0, 1):
+            folder = write_run(
+                tmp_path, f"{setting}-seed={seed}", shift=shift, train={"seed": seed}
+            )
+            if (setting, seed) == ("a", 1):
+                evaluation = scores()
+                figures = dict.fromkeys(("value", "low", "high"), value)
+                evaluation["tuned"]["bits_per_byte"] = figures
+                (folder / "eval.json").write_text(json.dumps(evaluation))
+    results = load(tmp_path / "results")
+    diverged, other = over_seeds(results, overview(results))
+    assert (diverged.best, other.best) == (False, True)
+    assert not math.isfinite(diverged.tuned.mean)
+    assert math.isnan(diverged.tuned.deviation)
