@@ -58,5 +58,10 @@ def unpacked(content: str) -> str:
 
 def runs_in(html: str) -> dict[str, Any]:
     """The details of the runs of a page, by name: `html`, `curves`, `scores`."""
-    details: dict[str, Any] = json.loads(unpacked(Parsed(html).raw["data"]))
+    data = unpacked(Parsed(html).raw["data"])
+    details: dict[str, Any] = json.loads(data, parse_constant=_refuse)
     return details
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} isn't JSON, and a browser shows no run of the page")

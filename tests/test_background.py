@@ -42,6 +42,23 @@ def test_a_function_is_called_again_and_again_until_the_body_ends() -> None:
     assert not any(thread.ident in calls for thread in threading.enumerate())
 
 
+def test_a_function_that_has_raised_is_called_again(capsys: pytest.CaptureFixture[str]) -> None:
+    calls = list[int]()
+    often = threading.Event()
+
+    def call() -> None:
+        calls.append(len(calls))
+        if len(calls) == 4:
+            often.set()
+        raise OSError("gone for now" if len(calls) < 3 else "gone for good")
+
+    with repeated(call, 0.001):
+        assert often.wait(60)
+    said = capsys.readouterr().err
+    # The same error is said once.
+    assert [said.count(f"OSError: gone for {how}\n") for how in ("now", "good")] == [1, 1]
+
+
 def test_the_body_may_fail() -> None:
     with pytest.raises(KeyError), repeated(lambda: None, 0.001):
         raise KeyError

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from conversations import CHATML, MARKED
 from project import ROOT
 from transformers import AutoTokenizer
 
-from moray.chat import Chat, open_chats
+from moray.chat import Chat, open_chats, talk
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document
@@ -35,8 +36,17 @@ def template_of(overlay: str) -> str:
     return template
 
 
+STRICT = """
+{%- for message in messages %}
+    {%- if message.role != ['user', 'assistant'][loop.index0 % 2] %}
+        {{- raise_exception('roles must alternate') }}
+    {%- endif %}
+{%- endfor %}
+"""
+
 TEMPLATES = {
     "chatml": CHATML,
+    "strict": STRICT + CHATML.lstrip(),
     "marked": MARKED,
     **{name: template_of(name) for name in ("chat.yaml", "instruction.yaml")},
 }
@@ -98,6 +108,29 @@ def test_the_oldest_messages_are_forgotten_if_there_is_no_room(chat: Chat) -> No
     chat.length = 10
     with pytest.raises(UserError, match="shorten it"):
         chat.tokens(TURNS[0])
+
+
+@pytest.mark.parametrize("chat", ["strict"], indirect=True)
+def test_a_message_that_does_not_fit_leaves_the_conversation_as_it_was(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "x = 1 " * chat.length
+    monkeypatch.setattr("sys.stdin", StringIO(f"Hello\n{long}\nAnd now?\n"))
+    talk({"tuned": chat})
+    said = [message["content"] for message in chat.messages if message["role"] == "user"]
+    assert said == ["Hello", "And now?"]
+    assert [message["role"] for message in chat.messages] == ["user", "assistant"] * 2
+    (line,) = capsys.readouterr().err.splitlines()
+    whole = chat.encoder.template().before_answer([{"role": "user", "content": long}])
+    assert line.startswith(f"error: your message: got {len(chat.encoder.tokens_of(whole))} tokens")
+
+
+@pytest.mark.parametrize("chat", ["strict"], indirect=True)
+def test_a_message_that_the_template_refuses_is_left_out(chat: Chat) -> None:
+    chat.messages = [{"role": "assistant", "content": TURNS[1]}]
+    with pytest.raises(UserError, match="roles must alternate"):
+        chat.tokens(TURNS[0])
+    assert chat.messages == [{"role": "assistant", "content": TURNS[1]}]
 
 
 def test_a_run_that_is_not_there_is_refused(

@@ -1,5 +1,6 @@
 """The command `moray`; what it calls is tested with the rooms."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,22 @@ def test_verify_prints_a_line_for_what_is_broken(model: Path) -> None:
         "broken: results/models/tiny/weights: doesn't match its SHA-256 in "
         "results/models/tiny/manifest.json\n1 result checked, 1 broken\n"
     )
+
+
+def test_verify_names_some_of_many_sources_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {f"photos/{number:02}.png": "0" * 64 for number in range(25)}
+    Path("dataset.json").write_text(
+        json.dumps({"source": "image-folder", "files": files, "splits": {}})
+    )
+    done = CliRunner().invoke(app, ["verify", "dataset.json"])
+    assert done.exit_code == 0
+    *lines, more, end = done.stdout.splitlines()
+    assert lines == [f"not checked: {file} isn't there any more" for file in [*files][:10]]
+    assert more == "not checked: 15 more files aren't there any more"
+    assert end == "1 result checked, nothing broken"
 
 
 @pytest.mark.usefixtures("model")

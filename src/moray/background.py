@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -20,14 +21,22 @@ def repeated(function: Callable[[], object], seconds: float) -> Iterator[None]:
     """During the body, call a function in a thread, with a pause before each call.
 
     Args:
-        function: called again and again; not again once it has raised.
+        function: called again and again; what it raises is written to standard error, if it isn't
+            what it raised the last time.
         seconds: length of the pauses.
     """
     ended = threading.Event()
 
     def repeat() -> None:
+        said = ""
         while not ended.wait(seconds):
-            function()
+            try:
+                function()
+            except Exception as error:
+                # What it can't do now, it may be able to do the next time.
+                if repr(error) != said:
+                    traceback.print_exc()
+                said = repr(error)
 
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, TextStreamer
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data, Generate
+from moray.corpus.dataset import RowError
 from moray.errors import UserError
 from moray.evaluate.generation import Sampling, stream
 from moray.model.load import load_config, load_model, longest_sequence
@@ -47,18 +48,20 @@ class Chat:
         The oldest messages are left out if there is no room for all and an answer.
 
         Raises:
-            UserError: if there isn't even room for what was said.
+            UserError: if there isn't even room for what was said, or the chat template refuses it;
+                the conversation is then as it was.
         """
         room = self.length - self.sampling.max_new_tokens
+        messages: list[dict[str, Any]] = []
         if not is_chat(self.encoder.tokenizer):
             tokens = self.encoder.prompt_tokens(said)
         else:
-            self.messages.append({"role": "user", "content": said})
-            tokens = self._rendered()
-            while len(tokens) > room and len(self.messages) > 1:
+            messages = [*self.messages, {"role": "user", "content": said}]
+            tokens = self._rendered(messages)
+            while len(tokens) > room and len(messages) > 1:
                 # A question with its answer, so that roles go on alternating.
-                del self.messages[:2]
-                tokens = self._rendered()
+                del messages[:2]
+                tokens = self._rendered(messages)
         if len(tokens) > room:
             raise UserError(
                 "your message",
@@ -66,6 +69,7 @@ class Chat:
                 f"{self.sampling.max_new_tokens} for an answer",
                 "shorten it",
             )
+        self.messages = messages
         return tokens
 
     def answer(self, said: str) -> None:
@@ -80,8 +84,13 @@ class Chat:
         if self.messages:
             self.messages.append({"role": "assistant", "content": printed.text})
 
-    def _rendered(self) -> list[int]:
-        return self.encoder.tokens_of(self.encoder.template().before_answer(self.messages))
+    def _rendered(self, messages: list[dict[str, Any]]) -> list[int]:
+        try:
+            return self.encoder.tokens_of(self.encoder.template().before_answer(messages))
+        except RowError as error:
+            raise UserError(
+                "your message", error.problem, "say something else, or fix data.chat_template"
+            ) from error
 
 
 class _Printed(TextStreamer):

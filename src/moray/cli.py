@@ -10,6 +10,8 @@ import typer
 from moray.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+# A folder of images that is gone would cost a line for each.
+_MOST_MISSING = 10
 
 
 @contextmanager
@@ -55,8 +57,10 @@ def verify(
         found = verify(paths or results_below(Path("results")))
     for line in found.broken:
         typer.echo(f"broken: {line}")
-    for path in found.missing:
+    for path in found.missing[:_MOST_MISSING]:
         typer.echo(f"not checked: {path} isn't there any more")
+    if more := len(found.missing[_MOST_MISSING:]):
+        typer.echo(f"not checked: {more:,} more files aren't there any more")
     count = len(found.checked)
     typer.echo(
         f"{count} result{'s' * (count != 1)} checked, {len(found.broken) or 'nothing'} broken"

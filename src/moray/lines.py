@@ -1,32 +1,52 @@
 """Text files that one process appends whole lines to while others read them."""
 
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
 
 def whole_lines(path: Path) -> list[str]:
     """The lines of a file, without a last line that was cut off by a crash."""
-    if not path.exists():
-        return []
-    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [line.decode() for line in _lines_from(path, 0)]
+
+
+def _lines_from(path: Path, start: int) -> list[bytes]:
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(start)
+        return [line for line in file.readlines() if line.endswith(b"\n")]
+    return []
 
 
 class Follower:
     """Finds the lines that have come to a file since the last look."""
 
     def __init__(self, path: Path) -> None:
-        """Follow a file from its beginning; it may not be there yet."""
+        """Follow a file from its beginning; it may not be there yet.
+
+        Args:
+            path: the file, of whose lines each is written once, as they have the time in them.
+        """
         self._path = path
-        self._seen: list[str] = []
+        self._seen: list[bytes] = []
+        self._size = 0
 
     def look(self) -> tuple[list[str], bool]:
         """The lines after those seen before, and whether any of those seen are gone or changed.
 
         If some are, the lines begin after the last one that is as it was.
         """
-        lines = whole_lines(self._path)
-        both = zip(self._seen, lines, strict=False)
-        kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both))
-        rewritten = kept < len(self._seen)
-        self._seen = lines
-        return lines[kept:], rewritten
+        before, last = len(self._seen), self._seen[-1:]
+        lines = _lines_from(self._path, self._size - sum(map(len, last)))
+        # If the last is where it was, so are the others: a long history isn't read again.
+        if lines[: len(last)] == last:
+            new = lines[len(last) :]
+        else:
+            lines = _lines_from(self._path, 0)
+            both = zip(self._seen, lines, strict=False)
+            del self._seen[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both)) :]
+            self._size = sum(map(len, self._seen))
+            new = lines[len(self._seen) :]
+        rewritten = len(self._seen) < before
+        self._seen += new
+        self._size += sum(map(len, new))
+        return [line.decode() for line in new], rewritten

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from moray.evaluate.doctests import function_of, is_judgeable, run_sandboxed, sandbox_works
+from moray.evaluate.doctests import (
+    function_of,
+    is_judgeable,
+    passes,
+    run_sandboxed,
+    sandbox_works,
+)
 from moray.evaluate.metrics import judged
 
 PROMPT = '''def twice(x):
@@ -118,6 +124,22 @@ def test_there_is_no_network() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         connect = f"import socket; socket.create_connection({server.getsockname()!r}, 1)"
         assert run_sandboxed(TRIED.format(what=connect, error="OSError"), "") == "refused\n"
+
+
+@in_sandbox
+def test_no_more_is_kept_of_the_output_than_of_a_file() -> None:
+    program = """
+import os
+for _ in range(8):
+    try:
+        os.write(1, b"." * (1 << 20))
+    except OSError:
+        os._exit(0)
+"""
+    assert run_sandboxed(program, "") == "." * (1 << 20)
+    # Where the word is written that says that all examples passed.
+    spam = "    import os\n    while True: os.write(3, bytes(1 << 16))\n"
+    assert not passes(PROMPT + spam, "twice", "")
 
 
 @in_sandbox

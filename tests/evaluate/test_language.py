@@ -121,6 +121,30 @@ def test_pieces_are_resampled_where_documents_are_few() -> None:
     assert result == whole
 
 
+def test_resamples_without_text_have_no_bits_per_byte() -> None:
+    """A quarter of the resamples are the piece with nothing but the stop token, twice."""
+    base, tuned = (scores(nll, [5, 1], [20, 0], [2, 1], [0, 0]) for nll in ([10, 1], [6, 1]))
+    result = compare_scores(base, tuned, samples=200, confidence=0.95)
+    found = [result[name]["bits_per_byte"] for name in ("base", "tuned", "difference")]
+    # Of the others, most are both pieces, and the rest are the piece with the text, twice.
+    per_nat = 1 / math.log(2) / 20
+    assert [(one["low"], one["high"]) for one in found] == [
+        pytest.approx((10 * per_nat, 11 * per_nat)),
+        pytest.approx((6 * per_nat, 7 * per_nat)),
+        pytest.approx((-4 * per_nat, -4 * per_nat)),
+    ]
+
+
+def test_a_figure_that_is_not_a_number_has_no_interval() -> None:
+    """Though some resamples leave out the document that it is because of."""
+    broken = draw(40, seed=1)
+    broken.nll[0] = np.nan
+    result = compare_scores(draw(40, seed=1), broken, samples=100, confidence=0.9)
+    assert np.isnan([*result["tuned"]["loss"].values()]).all()
+    assert np.isnan([*result["difference"]["loss"].values()]).all()
+    assert np.isfinite([*result["base"]["loss"].values()]).all()
+
+
 def test_a_single_piece_leaves_nothing_to_resample() -> None:
     one = scores([6.0], [3], [4], [1])
     for interval in intervals(compare_scores(one, one, samples=10, confidence=0.9)):

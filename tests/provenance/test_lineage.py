@@ -2,17 +2,22 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from pictures import image_folder, write_idx
 
 from moray.errors import UserError
 from moray.provenance.lineage import Verification, results_below, verify, write_sealed
 from moray.provenance.manifest import sha256_file, write_manifest
+from moray.stages.download import download
 
 SOURCE, SPLIT = Path("data.jsonl"), Path("results/datasets/data/train.parquet")
 BASE, MODEL = Path("results/models/base"), Path("results/runs/tuned/model")
 SCORES = Path("results/runs/tuned/eval.json")
+IMAGES = Path("results/datasets/images")
 
 
 @pytest.fixture
@@ -113,6 +118,38 @@ def test_a_file_that_is_gone_is_broken_but_a_source_is_missing() -> None:
         f"{MODEL}/model.safetensors: not found, but listed in {MODEL}/manifest.json"
     ]
     assert found.missing == [SOURCE]
+
+
+def of_idx_files() -> list[Path]:
+    """The sources of a dataset of IDX files in `results/datasets/images`."""
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 3, 4), dtype=np.uint8)
+    images = write_idx(Path("images.gz"), pixels)
+    labels = write_idx(Path("labels"), np.arange(20, dtype=np.uint8) % 2)
+    download(IMAGES, {"source": "idx", "train": {"images": str(images), "labels": str(labels)}})
+    return [images, labels]
+
+
+def of_a_folder() -> list[Path]:
+    """The sources of a dataset of a folder of images, with a split of its own."""
+    for size, split in enumerate(("train", "test"), 4):
+        image_folder(Path("photos", split), {"cat": 4, "dog": 4}, size, size)
+    download(IMAGES, {"source": "image-folder", "path": "photos"})
+    return sorted(Path("photos").rglob("*.png"))
+
+
+@pytest.mark.parametrize("made", [of_idx_files, of_a_folder])
+def test_the_sources_of_images_are_checked(
+    made: Callable[[], list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, *others = made()
+    assert (check(IMAGES).broken, check(IMAGES).missing) == ([], [])
+    flip(first)
+    by = f"{IMAGES}/dataset.json was made from it"
+    assert check(IMAGES).broken == [f"{first}: changed since {by}"]
+    for file in others:
+        file.unlink()
+    assert check(IMAGES).missing == others
 
 
 @pytest.mark.usefixtures("chain")

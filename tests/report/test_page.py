@@ -2,16 +2,20 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from made_up_results import DIGEST, STEPS, write_run, write_state
+from made_up_results import DIGEST, STEPS, scores, write_run, write_state
 from pages import Parsed, runs_in, unpacked
 
 from moray.report.page import render
 from moray.results import load
+from moray.results.frames import MODELS
 
 IMAGE = "<img src=x onerror='window.hurt = 1'>"
 HOSTILE = f"</script></pre><script>window.hurt = 1</script>{IMAGE}"
@@ -157,6 +161,50 @@ def test_metrics_of_the_samples_are_shown_beside_them(tmp_path: Path) -> None:
     first, second = (" ".join(text.split()) for text in each)
     assert "Base (exact match: no) x Tuned (exact match: yes, chrf: 12.34) return 2" in first
     assert "exact match" not in second
+
+
+def with_floats(value: Any, replaced: Iterator[float]) -> Any:
+    """A content of a JSON file with other floats."""
+    if isinstance(value, dict):
+        return {key: with_floats(item, replaced) for key, item in value.items()}
+    return next(replaced) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("numbers", [["nan"], ["inf"], ["-inf"], ["inf", "-inf", "nan"]], ids=str)
+@pytest.mark.parametrize(
+    "file",
+    [
+        "eval.json",
+        "history.jsonl",
+        "generation.json",
+        "samples.jsonl",
+        "benchmarks.json",
+        "train.json",
+        "model/lineage.json",
+    ],
+)
+def test_a_run_without_finite_figures_hides_no_other(
+    tmp_path: Path, file: str, numbers: list[str]
+) -> None:
+    judged = {"prompt": "def f():", "reference": "", "base": "", "tuned": "", "tuned_chrf": 12.34}
+    for seed, run in enumerate(["x-seed=0", "x-seed=1", "y-seed=0", "y-seed=1"]):
+        folder = write_run(tmp_path, run, samples=[judged], train={"seed": seed % 2})
+        task = {"documents": 9, **{model: scores()[model] for model in MODELS}}
+        (folder / "benchmarks.json").write_text(json.dumps({"tasks": {"words": task}}))
+        metrics = {"chrf": {"samples": 2, **{model: task[model]["accuracy"] for model in MODELS}}}
+        record = {"temperature": 0.25, "confidence": 0.95, "metrics": metrics}
+        (folder / "generation.json").write_text(json.dumps(record))
+    expected = runs_in(page_of(tmp_path))["y-seed=1"]
+    broken = tmp_path / "results/runs/x-seed=0" / file
+    lines = broken.read_text().splitlines() if file.endswith("l") else [broken.read_text()]
+    replaced = itertools.cycle(map(float, numbers))
+    changed = [json.dumps(with_floats(json.loads(line), replaced)) for line in lines]
+    broken.write_text("".join(f"{line}\n" for line in changed))
+    page = page_of(tmp_path)
+    runs = runs_in(page)
+    assert runs["y-seed=1"] == expected
+    assert "def f():" in Parsed(runs["x-seed=0"]["html"]).text
+    assert Parsed(page).text.count("x-seed=0") >= 2
 
 
 PREDICTION = {

@@ -1,19 +1,22 @@
 """What the page says, against computations of its own."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up_results import DIGEST, scores, write_run
+from made_up_results import DIGEST, STEPS, scores, write_run
 
+from moray.provenance.manifest import sha256_file, write_manifest
 from moray.report.details import changed, remarks
 from moray.report.lineage import Node, lineage_of
 from moray.report.overview import differing, over_seeds, overview, verdict
 from moray.report.page import spread
-from moray.report.quantities import count, duration, figure
+from moray.report.quantities import count, duration, figure, memory
 from moray.report.scores import confusion_of
 from moray.results import load
+from moray.stages.choose import choose
 
 
 @pytest.mark.parametrize(
@@ -122,6 +125,53 @@ def test_the_lineage_goes_through_other_runs_back_to_the_files(tmp_path: Path) -
     assert names(tree, "base model") == []
 
 
+def test_the_lineage_goes_through_the_best_of_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    losses, results = {"a": 2.0, "b": 1.0}, Path("results")
+    for run, loss in losses.items():
+        folder = write_run(Path(), run)
+        line = {"step": 1, "num_steps": STEPS, "eval_loss": loss}
+        (folder / "history.jsonl").write_text(json.dumps(line) + "\n")
+        (folder / "model/weights.safetensors").write_text(run)
+        lineage = (folder / "model/lineage.json").rename("lineage.json")
+        write_manifest(folder / "model")
+        lineage.rename(folder / "model/lineage.json")
+        record_digest(folder / "model")
+    best = Path("results/best/sweep/model")
+    best.parent.mkdir(parents=True)
+    folders = [results / "runs" / run for run in losses]
+    choose(folders, best, best.parent / "choice.json", {"sweep": "sweep", "runs": [*losses]})
+    tuned = write_run(Path(), "tuned", start=str(best))
+    record_digest(best, of=tuned / "model")
+    runs = load("results").files
+    tree = lineage_of(runs["tuned"], files=4)
+    assert tree is not None
+    assert names(tree, "best of") == ["sweep"]
+    assert names(tree, "model") == ["tuned", "b"]
+    assert names(tree, "base model") == ["tiny"]
+
+    # If the sweep was trained again since, its models are not what this one was made from.
+    record_digest(Path("results/runs/b/model"), digest=DIGEST)
+    tree = lineage_of(runs["tuned"], files=4)
+    assert tree is not None
+    assert (names(tree, "model"), names(tree, "base model")) == (["tuned", "b"], [])
+    record_digest(best, of=tuned / "model", digest=DIGEST)
+    tree = lineage_of(runs["tuned"], files=4)
+    assert tree is not None
+    assert (names(tree, "best of"), names(tree, "model")) == (["sweep"], ["tuned"])
+
+
+def record_digest(model: Path, of: Path | None = None, digest: str | None = None) -> None:
+    """Have a model, or another one, say of which manifest it was made."""
+    lineage = (of or model) / "lineage.json"
+    recorded = json.loads(lineage.read_text())
+    manifest = model / "manifest.json"
+    recorded["inputs"][str(manifest)] = digest or sha256_file(manifest)
+    lineage.write_text(json.dumps(recorded))
+
+
 def test_what_a_reader_should_know_is_said(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "a")
     record = json.loads((folder / "train.json").read_text())
@@ -168,6 +218,9 @@ def test_of_many_classes_those_with_mistakes_are_shown() -> None:
         (figure(0.00012345), "0.000123"),
         (figure(float("inf")), "inf"),
         (figure(float("nan")), "\N{EN DASH}"),
+        (count(float("inf")), "inf"),
+        (duration(float("-inf")), "-inf"),
+        (memory(float("inf")), "inf"),
     ],
 )
 def test_numbers_have_few_digits(shown: str, expected: str) -> None:
@@ -201,3 +254,22 @@ def test_settings_are_compared_over_seeds(tmp_path: Path) -> None:
     assert found.value == pytest.approx(differences.mean())
     assert found.p == pytest.approx(1 - statistic / (statistic**2 + 2) ** 0.5)
     assert found.high - found.value == pytest.approx(4.302653 * error, rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_setting_with_a_seed_that_diverged_is_not_the_best(tmp_path: Path, value: float) -> None:
+    for setting, shift in (("a", 0.0), ("b", 0.1)):
+        for seed in (0, 1):
+            folder = write_run(
+                tmp_path, f"{setting}-seed={seed}", shift=shift, train={"seed": seed}
+            )
+            if (setting, seed) == ("a", 1):
+                evaluation = scores()
+                figures = dict.fromkeys(("value", "low", "high"), value)
+                evaluation["tuned"]["bits_per_byte"] = figures
+                (folder / "eval.json").write_text(json.dumps(evaluation))
+    results = load(tmp_path / "results")
+    diverged, other = over_seeds(results, overview(results))
+    assert (diverged.best, other.best) == (False, True)
+    assert not math.isfinite(diverged.tuned.mean)
+    assert math.isnan(diverged.tuned.deviation)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from stored import Place
 
+from moray.storage.folder import FolderRecords
 from moray.storage.interface import path_of
 
 
@@ -28,3 +29,13 @@ def test_a_checkpoint_of_the_same_step_takes_nothing_from_the_one_before(tmp_pat
     place.write(10)
     assert not stale.exists()
     assert place.opened().damaged(10) == []
+
+
+def test_a_record_may_be_removed_while_it_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a request to stop, which another process fulfils."""
+    records = FolderRecords(tmp_path)
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    assert records.read("request") is None
+    assert records.changed("request") is None

@@ -118,6 +118,24 @@ def test_a_lock_outlives_its_lease_as_long_as_it_is_renewed(place: BucketPlace) 
         assert lease(place)["token"] == 1
 
 
+def test_a_lock_is_renewed_after_a_renewal_whose_answer_was_lost(
+    place: BucketPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has written it, and the holder doesn't know the version."""
+    kind = type(open_objects(place.url))
+    replace = kind.replace
+
+    def without_answer(objects: Objects, key: str, content: bytes, version: str) -> str | None:
+        replace(objects, key, content, version)
+        monkeypatch.undo()
+        raise kind.errors[-1]
+
+    with place.storage(lease_seconds=0.3).sole_driver():
+        monkeypatch.setattr(kind, "replace", without_answer)
+        until(lambda: lease(place).get("renewal", 0) >= 3)
+    assert lease(place)["released"]
+
+
 def test_of_two_drivers_at_the_same_moment_one_is_refused(
     place: BucketPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

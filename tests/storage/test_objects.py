@@ -1,6 +1,7 @@
 """Objects of each kind of store: conditional writes, listings, files of many parts."""
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,29 @@ def test_a_repeated_request_whose_answer_was_lost_is_no_refusal(objects: Objects
     assert objects.create("key", b"mine") == version
     replaced = objects.replace("key", b"also mine", version)
     assert objects.replace("key", b"also mine", version) == replaced
+
+
+def test_a_download_is_there_when_it_is_whole(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others look for the file, such as workers for a fault, and read it at once."""
+    file, there = tmp_path / "fault.json", []
+    objects.put(file.name, b"[1, 2]")
+
+    def in_parts(self: Objects, key: str) -> Iterator[bytes]:
+        yield b"[1"
+        there.append(file.exists())
+        if len(there) == 1:
+            raise self.errors[-1]
+        yield b", 2]"
+
+    monkeypatch.setattr(type(objects), "_chunks", in_parts)
+    with pytest.raises(objects.errors):
+        objects.download(file.name, file)
+    assert list(tmp_path.iterdir()) == []
+    assert objects.download(file.name, file)
+    assert there == [False, False]
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"[1, 2]"]
 
 
 def test_keys_are_listed_below_a_prefix(objects: Objects) -> None:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 import torch
 from object_store import object_store
+from stored import Place
 
 from moray.config.schema.sections import Ray
 from moray.config.schema.train import Adapter, Train
@@ -314,6 +315,25 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 @pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="needs a second file system")
+def test_a_checkpoint_may_be_removed_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a training of the same run that is under way."""
+    place = Place(tmp_path / "state/tuned/fingerprint")
+    for step in (10, 20):
+        place.write(step)
+    stat, before = os.stat, place.files()
+
+    def removing(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if str(path) == before[0]:
+            shutil.rmtree(Path(path).parent)
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr("os.stat", removing)
+    found(tmp_path)
+    assert place.files() == before[2:]
+
+
 def test_each_disk_has_to_take_its_part(tmp_path: Path) -> None:
     results = SHARED_MEMORY / "moray-results"
     if SHARED_MEMORY.stat().st_dev == tmp_path.stat().st_dev:

@@ -20,7 +20,7 @@ class Bootstrapped:
 
     Attributes:
         values: the figures, by name.
-        resampled: those of each resample, shape (resamples,), by name.
+        resampled: those of each resample, shape (resamples,), by name; NaN where one has none.
     """
 
     values: dict[str, float]
@@ -87,13 +87,18 @@ def with_intervals(base: Bootstrapped, tuned: Bootstrapped, confidence: float) -
         name: {
             figure: {
                 "value": value,
-                "low": float(np.quantile(model.resampled[figure], tail)),
-                "high": float(np.quantile(model.resampled[figure], 1 - tail)),
+                "low": _quantile(model.resampled[figure], tail, value),
+                "high": _quantile(model.resampled[figure], 1 - tail, value),
             }
             for figure, value in model.values.items()
         }
         for name, model in (("base", base), ("tuned", tuned), ("difference", difference))
     }
+
+
+def _quantile(resampled: NDArray[np.float64], share: float, value: float) -> float:
+    """Of the resamples that have the figure; NaN if the whole doesn't."""
+    return value if np.isnan(value) else float(np.nanquantile(resampled, share))
 
 
 def draws(units: int, samples: int, seed: int = 0) -> Iterator[NDArray[np.int64]]:

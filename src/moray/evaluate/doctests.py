@@ -10,6 +10,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -71,7 +72,7 @@ def run_sandboxed(program: str, text: str, seconds: int = 10) -> str:
         seconds: of CPU time that it may take; it is ended after twice as long in any case.
 
     Returns:
-        What it wrote to its standard output until it ended or was ended.
+        What it wrote to its standard output until it ended or was ended, at most 1 MiB.
     """
     limits = _LIMITS.format(seconds=seconds, memory=_MEMORY, file_size=_FILE_SIZE)
     python = Path(sys.executable).resolve()
@@ -83,20 +84,18 @@ def run_sandboxed(program: str, text: str, seconds: int = 10) -> str:
         *(*bound, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp"),
         *("--", str(python), "-I", "-S", "-c", limits + program),
     ]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-    ) as process:
-        try:
-            return process.communicate(text, timeout=2 * seconds)[0]
-        except subprocess.TimeoutExpired as expired:
-            with suppress(ProcessLookupError):
-                process.kill()
-            return (expired.stdout or b"").decode(errors="replace")
+    # The limit of a file's size doesn't hold for a pipe.
+    with tempfile.TemporaryFile() as output:
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                command,
+                input=text.encode(),
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+                timeout=2 * seconds,
+            )
+        output.seek(0)
+        return output.read().decode(errors="replace")
 
 
 def function_of(prompt: str) -> tuple[str, str] | None:

@@ -109,8 +109,8 @@ def figures(sums: NDArray[np.float64]) -> dict[str, float]:
 
     Returns:
         `loss`: nats per token; `perplexity`: its exponential; `bits_per_byte`: bits per byte of
-        text, including those of the stop tokens; `accuracy`: share of the tokens that the model
-        found likeliest.
+        text, including those of the stop tokens, NaN without text; `accuracy`: share of the tokens
+        that the model found likeliest.
     """
     nll, tokens, size, correct = sums.tolist()
     loss = nll / tokens
@@ -118,7 +118,7 @@ def figures(sums: NDArray[np.float64]) -> dict[str, float]:
         "loss": loss,
         "perplexity": float(np.exp(loss)),
         # A resample of few pieces can consist of stop tokens only.
-        "bits_per_byte": nll / math.log(2) / size if size else math.inf,
+        "bits_per_byte": nll / math.log(2) / size if size else math.nan,
         "accuracy": correct / tokens,
     }
 

@@ -15,6 +15,8 @@ from moray.provenance.manifest import DATASET, MANIFEST, damaged_files, sha256_f
 LINEAGE = "lineage.json"
 _SEAL = "sha256"
 
+# Sources whose files are the user's.
+_LOCAL = {"files", "idx", "image-folder"}
 _LIBRARIES = (
     "ray",
     "torch",
@@ -128,7 +130,7 @@ def _check_dataset(description: Path, found: Verification) -> None:
 
 
 def _local_sources(facts: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    if facts["source"] == "files":
+    if facts["source"] in _LOCAL:
         for name, digest in facts.get("files", {}).items():
             yield Path(name), digest
 

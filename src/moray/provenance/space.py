@@ -1,6 +1,7 @@
 """Disk space: check it before writing, and report when it runs out."""
 
 import errno
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -66,13 +67,19 @@ def telling_of_full_disk(folder: Path) -> Iterator[None]:
 
 def full_disk(folder: Path) -> UserError:
     """The error to report when a folder's disk is full."""
-    written = 0
-    for path in folder.rglob("*"):
-        # Files may be removed meanwhile, also by other processes.
-        with suppress(FileNotFoundError):
-            written += path.stat().st_size if path.is_file() else 0
     return UserError(
         str(folder),
-        f"the disk is full after writing {written:,} bytes",
+        f"the disk is full after writing {bytes_below(folder):,} bytes",
         "free some space and run the same command again",
     )
+
+
+def bytes_below(folder: Path) -> int:
+    """The size of all files in a folder, which others may be removing meanwhile."""
+    size = 0
+    # Unlike `Path.rglob`, it passes over folders that are gone.
+    for inside, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                size += os.stat(os.path.join(inside, name)).st_size
+    return size

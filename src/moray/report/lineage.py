@@ -78,14 +78,10 @@ def _weights(manifest: dict[str, Any]) -> list[Node]:
 
 def _start(run: Run, manifest: str, digests: dict[str, str], files: int) -> Node:
     results, folder = run.folder.parent.parent, Path(manifest).parent
+    if folder.parts[0] == "best":
+        return _best(run, folder, digests.get(manifest), files)
     if folder.name == "model":
-        name = folder.parent.name
-        before = Run(name, results / "runs" / name, None, run.log)
-        tree = lineage_of(before, files)
-        # If the other run was trained again since, its tree is not that of this model.
-        if tree is not None and tree.digest == digests.get(manifest):
-            return tree
-        return Node("model", name, digests.get(manifest))
+        return _of_run(run, folder.parent.name, digests.get(manifest), files)
     made = read_json(results / manifest) or {}
     return Node(
         "base model",
@@ -94,6 +90,28 @@ def _start(run: Run, manifest: str, digests: dict[str, str], files: int) -> Node
         _facts(made.get("model", {})),
         _weights(made),
     )
+
+
+def _of_run(run: Run, name: str, digest: str | None, files: int) -> Node:
+    """The model of another run."""
+    other = Run(name, run.folder.with_name(name), None, run.log)
+    tree = lineage_of(other, files)
+    # If it was trained again since, its tree is not that of this model.
+    return tree if tree and tree.digest == digest else Node("model", name, digest)
+
+
+def _best(run: Run, folder: Path, digest: str | None, files: int) -> Node:
+    """The copy of a sweep's best model, which needn't have the manifest of the original."""
+    results, sweep = run.folder.parent.parent, folder.parent
+    copied = read_json(results / folder / LINEAGE) or {"inputs": {}}
+    choice = read_json(results / sweep / "choice.json")
+    node = Node("best of", sweep.name, digest)
+    # If it was chosen again since, it's another copy.
+    if choice and copied["inputs"].get(f"results/{folder}/{MANIFEST}") == digest:
+        name = choice["best"]
+        original = choice["inputs"].get(f"results/runs/{name}/model/{MANIFEST}")
+        node.sources.append(_of_run(run, name, original, files))
+    return node
 
 
 def _rows(results: Path, dataset: str, digests: dict[str, str], store: str, files: int) -> Node:

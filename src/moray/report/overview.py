@@ -5,9 +5,9 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from scipy.stats import ttest_rel
 
@@ -125,12 +125,13 @@ class Spread:
     @property
     def mean(self) -> float:
         """Their mean."""
-        return fmean(self.values)
+        return _mean(self.values)
 
     @property
     def deviation(self) -> float:
         """Their sample standard deviation, with one degree of freedom less than figures."""
-        return stdev(self.values)
+        with np.errstate(invalid="ignore"):
+            return float(np.std(self.values, ddof=1))
 
 
 @dataclass(frozen=True)
@@ -212,10 +213,11 @@ def _setting(name: str, members: Mapping[int, Row]) -> Setting:
 
 
 def _compare_with_best(group: list[tuple[Setting, dict[int, Row]]]) -> None:
-    if len(group) < 2:
+    judged = [pair for pair in group if known(pair[0].tuned.mean)]
+    if len(group) < 2 or not judged:
         return
     choose = max if more_is_better(group[0][0].metric) else min
-    best, of_best = choose(group, key=lambda pair: pair[0].tuned.mean)
+    best, of_best = choose(judged, key=lambda pair: pair[0].tuned.mean)
     best.best = True
     for setting, members in group:
         common = sorted({*members} & {*of_best})
@@ -241,8 +243,14 @@ def _difference(first: Sequence[float], second: Sequence[float]) -> Difference:
         warnings.simplefilter("ignore", RuntimeWarning)
         tested = ttest_rel(second, first)
         bounds = tested.confidence_interval(_CONFIDENCE)
-    value = fmean(second) - fmean(first)
+        value = _mean(second) - _mean(first)
     return Difference(value, float(bounds.low), float(bounds.high), float(tested.pvalue))
+
+
+def _mean(values: Sequence[float]) -> float:
+    # NaN if one is, or if some are infinite.
+    with np.errstate(invalid="ignore"):
+        return float(np.mean(values))
 
 
 def differing(settings: pd.DataFrame) -> pd.DataFrame:

@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import json
+import math
 from collections import defaultdict
 from functools import cache
 from importlib import resources
@@ -54,7 +55,7 @@ def render(results: Results) -> str:
         runs[name] = {
             "html": details_of.render(found=found, row=row, curves=name in drawn),
             "curves": drawn.get(name, {}),
-            "scores": found["scores"].get(None, []),
+            "scores": drawn_scores(found["scores"].get(None, [])),
         }
     script = _read("script.js")
     return environment.get_template("page.html").render(
@@ -62,7 +63,7 @@ def render(results: Results) -> str:
         style=_read("style.css"),
         script=script,
         library=_packed_library(),
-        runs=packed(json.dumps(runs)),
+        runs=packed(json.dumps(runs, allow_nan=False)),
         rows=rows,
         seeds=over_seeds(results, rows),
         settings=differing(results.settings),
@@ -121,8 +122,8 @@ def _read(name: str) -> str:
 _METRICS = ["loss", "eval_loss", "learning_rate", "grad_norm"]
 _SPEED = "_per_second"
 
-Curve = tuple[list[int], list[float]]
-"""Steps and values."""
+Curve = tuple[list[int], list[float | None]]
+"""Steps, and values where they are finite."""
 
 
 def curves(history: pd.DataFrame, points: int) -> dict[str, dict[str, Curve]]:
@@ -170,6 +171,27 @@ def spread(values: NDArray[np.float64], points: int) -> NDArray[np.int64]:
     return np.array(sorted(ends | lowest | highest))
 
 
-def _short(value: float) -> Any:
-    """With five significant digits; None, as JSON has no NaN, where there is nothing to draw."""
-    return float(f"{value:.5g}") if np.isfinite(value) else None
+def drawn_scores(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is drawn of the scores of a run.
+
+    Args:
+        figures: as in `scores.by_dataset`.
+    """
+    return [
+        {"metric": line["metric"]}
+        | {
+            model: {name: _if_finite(value) for name, value in line[model].items()}
+            for model in ("base", "tuned")
+        }
+        for line in figures
+    ]
+
+
+def _short(value: float) -> float | None:
+    """With five significant digits."""
+    return _if_finite(float(f"{value:.5g}"))
+
+
+def _if_finite(value: float) -> float | None:
+    """None, as browsers read no NaN, where there is nothing to draw."""
+    return value if math.isfinite(value) else None

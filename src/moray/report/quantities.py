@@ -14,10 +14,17 @@ def known(value: Any) -> bool:
     return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
-def count(value: Any) -> str:
-    """A number of things: `3.1 M`, `512`."""
+def _without_digits(value: Any) -> str | None:
+    """What is shown of a number that has none, such as infinity; None if it has."""
     if not known(value):
         return NOTHING
+    return None if math.isfinite(value) else f"{value:g}"
+
+
+def count(value: Any) -> str:
+    """A number of things: `3.1 M`, `512`."""
+    if shown := _without_digits(value):
+        return shown
     for size, suffix in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
         if value >= size:
             return f"{value / (1e3 if suffix == 'k' else size):.3g} {suffix}"
@@ -26,8 +33,8 @@ def count(value: Any) -> str:
 
 def duration(seconds: Any) -> str:
     """A time: `1 min 31 s`."""
-    if not known(seconds):
-        return NOTHING
+    if shown := _without_digits(seconds):
+        return shown
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -39,17 +46,17 @@ def duration(seconds: Any) -> str:
 
 def memory(megabytes: Any) -> str:
     """A size in MB or GB."""
-    if not known(megabytes):
-        return NOTHING
+    if shown := _without_digits(megabytes):
+        return shown
     return f"{megabytes:,.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
 
 
 def figure(value: Any) -> str:
     """A score with four significant digits."""
-    if not known(value):
-        return NOTHING
-    if not math.isfinite(value) or value == 0:
-        return f"{value:g}"
+    if shown := _without_digits(value):
+        return shown
+    if value == 0:
+        return "0"
     digits = max(0, 3 - math.floor(math.log10(abs(value))))
     return f"{value:,.{min(digits, 6)}f}"
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from moray.provenance.manifest import (
@@ -37,7 +37,10 @@ class FolderRecords:
 
     def read(self, name: str) -> bytes | None:
         file = self._folder / name
-        return file.read_bytes() if file.exists() else None
+        # Others may remove it at any time.
+        with suppress(FileNotFoundError):
+            return file.read_bytes()
+        return None
 
     def write(self, name: str, content: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +51,9 @@ class FolderRecords:
 
     def changed(self, name: str) -> float | None:
         file = self._folder / name
-        return file.stat().st_mtime if file.exists() else None
+        with suppress(FileNotFoundError):
+            return file.stat().st_mtime
+        return None
 
 
 class FolderStorage:

@@ -126,7 +126,13 @@ class _Held:
     def _write(self, **facts: Any) -> None:
         assert self._version is not None
         content = _content({**self._holder, **facts})
-        self._version = self._objects.replace(_LEASE, content, self._version)
+        version = self._objects.replace(_LEASE, content, self._version)
+        if version is None:
+            # An earlier one may have been written though its answer was lost.
+            found = self._objects.get(_LEASE)
+            if found and json.loads(found[0]).get("id") == self._holder["id"]:
+                version = self._objects.replace(_LEASE, content, found[1])
+        self._version = version
 
 
 def _acquired(objects: Objects, holder: dict[str, Any]) -> tuple[int, str]:

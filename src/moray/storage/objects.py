@@ -96,14 +96,20 @@ class Objects(ABC):
         """Drop the parts of uploads that were cut off, which are stored and paid for otherwise."""
 
     def download(self, key: str, path: Path) -> bool:
-        """Download an object to a file; returns whether it is there."""
+        """Download an object to a file, atomically; returns whether it is there."""
         chunks = self._chunks(key)
         if chunks is None:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
+        # Hidden, and of this process alone: others look for files and may fetch the same.
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+        try:
+            with temporary.open("wb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
         return True
 
     @abstractmethod

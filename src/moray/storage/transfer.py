@@ -147,11 +147,8 @@ def received(folder: Path, url: str) -> Iterator[None]:
         there = objects.listed("")
         for name, listed in there.items():
             state = listed.changed, listed.size
-            if taken.get(name) != state:
-                temporary = folder / f"{name}.part"
-                if objects.download(name, temporary):
-                    temporary.replace(folder / name)
-                    taken[name] = state
+            if taken.get(name) != state and objects.download(name, folder / name):
+                taken[name] = state
         for name in taken.keys() - there.keys():
             (folder / name).unlink(missing_ok=True)
             del taken[name]

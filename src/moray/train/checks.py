@@ -23,7 +23,7 @@ from moray.model.shapes import (
     num_parameters,
 )
 from moray.provenance.manifest import MANIFEST
-from moray.provenance.space import check_space
+from moray.provenance.space import bytes_below, check_space
 from moray.storage.interface import step_of
 from moray.storage.objects import check_objects
 from moray.storage.opened import is_remote, needed_libraries, storage_with
@@ -90,8 +90,8 @@ def unmet_requirements(
         kept = min(kept, -(-settings.max_steps // settings.save_steps))
     # A resumed run already has some of them. Until the fingerprint is known, any can be its own.
     folders = [work] if work else Path(ray.storage_path, run).glob("*")
-    files = [file for folder in folders for file in folder.glob("checkpoints/step-????????/*")]
-    missing = kept * checkpoint - sum(file.stat().st_size for file in files)
+    steps = [step for folder in folders for step in folder.glob("checkpoints/step-????????")]
+    missing = kept * checkpoint - sum(map(bytes_below, steps))
     if ray.in_object_store:
         # A checkpoint is on this machine's disk only until it is uploaded.
         found += _disk(scratch(), checkpoint, results, _FLOAT * whole)

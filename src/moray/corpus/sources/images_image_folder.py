@@ -10,6 +10,7 @@ from moray.config.splits import folders_by_split
 from moray.corpus.dataset import Document
 from moray.corpus.sources import Opened
 from moray.errors import UserError
+from moray.provenance.manifest import sha256_file
 
 
 def opened(section: ImageFolder, files: Mapping[str, list[str]], temporary: Path) -> Opened:
@@ -17,7 +18,10 @@ def opened(section: ImageFolder, files: Mapping[str, list[str]], temporary: Path
     folders = folders_by_split(section.path)
     names = label_names([*folders.values()])
     given = {str(split): partial(images, folder, names) for split, folder in folders.items()}
-    return Opened(given, {"path": section.path}, tuple(names))
+    classes = (folder / name for folder in folders.values() for name in names)
+    every = sorted(file for inside in classes for file in _visible(inside))
+    origin = {"path": section.path, "files": {str(file): sha256_file(file) for file in every}}
+    return Opened(given, origin, tuple(names))
 
 
 def label_names(folders: Sequence[Path]) -> list[str]:

@@ -67,6 +67,11 @@ function drawCurves(parent, runs, hidden) {
   }
 }
 
+// A bound that is not a number has no bar.
+function reach(from, to) {
+  return from === null || to === null ? null : to - from;
+}
+
 function drawScores(parent, scores) {
   for (const { metric, base, tuned } of scores) {
     const both = [base, tuned];
@@ -77,8 +82,8 @@ function drawScores(parent, scores) {
       error_y: {
         type: "data",
         symmetric: false,
-        array: both.map(score => score.high - score.value),
-        arrayminus: both.map(score => score.value - score.low),
+        array: both.map(score => reach(score.value, score.high)),
+        arrayminus: both.map(score => reach(score.low, score.value)),
         color: COLORS[0],
       },
       mode: "markers",
