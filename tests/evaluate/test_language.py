@@ -1,6 +1,7 @@
 """Figures of a test split, and how sure they are."""
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,14 @@ from moray.evaluate.likelihood import Scores
 FIGURES = ["loss", "perplexity", "bits_per_byte", "accuracy"]
 
 
-def scores(nll: Any, tokens: Any, size: Any, correct: Any, document: Any = None) -> Scores:
+def scores(
+    nll: Any, tokens: Any, size: Any, correct: Any, document: Any = None, group: Any = None
+) -> Scores:
     """Scores of documents of one piece each, unless it is said of which document each is."""
     document = range(len(nll)) if document is None else document
-    return Scores(*(np.asarray(column) for column in (document, nll, tokens, size, correct)))
+    group = document if group is None else group
+    columns = (document, group, nll, tokens, size, correct)
+    return Scores(*(np.asarray(column) for column in columns))
 
 
 def draw(documents: int, seed: int, shift: float = 0.0) -> Scores:
@@ -111,9 +116,27 @@ def test_documents_are_resampled_whole() -> None:
         assert got == pytest.approx(expected)
 
 
+def test_the_interval_of_correlated_documents_covers_the_truth() -> None:
+    """Of 4 documents a prompt, whose losses mostly follow from the prompt."""
+    prompts, repeats, covered = 60, 200, Counter[str]()
+    for seed in range(repeats):
+        random = np.random.default_rng(seed)
+        nll = np.repeat(random.normal(5, 1, prompts), 4) + random.normal(0, 0.2, 4 * prompts)
+        ones = np.ones(4 * prompts, np.int64)
+        for unit, group in (("groups", np.repeat(range(prompts), 4)), ("documents", None)):
+            one = scores(nll, ones, ones, ones, group=group)
+            result = compare_scores(one, one, samples=200, confidence=0.95)
+            assert result["resampled"] == unit
+            loss = result["base"]["loss"]
+            covered[unit] += loss["low"] <= 5 <= loss["high"]
+    assert covered["groups"] / repeats == pytest.approx(0.95, abs=0.045)
+    assert covered["documents"] / repeats < 0.8
+
+
 def test_pieces_are_resampled_where_documents_are_few() -> None:
     one = draw(60, seed=1)
-    of_one_document = Scores(0 * one.document, one.nll, one.tokens, one.bytes, one.correct)
+    columns = (one.nll, one.tokens, one.bytes, one.correct)
+    of_one_document = scores(*columns, document=0 * one.document)
     result = compare_scores(of_one_document, of_one_document, samples=100, confidence=0.9)
     assert result.pop("resampled") == "pieces"
     whole = compare_scores(one, one, samples=100, confidence=0.9)

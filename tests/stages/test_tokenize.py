@@ -219,6 +219,7 @@ def test_on_the_fly_the_store_keeps_what_its_rows_are_made_from(
     assert damaged_files(tmp_path / "out") == []
     assert sorted(manifest["files"]) == [
         "preview.txt",
+        "test.groups",
         "test.rows",
         "test.segments",
         "tokenizer/config.json",

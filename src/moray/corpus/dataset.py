@@ -4,6 +4,7 @@ A dataset is a folder with a Parquet file for each split, and `dataset.json`, wh
 source. Row groups are limited in bytes, because later stages hold one in memory at a time.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +45,11 @@ class Document(TypedDict, total=False):
     label: int
     group: str
     place: str
+
+
+def digest(text: str) -> bytes:
+    """A 16-byte digest of a text."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def content(document: Document) -> str:
@@ -154,6 +160,8 @@ def write_dataset(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DATASET).unlink(missing_ok=True)
     columns = FORMATS[format].kept
+    if format != "images":
+        columns = (*columns, "group")
     schema = pa.schema([(column, _TYPES.get(column, pa.string())) for column in columns])
     writers = {split: _SplitWriter(folder / f"{split}.parquet", schema) for split in SPLITS}
     kinds = set()
@@ -194,7 +202,7 @@ class _SplitWriter:
         self._waiting_bytes = 0
 
     def add(self, document: Document) -> None:
-        size = sum(_size(document.get(name)) for name in self._schema.names)
+        size = sum(_size(document.get(name)) for name in self._schema.names if name != "group")
         self._waiting.append(document)
         self._waiting_bytes += size
         self.rows += 1
@@ -238,11 +246,19 @@ def share_of_group(file: Path, group: int) -> float:
 def read_group(file: Path, group: int) -> list[Document]:
     """The documents of a row group."""
     with pq.ParquetFile(file) as table:
-        return cast(list[Document], table.read_row_group(group).to_pylist())
+        return _documents(table.read_row_group(group))
 
 
 def read_documents(file: Path) -> Iterator[list[Document]]:
     """The documents of a split, a row group at a time."""
     with pq.ParquetFile(file) as table:
         for group in range(table.num_row_groups):
-            yield cast(list[Document], table.read_row_group(group).to_pylist())
+            yield _documents(table.read_row_group(group))
+
+
+def _documents(table: pa.Table) -> list[Document]:
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for row in rows:
+        if row.get("group") is None:
+            row.pop("group", None)
+    return cast(list[Document], rows)

@@ -1,18 +1,12 @@
 """Hold out documents: the source's own splits, a share chosen by hash, or the end of the text."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from moray.corpus.dataset import Document, content, group_of, is_blank
+from moray.corpus.dataset import Document, content, digest, group_of, is_blank
 
 Documents = Callable[[], Iterator[Document]]
 Given = Mapping[str, Documents]
-
-
-def digest(text: str) -> bytes:
-    """A 16-byte digest of a text."""
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def by_hash(

@@ -14,6 +14,10 @@ Figures = Callable[[NDArray[Any]], dict[str, float]]
 """Computes figures from sums over units, shape (sums,)."""
 
 
+# With fewer, their variance can't be estimated: with one, intervals would have no width.
+_MIN_UNITS = 20
+
+
 @dataclass(frozen=True)
 class Bootstrapped:
     """The figures of a model.
@@ -49,22 +53,67 @@ def compare(
     return with_intervals(first, second, confidence)
 
 
+def resampled_units(
+    units: dict[str, NDArray[np.int64]],
+) -> tuple[str, NDArray[np.int64]]:
+    """The largest units of which there are enough; parts of one aren't independent.
+
+    Args:
+        units: the unit that each part belongs to, shape (parts,), by the units' name; each is
+            contained in those before it.
+
+    Returns:
+        The name and the numbers of the first units that there are enough of, or the last ones.
+    """
+    counts = {name: len(np.unique(numbers)) for name, numbers in units.items()}
+    first, second = [*units][:2]
+    if counts[first] == counts[second]:
+        # Nothing belongs together.
+        del counts[first]
+    name = next((name for name in counts if counts[name] >= _MIN_UNITS), [*units][-1])
+    return name, units[name]
+
+
+def summed(sums: Sums, units: NDArray[np.int64]) -> Sums:
+    """Add up the sums of the parts of each unit.
+
+    Args:
+        sums: of parts, shape (parts, sums).
+        units: the unit that each part belongs to, shape (parts,).
+
+    Returns:
+        Shape (units, sums), in the order of the units' numbers.
+    """
+    numbers, of_part = np.unique(units, return_inverse=True)
+    found = np.zeros((len(numbers), sums.shape[1]))
+    np.add.at(found, of_part, sums)
+    return found
+
+
 def compare_means(
-    base: Sequence[float], tuned: Sequence[float], samples: int, confidence: float
+    base: Sequence[float],
+    tuned: Sequence[float],
+    groups: NDArray[np.int64],
+    samples: int,
+    confidence: float,
 ) -> dict[str, Any]:
     """Compute the means of two models' values and their difference, with bootstrap intervals.
 
     Args:
         base: values of the base model.
-        tuned: values of the tuned model, for the same units in the same order.
+        tuned: values of the tuned model, in the same order.
+        groups: the group that each belongs to, which is resampled as one, shape (values,).
         samples: number of resamples.
         confidence: coverage of the intervals.
 
     Returns:
-        `samples`: number of units; for each of `base`, `tuned` and `difference`, the `value`,
+        `samples`: number of values; for each of `base`, `tuned` and `difference`, the `value`,
         `low` and `high`.
     """
-    first, second = (np.stack([values, np.ones(len(values))], 1) for values in (base, tuned))
+    _, units = resampled_units({"groups": groups, "values": np.arange(len(groups))})
+    first, second = (
+        summed(np.stack([values, np.ones(len(values))], 1), units) for values in (base, tuned)
+    )
     compared = compare(
         first, second, lambda sums: {"mean": float(sums[0] / sums[1])}, samples, confidence
     )

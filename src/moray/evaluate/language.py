@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from moray.evaluate.bootstrap import compare
+from moray.evaluate.bootstrap import compare, resampled_units, summed
 from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
 from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
 from moray.tasks.language.rows import StoredSplit
 from moray.workers.entry import Worker
-
-# With fewer documents, their variance can't be estimated: with one, intervals would have no width.
-_MIN_DOCUMENTS = 20
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ def evaluation(
     def compared(base: Scores, tuned: Scores, rows: int) -> dict[str, Any]:
         return {
             "rows": rows,
-            "documents": len(base.by_document().tokens),
+            "documents": len(np.unique(base.document)),
             "tokens": int(base.tokens.sum()),
             "bytes": int(base.bytes.sum()),
             "confidence": confidence,
@@ -84,9 +81,12 @@ def joined(parts: Sequence[Scores]) -> Scores:
     """The scores of several datasets as those of one, in which their documents stay apart."""
     sizes = [int(part.document.max(initial=-1)) + 1 for part in parts]
     firsts = np.cumsum([0, *sizes[:-1]])
-    documents = [first + part.document for first, part in zip(firsts, parts, strict=True)]
+    numbers = (
+        [first + numbers for first, numbers in zip(firsts, found, strict=True)]
+        for found in ([part.document for part in parts], [part.group for part in parts])
+    )
     return Scores(
-        np.concatenate(documents),
+        *map(np.concatenate, numbers),
         *(
             np.concatenate([getattr(part, name) for part in parts])
             for name in ("nll", "tokens", "bytes", "correct")
@@ -97,8 +97,8 @@ def joined(parts: Sequence[Scores]) -> Scores:
 def compare_scores(base: Scores, tuned: Scores, samples: int, confidence: float) -> dict[str, Any]:
     """Compute the figures of two models and their difference, with bootstrap intervals.
 
-    Resamples documents, because the tokens of a document aren't independent; pieces of documents if
-    there are too few documents.
+    Resamples groups of documents, because the tokens of a group aren't independent; documents, or
+    pieces of them, if there are too few.
 
     Args:
         base: scores of the base model.
@@ -107,9 +107,11 @@ def compare_scores(base: Scores, tuned: Scores, samples: int, confidence: float)
         confidence: coverage of the intervals.
 
     Returns:
-        `resampled`: `documents` or `pieces`; and what `compare` returns.
+        `resampled`: `groups`, `documents` or `pieces`; and what `compare` returns.
     """
-    unit = "documents" if len(np.unique(base.document)) >= _MIN_DOCUMENTS else "pieces"
-    if unit == "documents":
-        base, tuned = base.by_document(), tuned.by_document()
-    return {"resampled": unit} | compare(base.sums(), tuned.sums(), figures, samples, confidence)
+    pieces = np.arange(len(base.document))
+    name, units = resampled_units(
+        {"groups": base.group, "documents": base.document, "pieces": pieces}
+    )
+    before, after = (summed(scores.sums(), units) for scores in (base, tuned))
+    return {"resampled": name} | compare(before, after, figures, samples, confidence)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,6 +72,7 @@ class Scores:
 
     Attributes:
         document: number of the document that the piece belongs to.
+        group: number of the first document of its group.
         nll: negative log-likelihood, nats.
         tokens: number of trained tokens, including stop tokens.
         bytes: UTF-8 bytes of text that they cover.
@@ -79,24 +80,14 @@ class Scores:
     """
 
     document: NDArray[np.int64]
+    group: NDArray[np.int64]
     nll: NDArray[np.float64]
     tokens: NDArray[np.int64]
     bytes: NDArray[np.int64]
     correct: NDArray[np.int64]
 
-    def by_document(self) -> Self:
-        """The sums over all pieces of each document, in the order of their numbers."""
-        documents, of_piece = np.unique(self.document, return_inverse=True)
-        return type(self)(
-            documents,
-            np.bincount(of_piece, self.nll).astype(np.float64),
-            np.bincount(of_piece, self.tokens).astype(np.int64),
-            np.bincount(of_piece, self.bytes).astype(np.int64),
-            np.bincount(of_piece, self.correct).astype(np.int64),
-        )
-
     def sums(self) -> NDArray[np.float64]:
-        """What `figures` takes, of each piece: all but `document`, shape (pieces, 4)."""
+        """What `figures` takes, of each piece: all but its numbers, shape (pieces, 4)."""
         columns = self.nll, self.tokens, self.bytes, self.correct
         return np.stack(columns, axis=1).astype(np.float64)
 
@@ -171,8 +162,8 @@ def score(
             np.add.at(nll, piece, losses)
             np.add.at(tokens, piece, 1)
             np.add.at(correct, piece, hits)
-    document, size = pieces[:, Segment.DOCUMENT], pieces[:, Segment.BYTES]
-    return Scores(np.array(document), nll, tokens, np.array(size), correct)
+    document, size = (np.array(pieces[:, column]) for column in (Segment.DOCUMENT, Segment.BYTES))
+    return Scores(document, split.groups(document), nll, tokens, size, correct)
 
 
 def _piece_of_token(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Preference
-from moray.evaluate.bootstrap import compare
+from moray.evaluate.bootstrap import compare, resampled_units, summed
 from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
 from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
 from moray.model.forward import autocast
@@ -86,7 +86,7 @@ def score_pairs_on_worker(job: ScorePairsJob, worker: Worker) -> dict[str, dict[
 def evaluation(
     models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
 ) -> Evaluation:
-    """Compare models on the pairs of one dataset, with bootstrap intervals over pairs.
+    """Compare models on the pairs of one dataset, with bootstrap intervals over groups of pairs.
 
     The base is the reference, so its margins are 0.
 
@@ -107,13 +107,14 @@ def evaluation(
         settings = Preference(**cfg["preference"])
         before, after = (_sums(scores, base, settings) for scores in (base, tuned))
         samples, confidence = cfg["bootstrap_samples"], cfg["confidence"]
+        name, units = resampled_units({"groups": base.group[::2], "pairs": base.document[::2]})
         return {
             "rows": rows,
             "pairs": len(base.tokens) // 2,
             "tokens": int(base.tokens.sum()),
             "confidence": confidence,
-            "resampled": "pairs",
-            **compare(before, after, _figures, samples, confidence),
+            "resampled": name,
+            **compare(summed(before, units), summed(after, units), _figures, samples, confidence),
         }
 
     return Evaluation(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moray.corpus.dataset import Document, RowError
+from moray.corpus.dataset import Document, RowError, group_of
 from moray.errors import UserError
 from moray.tasks.language.encode import Encoder
 
@@ -21,11 +21,13 @@ class Prompt:
         text: the prompt.
         tokens: its tokens as in training, including the BOS token, if the tokenizer has one.
         reference: the text that follows it.
+        group: what its document shares with others, see `group_of`.
     """
 
     text: str
     tokens: list[int]
     reference: str
+    group: str
 
 
 def choose_prompts(
@@ -87,16 +89,17 @@ def _drawn(documents: Iterable[Document], count: int, seed: int) -> list[Documen
 def _prompts_of(
     document: Document, encoder: Encoder, length: int, reference_length: int
 ) -> list[Prompt]:
+    group = group_of(document)
     if "messages" in document:
         try:
             text, reference = encoder.template().prompt(document)
         except RowError:
             # If the assistant has the first turn, many templates fail on the empty prompt.
             return []
-        return [Prompt(text, encoder.tokens_of(text), reference)]
+        return [Prompt(text, encoder.tokens_of(text), reference, group)]
     if "prompt" in document:
         text = document["prompt"]
-        return [Prompt(text, encoder.prompt_tokens(text), document["completion"])]
+        return [Prompt(text, encoder.prompt_tokens(text), document["completion"], group)]
     text = document["text"]
     encoding = encoder.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
     # Cut from the text itself: decoding may not restore it, especially not parts of a character.
@@ -106,5 +109,5 @@ def _prompts_of(
         middle = min(start + length, len(encoding))
         end = min(middle + reference_length, len(encoding))
         prompt, reference = text[ends[start] : ends[middle]], text[ends[middle] : ends[end]]
-        prompts.append(Prompt(prompt, encoder.prompt_tokens(prompt), reference))
+        prompts.append(Prompt(prompt, encoder.prompt_tokens(prompt), reference, group))
     return prompts

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from moray.console import say
@@ -81,6 +82,8 @@ def generate(
         batches = num_batches(models, workers.execution.batch_size, len(prompts))
         results = workers.run(continue_on_worker, job, batches)
     written = {name: _texts([result[name] for result in results], tokenizer) for name in models}
+    first: dict[str, int] = {}
+    groups = [first.setdefault(prompt.group, number) for number, prompt in enumerate(prompts)]
     owners = [name for name, some in drawn.items() for _ in some]
     formats = [datasets[owner]["format"] for owner in owners]
     found = {metric: _judged(metric, prompts, written, formats) for metric in cfg["metrics"]}
@@ -98,6 +101,7 @@ def generate(
         metric: compare_means(
             [*of_models["base"].values()],
             [*of_models["tuned"].values()],
+            np.array([groups[number] for number in of_models["base"]]),
             cfg["bootstrap_samples"],
             cfg["confidence"],
         )

@@ -3,12 +3,13 @@
 A row is a record of `block_size` tokens (uint16 or uint32) and `block_size` flags (uint8), so that
 one read fetches both. The flags mark the trained tokens and the first token of each piece. The rest
 of a row is padding, whose first token is marked too in packed rows. The file `{split}.segments`
-holds the positions of pieces, shape (segments, 4), int64, see `Segment`. If the train split is
+holds the positions of pieces, shape (segments, 4), int64, see `Segment`, and `test.groups` which
+documents belong together, shape (documents,), int64. If the train split is
 tokenised on the fly, the store has its documents and the tokenizer instead of its rows.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moray.corpus.dataset import Document
+from moray.corpus.dataset import Document, digest, group_of
 from moray.provenance.manifest import read_manifest
 from moray.rows.store import Record, Rows, StoredRows, map_file
 from moray.tasks.language.encode import Encoder, Piece
@@ -71,6 +72,22 @@ class StoredSplit(StoredRows):
         self.block_size: int = manifest["block_size"]
         shape = (manifest["splits"][split]["segments"], len(Segment))
         self.segments = map_file(folder / f"{split}.segments", np.dtype("<i8"), shape)
+        self._groups = folder / f"{split}.groups"
+        self._has_groups = split == "test"
+
+    def groups(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first document of the group of each document; itself, but for the test split."""
+        return np.fromfile(self._groups, "<i8")[documents] if self._has_groups else documents
+
+
+def write_groups(store: Path, split: str, documents: Iterable[Document]) -> None:
+    """Write which documents of a split belong together, for `StoredSplit.groups`."""
+    first: dict[bytes, int] = {}
+    groups = [
+        first.setdefault(digest(group_of(document)), number)
+        for number, document in enumerate(documents)
+    ]
+    np.array(groups, "<i8").tofile(store / f"{split}.groups")
 
 
 def row_type(block_size: int, token_type: np.dtype[Any]) -> Record:
