@@ -367,7 +367,7 @@ def test_long_pairs_are_truncated_or_dropped_and_counted(
         tokenize(dataset, model_folder, output, recipe_of_pairs(long_documents=key))
         assert words in capsys.readouterr().err
         counts = read_manifest(output)["splits"]["train"]
-        kept = (counts["pairs"], counts["dropped_documents"], counts["truncated_pairs"])
+        kept = (counts["pairs"], counts["dropped_documents"], counts["cut_documents"])
         assert kept == ((2, 0, 1) if key == "split" else (1, 1, 0))
         assert StoredSplit(output, "train").segments[:, Segment.LENGTH].max() <= 32
 

@@ -87,7 +87,7 @@ def whole(tokenizer: PreTrainedTokenizerFast, row: Document) -> tuple[list[int],
 def encode(
     tokenizer: PreTrainedTokenizerFast, rows: list[Document], block_size: int, first: int = 0
 ) -> list[Piece]:
-    pieces, dropped = Encoder(tokenizer, block_size).encode(rows, first, count_bytes=True)
+    pieces, dropped, _ = Encoder(tokenizer, block_size).encode(rows, first, count_bytes=True)
     assert dropped == 0
     return pieces
 
@@ -308,8 +308,8 @@ def test_without_bytes_the_tokens_are_the_same(
     any_tokenizer: PreTrainedTokenizerFast, rows: list[Document]
 ) -> None:
     encoder = Encoder(any_tokenizer, 16)
-    counted, _ = encoder.encode(rows, 0, count_bytes=True)
-    uncounted, _ = encoder.encode(rows, 0, count_bytes=False)
+    counted, *_ = encoder.encode(rows, 0, count_bytes=True)
+    uncounted, *_ = encoder.encode(rows, 0, count_bytes=False)
     assert_equal_but_for_bytes(counted, uncounted)
 
 
@@ -329,7 +329,7 @@ def test_tokens_take_two_bytes_where_the_vocabulary_lets_them(vocabulary: int, w
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="0")
     last = vocabulary - 1
-    (piece,), _ = Encoder(tokenizer, 8).encode([Document(text=f"1 {last}")], 0, False)
+    (piece,), *_ = Encoder(tokenizer, 8).encode([Document(text=f"1 {last}")], 0, False)
     assert piece.tokens.tolist() == [1, last, 0]
     assert piece.tokens.itemsize == Encoder(tokenizer, 8).dtype.itemsize == width
 
@@ -339,11 +339,36 @@ def test_documents_that_are_longer_than_a_row_can_be_dropped(
 ) -> None:
     lengths = [len(whole(tokenizer, row)[0]) for row in rows]
     for size in (8, 16, 64):
-        encoder = Encoder(tokenizer, size, drop_long=True)
-        pieces, dropped = encoder.encode(rows, 0, count_bytes=True)
+        encoder = Encoder(tokenizer, size, long_documents="drop")
+        pieces, dropped, _ = encoder.encode(rows, 0, count_bytes=True)
         assert dropped == sum(length > size for length in lengths) > 0, size
         found = [(piece.document, len(piece.tokens)) for piece in pieces]
         assert found == [fit for fit in enumerate(lengths) if fit[1] <= size], size
+
+
+def test_documents_that_are_longer_than_a_row_can_be_truncated(
+    tokenizer: PreTrainedTokenizerFast, rows: list[Document]
+) -> None:
+    """Without a stop token, because they don't stop there; some have nothing left to train."""
+    wholes = [whole(tokenizer, row) for row in rows]
+    for size in (8, 16, 64):
+        encoder = Encoder(tokenizer, size, long_documents="truncate")
+        pieces, dropped, cut = encoder.encode(rows, 0, count_bytes=True)
+        left = [number for number, (_, context) in enumerate(wholes) if max(context, 1) < size]
+        assert [piece.document for piece in pieces] == left
+        assert dropped == len(rows) - len(left)
+        assert cut == sum(len(wholes[number][0]) > size for number in left) > 0
+        for piece in pieces:
+            tokens, context = wholes[piece.document]
+            assert piece.tokens.tolist() == tokens[:size]
+            assert piece.mask.tolist() == [n >= max(context, 1) for n in range(len(piece.tokens))]
+
+
+def test_documents_that_go_on_in_another_row_are_counted(
+    tokenizer: PreTrainedTokenizerFast, rows: list[Document]
+) -> None:
+    longer = [len(whole(tokenizer, row)[0]) > 16 for row in rows]
+    assert Encoder(tokenizer, 16).encode(rows, 0, count_bytes=False)[1:] == (0, sum(longer))
 
 
 @pytest.fixture
@@ -352,7 +377,7 @@ def chatty(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def chat_encoder(
-    tokenizer: PreTrainedTokenizerFast, block_size: int, template: str = CHATML, **more: bool
+    tokenizer: PreTrainedTokenizerFast, block_size: int, template: str = CHATML, **more: str
 ) -> Encoder:
     chat = ChatTemplate(tokenizer, template, ["<|im_end|>"])
     stops = [tokenizer.eos_token_id]
@@ -363,7 +388,7 @@ def test_of_a_conversation_what_the_assistant_says_is_trained_and_nothing_else(
     chatty: PreTrainedTokenizerFast,
 ) -> None:
     for block_size in BLOCK_SIZES:
-        pieces, _ = chat_encoder(chatty, block_size).encode(TALKS, 0, count_bytes=True)
+        pieces, *_ = chat_encoder(chatty, block_size).encode(TALKS, 0, count_bytes=True)
         for number, expected in enumerate(SAID):
             mine = [piece for piece in pieces if piece.document == number]
             trained = np.concatenate([piece.tokens[piece.mask] for piece in mine])
@@ -375,7 +400,7 @@ def test_of_a_conversation_what_the_assistant_says_is_trained_and_nothing_else(
 
 def test_a_conversation_is_tokenised_as_one_text(chatty: PreTrainedTokenizerFast) -> None:
     """The template brings first and stop tokens along; none are added."""
-    pieces, _ = chat_encoder(chatty, 4096).encode(TALKS, 0, count_bytes=False)
+    pieces, *_ = chat_encoder(chatty, 4096).encode(TALKS, 0, count_bytes=False)
     for piece, talk in zip(pieces, TALKS, strict=True):
         text = ChatTemplate(chatty, CHATML, ["<|im_end|>"]).render(talk).text
         assert piece.tokens.tolist() == chatty(text, add_special_tokens=False)["input_ids"]
@@ -394,8 +419,8 @@ def test_without_bytes_the_tokens_of_a_conversation_are_the_same(
     chatty: PreTrainedTokenizerFast,
 ) -> None:
     encoder = chat_encoder(chatty, 16)
-    counted, _ = encoder.encode(TALKS, 0, count_bytes=True)
-    uncounted, _ = encoder.encode(TALKS, 0, count_bytes=False)
+    counted, *_ = encoder.encode(TALKS, 0, count_bytes=True)
+    uncounted, *_ = encoder.encode(TALKS, 0, count_bytes=False)
     assert_equal_but_for_bytes(counted, uncounted)
 
 
@@ -412,10 +437,10 @@ def test_offsets_that_leave_spaces_out_change_nothing(chatty: PreTrainedTokenize
 
 
 def test_long_conversations_can_be_dropped(chatty: PreTrainedTokenizerFast) -> None:
-    whole_pieces, _ = chat_encoder(chatty, 4096).encode(TALKS, 0, count_bytes=False)
+    whole_pieces, *_ = chat_encoder(chatty, 4096).encode(TALKS, 0, count_bytes=False)
     lengths = [len(piece.tokens) for piece in whole_pieces]
-    encoder = chat_encoder(chatty, sorted(lengths)[1], drop_long=True)
-    pieces, dropped = encoder.encode(TALKS, 5, count_bytes=False)
+    encoder = chat_encoder(chatty, sorted(lengths)[1], long_documents="drop")
+    pieces, dropped, _ = encoder.encode(TALKS, 5, count_bytes=False)
     assert dropped == 1
     kept = [5 + number for number in range(3) if number != np.argmax(lengths)]
     assert [piece.document for piece in pieces] == kept

@@ -30,7 +30,7 @@ def test_a_tokenizer_that_truncates_and_pads_does_neither_here(folder: Path) -> 
     backend.enable_padding()
     backend.save(str(folder / "tokenizer.json"))
     rows = [Document(text="value " * 20), Document(text="x")]
-    (long, short), _ = Encoder(load_tokenizer(folder), 4096).encode(rows, 0, count_bytes=True)
+    (long, short), *_ = Encoder(load_tokenizer(folder), 4096).encode(rows, 0, count_bytes=True)
     assert load_tokenizer(folder).decode(long.tokens[1:-1]) == rows[0]["text"]
     assert len(short.tokens) == 3
 

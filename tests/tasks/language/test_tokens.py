@@ -75,7 +75,7 @@ def test_a_window_holds_the_documents_of_its_row_group(
 def test_all_windows_of_a_split_come_in_order(
     file: Path, tokenizer: PreTrainedTokenizerFast, count_bytes: bool, packing: bool
 ) -> None:
-    encoder = Encoder(tokenizer, 32, drop_long=True)
+    encoder = Encoder(tokenizer, 32, long_documents="drop")
     encode = partial(encode_window, encoder=encoder, packing=packing, count_bytes=count_bytes)
     windows = list(encode_windows(file, encode))
     assert len(windows) == num_groups(file)
@@ -227,6 +227,7 @@ def test_counts_are_those_of_the_windows(tmp_path: Path, counts: list[int]) -> N
         "tokens": sum(int(window.segments[:, Segment.LENGTH].sum()) for window in windows),
         "weight": sum(int((flag & 1).sum()) for flag in flags),
         "dropped_documents": sum(count % 3 for count in counts),
+        "cut_documents": 0,
         "windows": [len(window.rows) for window in windows],
     }
     for keep_rows in (False, True):
@@ -281,7 +282,7 @@ END = "<|endoftext|>"
 
 def show(encoder: Encoder, documents: list[Document], count: int = 10) -> list[str]:
     """The preview's entries, each with its heading."""
-    pieces, _ = encoder.encode(documents, 0, count_bytes=False)
+    pieces, *_ = encoder.encode(documents, 0, count_bytes=False)
     window = pack_rows(pieces, encoder.block_size, encoder.dtype)
     text = preview(window, encoder.tokenizer, count)
     assert text.startswith("--- document ")
@@ -339,7 +340,7 @@ def test_of_a_long_document_the_beginning_is_shown_and_the_rest_counted(
     prompt, completion = "z" * 50, "zyxw" * 5_000
     encoder = Encoder(tokenizer, block_size)
     documents = [Document(prompt=prompt, completion=completion), Document(text="x")]
-    pieces, _ = encoder.encode(documents, 0, count_bytes=False)
+    pieces, *_ = encoder.encode(documents, 0, count_bytes=False)
     *shown, last = show(encoder, documents)
     assert last.startswith("1: 3 tokens in row ")
     text, _, rest = "\n".join(shown).rpartition("\n... ")

@@ -33,11 +33,12 @@ class Data(Section):
     """How documents or images become rows. Images have only the last three keys."""
 
     block_size: Annotated[int, Field(ge=8)] = Field(256, description="Tokens per row.")
-    long_documents: Literal["split", "drop"] = Field(
+    long_documents: Literal["split", "truncate", "drop"] = Field(
         "split",
         description="What to do with documents longer than a row. `split`: continue them in "
-        "another row. `drop`: leave them out and count them. Pairs of a preference dataset can't "
-        "continue: `split` truncates answers longer than half a row.",
+        "another row, which doesn't see the first. `truncate`: leave out their end, with the stop "
+        "token. `drop`: leave them out. The number is printed and recorded. Pairs of a preference "
+        "dataset can't continue: `split` truncates answers longer than half a row.",
     )
     packing: Literal["auto"] | bool = Field(
         "auto",

@@ -80,7 +80,7 @@ class Encoder:
         self,
         tokenizer: PreTrainedTokenizerFast,
         block_size: int,
-        drop_long: bool = False,
+        long_documents: str = "split",
         chat: ChatTemplate | None = None,
         stop_token_ids: Sequence[int] = (),
         bos: str | bool = "auto",
@@ -90,7 +90,8 @@ class Encoder:
         Args:
             tokenizer: the tokenizer; encodes batches in its own threads.
             block_size: maximum number of tokens in a piece.
-            drop_long: whether to drop longer documents instead of cutting them into pieces.
+            long_documents: whether to `split` longer documents into pieces, `truncate` them to one,
+                or `drop` them.
             chat: chat template; required for conversations.
             stop_token_ids: stop tokens, which cover no bytes of text.
             bos: whether texts begin with the BOS token; see `opening`.
@@ -104,11 +105,11 @@ class Encoder:
         self._stop: int = tokenizer.eos_token_id
         self.stops = [self._stop, *(stop for stop in stop_token_ids if stop != self._stop)]
         self._chat = chat
-        self._drop_long = drop_long
+        self._long_documents = long_documents
 
     def encode(
         self, documents: list[Document], first_document: int, count_bytes: bool
-    ) -> tuple[list[Piece], int]:
+    ) -> tuple[list[Piece], int, int]:
         """Tokenise documents and cut them into pieces.
 
         Documents longer than a block are cut into pieces that overlap by one token, so that each
@@ -121,21 +122,23 @@ class Encoder:
             count_bytes: whether to count the bytes of each piece, which takes a third more time.
 
         Returns:
-            The pieces, and the number of documents that were dropped as too long.
+            The pieces, the number of documents that were dropped as too long or without a trained
+            token left, and the number that were cut.
 
         Raises:
             UserError: naming the row that the chat template can't render.
         """
         pieces: list[Piece] = []
-        dropped = 0
+        dropped = cut = 0
         for number, document in enumerate(
             self.encoded(documents, first_document, count_bytes), first_document
         ):
-            if self._drop_long and len(document.tokens) > self.block_size:
-                dropped += 1
-            else:
-                pieces += self._cut(document, number)
-        return pieces, dropped
+            made = self._pieces(document, number)
+            is_long = len(document.tokens) > self.block_size
+            dropped += is_long and not made
+            cut += is_long and bool(made)
+            pieces += made
+        return pieces, dropped, cut
 
     def encoded(
         self, documents: list[Document], first_document: int, count_bytes: bool
@@ -223,11 +226,14 @@ class Encoder:
                 sizes[np.isin(tokens, self.stops)] = 0
             yield Encoded(tokens, mask, sizes)
 
-    def _cut(self, document: Encoded, number: int) -> Iterator[Piece]:
-        for start in range(0, max(len(document.tokens) - 1, 1), self.block_size - 1):
-            piece = document.piece(slice(start, start + self.block_size), number)
-            if piece.mask.any():
-                yield piece
+    def _pieces(self, document: Encoded, number: int) -> list[Piece]:
+        length = len(document.tokens)
+        if length > self.block_size and self._long_documents != "split":
+            length = self.block_size if self._long_documents == "truncate" else 0
+        starts = range(0, max(length - 1, min(length, 1)), self.block_size - 1)
+        parts = (slice(start, min(start + self.block_size, length)) for start in starts)
+        pieces = (document.piece(part, number) for part in parts)
+        return [piece for piece in pieces if piece.mask.any()]
 
 
 def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
@@ -248,7 +254,7 @@ def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
     return Encoder(
         tokenizer,
         cfg["block_size"],
-        cfg["long_documents"] == "drop",
+        cfg["long_documents"],
         chat,
         stop_token_ids=stops,
         bos=cfg.get("bos", "auto"),

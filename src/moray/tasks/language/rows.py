@@ -49,13 +49,13 @@ class Packed:
         rows: shape (rows,).
         segments: shape (pieces, 4), columns as in `Segment`; sorted by offset.
         dropped: number of documents that were dropped.
-        truncated: number of pairs that were cut.
+        cut: number of documents, or of pairs, that were too long for a row, and were cut.
     """
 
     rows: Rows
     segments: NDArray[np.int64]
     dropped: int = 0
-    truncated: int = 0
+    cut: int = 0
 
 
 class StoredSplit(StoredRows):
@@ -124,9 +124,9 @@ def encode_window(
     Raises:
         UserError: naming the row that can't be encoded.
     """
-    pieces, dropped = encoder.encode(documents, first_document, count_bytes)
+    pieces, dropped, cut = encoder.encode(documents, first_document, count_bytes)
     packed = pack_rows(pieces, encoder.block_size, encoder.dtype, packing)
-    return replace(packed, dropped=dropped)
+    return replace(packed, dropped=dropped, cut=cut)
 
 
 def pack_rows(

@@ -81,11 +81,14 @@ def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
     """
     train = facts["train"]
     padding = 1 - train["tokens"] / (train["rows"] * block_size)
-    dropped = sum(counts["dropped_documents"] for counts in facts.values())
+    dropped, cut = (
+        sum(counts[f"{what}_documents"] for counts in facts.values()) for what in ("dropped", "cut")
+    )
     return (
         f"{train['tokens']:,} in {train['rows']:,} rows to train on, "
         f"{train['weight'] / train['tokens']:.0%} of them trained, {padding:.1%} padding"
         + (f", {dropped:,} documents longer than a row dropped" if dropped else "")
+        + (f", {cut:,} documents longer than a row cut" if cut else "")
     )
 
 
@@ -104,7 +107,7 @@ class SplitWriter(RowsWriter):
         self.block_size = block_size
         self.keep_rows = keep_rows
         self._positions = self.open(f"{split}.segments")
-        self._segments = self._tokens = self._dropped = 0
+        self._segments = self._tokens = self._dropped = self._cut = 0
 
     def add_window(self, window: Packed) -> None:
         """Append a window."""
@@ -116,6 +119,7 @@ class SplitWriter(RowsWriter):
         self._segments += len(window.segments)
         self._tokens += int(window.segments[:, Segment.LENGTH].sum())
         self._dropped += window.dropped
+        self._cut += window.cut
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -123,6 +127,7 @@ class SplitWriter(RowsWriter):
             "segments": self._segments,
             "tokens": self._tokens,
             "dropped_documents": self._dropped,
+            "cut_documents": self._cut,
         }
 
 

@@ -41,8 +41,7 @@ def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
     train = facts["train"]
     padding = 1 - train["tokens"] / (train["rows"] * block_size)
     dropped, truncated = (
-        sum(counts[name] for counts in facts.values())
-        for name in ("dropped_documents", "truncated_pairs")
+        sum(counts[f"{what}_documents"] for counts in facts.values()) for what in ("dropped", "cut")
     )
     return (
         f"{train['pairs']:,} pairs in {train['rows']:,} rows to train on, {padding:.1%} padding"
@@ -56,21 +55,19 @@ class PairsWriter(SplitWriter):
 
     def __init__(self, folder: Path, split: str, block_size: int) -> None:
         super().__init__(folder, split, block_size)
-        self._pairs = self._most_pairs = self._truncated = 0
+        self._pairs = self._most_pairs = 0
 
     def add_window(self, window: Packed) -> None:
         super().add_window(window)
         numbers = num_pairs(window.rows)
         self._pairs += int(numbers.sum())
         self._most_pairs = max(self._most_pairs, int(numbers.max(initial=0)))
-        self._truncated += window.truncated
 
     def facts(self) -> dict[str, Any]:
         return {
             **super().facts(),
             "pairs": self._pairs,
             "most_pairs_in_row": self._most_pairs,
-            "truncated_pairs": self._truncated,
         }
 
 
@@ -99,7 +96,7 @@ def encode_window(
         documents, first_document, encoder, drop_long, count_bytes
     )
     packed = pack_pairs(pairs, encoder.block_size, encoder.dtype, packing)
-    return replace(packed, dropped=dropped, truncated=truncated)
+    return replace(packed, dropped=dropped, cut=truncated)
 
 
 def encode_pairs(
