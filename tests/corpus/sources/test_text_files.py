@@ -98,6 +98,7 @@ def test_files_as_people_have_them(tmp_path: Path) -> None:
         ("a.csv", "text\na\n\nb\n", ["a", "b"]),
         ("a.csv", "text\n" + "long " * 50_000, ["long " * 50_000]),
         ("a.csv", "text\n", []),
+        ("a.csv", "text,,\na,,\n", ["a"]),
         *(
             (name, BOM + content, ["a", f"b{BOM}"])
             for name, content in [
@@ -154,6 +155,7 @@ LONG = b'{"text": "' + b"\xc3\xa9" * 100_000 + b'"}\n'
 ROLES = "system, developer, user, human, assistant, gpt, function_call, tool, function, observation"
 MAPPING = "expected a mapping of column names to values; fix it"
 FILL = "fill in the value or remove the row"
+QUOTE = "put values that contain a comma in quotes, and leave none out"
 NAME = "map the column under columns, or choose another format"
 
 # A file, its format, and the line that it costs, where {} stands for the file.
@@ -288,11 +290,30 @@ BAD: list[tuple[str, bytes, FormatName, str]] = [
         "text",
         "{}, line 4: invalid CSV (unexpected end of data); fix the line",
     ),
+    # Rows that don't fit their header: commas without quotes, or values that are missing.
     (
         "a.csv",
         b'n,text\n"1\n1",x\n2\n',
         "text",
-        f"{{}}, line 4: got nothing in column text, expected text; {FILL}",
+        f"{{}}, line 4: got fewer values than the header, which has 2; {QUOTE}",
+    ),
+    (
+        "a.csv",
+        b"text\nHello\nHello, how are you?\n",
+        "text",
+        f"{{}}, line 3: got more values than the header, which has 1; {QUOTE}",
+    ),
+    (
+        "a.csv",
+        b"text,n\nHello,1\nHello, how, are you?,2\n",
+        "text",
+        f"{{}}, line 3: got more values than the header, which has 2; {QUOTE}",
+    ),
+    (
+        "a.csv",
+        b"text,n,text\nHello,1,you\n",
+        "text",
+        "{}, line 1: got the column text 2 times in the header; rename or remove it",
     ),
     (
         "a.jsonl",

@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -126,13 +127,36 @@ def _csv(file: Path) -> Rows:
     with _opened(file) as stream:
         reader = csv.DictReader(_lines(file, stream), strict=True)
         try:
+            names = reader.fieldnames or []
+            _check_header(names, f"{file}, line {reader.line_num}")
             for row in reader:
-                yield f"line {reader.line_num}", row
+                place = f"line {reader.line_num}"
+                _check_values(row, len(names), f"{file}, {place}")
+                yield place, row
         except csv.Error as error:
             # The reader counts whole rows, so an unclosed quote is reported where its row begins.
             raise UserError(
                 f"{file}, line {reader.line_num + 1}", f"invalid CSV ({error})", "fix the line"
             ) from error
+
+
+def _check_header(names: Sequence[str], place: str) -> None:
+    # Empty names are those of a spreadsheet's empty columns.
+    for name, times in Counter(filter(None, names)).items():
+        if times > 1:
+            raise UserError(
+                place, f"got the column {name} {times} times in the header", "rename or remove it"
+            )
+
+
+def _check_values(row: Mapping[str | None, Any], columns: int, place: str) -> None:
+    """Refuse a row with more values than the header, which are under None, or with fewer."""
+    if None in row or None in row.values():
+        raise UserError(
+            place,
+            f"got {'more' if None in row else 'fewer'} values than the header, which has {columns}",
+            "put values that contain a comma in quotes, and leave none out",
+        )
 
 
 def _parquet(file: Path) -> Rows:
