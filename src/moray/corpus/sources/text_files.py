@@ -122,16 +122,22 @@ def _json_file(file: Path) -> Rows:
             yield f"entry {number}", _mapping(f"{file}, entry {number}", row)
 
 
-def _csv(file: Path) -> Rows:
+def _csv(file: Path, delimiter: str = ",") -> Rows:
     csv.field_size_limit(sys.maxsize)
     with _opened(file) as stream:
-        reader = csv.DictReader(_lines(file, stream), strict=True)
+        reader = csv.DictReader(_lines(file, stream), delimiter=delimiter, strict=True)
         try:
             names = reader.fieldnames or []
             _check_header(names, f"{file}, line {reader.line_num}")
             for row in reader:
                 place = f"line {reader.line_num}"
-                _check_values(row, len(names), f"{file}, {place}")
+                if None in row or None in row.values():
+                    raise UserError(
+                        f"{file}, {place}",
+                        f"got {'more' if None in row else 'fewer'} values than the header, which "
+                        f"has {len(names)}",
+                        f"put values that contain {delimiter!r} in quotes, and leave none out",
+                    )
                 yield place, row
         except csv.Error as error:
             # The reader counts whole rows, so an unclosed quote is reported where its row begins.
@@ -147,16 +153,6 @@ def _check_header(names: Sequence[str], place: str) -> None:
             raise UserError(
                 place, f"got the column {name} {times} times in the header", "rename or remove it"
             )
-
-
-def _check_values(row: Mapping[str | None, Any], columns: int, place: str) -> None:
-    """Refuse a row with more values than the header, which are under None, or with fewer."""
-    if None in row or None in row.values():
-        raise UserError(
-            place,
-            f"got {'more' if None in row else 'fewer'} values than the header, which has {columns}",
-            "put values that contain a comma in quotes, and leave none out",
-        )
 
 
 def _parquet(file: Path) -> Rows:
@@ -179,8 +175,10 @@ def _parquet(file: Path) -> Rows:
 _READERS: dict[str, Callable[[Path], Rows]] = {
     ".txt": _text,
     ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
     ".json": _json_file,
     ".csv": _csv,
+    ".tsv": partial(_csv, delimiter="\t"),
     ".parquet": _parquet,
 }
 
