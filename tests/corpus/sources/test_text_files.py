@@ -157,6 +157,10 @@ LONG = b'{"text": "' + b"\xc3\xa9" * 100_000 + b'"}\n'
 ROLES = "system, developer, user, human, assistant, gpt, function_call, tool, function, observation"
 MAPPING = "expected a mapping of column names to values; fix it"
 FILL = "fill in the value or remove the row"
+BEGINNING = (
+    "got the beginning of a JSON value, expected a whole one; write each row on one line, or all "
+    "rows as a list in a .json file"
+)
 KINDS = ".txt, .jsonl, .ndjson, .json, .csv, .tsv, .parquet"
 QUOTE = "put values that contain ',' in quotes, and leave none out"
 NAME = "map the column under columns, or choose another format"
@@ -219,7 +223,7 @@ BAD: list[tuple[str, bytes, FormatName, str]] = [
         "a.jsonl",
         LINE + b'\n{"text"\n' + LINE,
         "text",
-        "{}, line 3: invalid JSON (Expecting ':' delimiter); fix it",
+        f"{{}}, line 3: {BEGINNING}",
     ),
     (
         "a.jsonl",
@@ -237,7 +241,15 @@ BAD: list[tuple[str, bytes, FormatName, str]] = [
         "a.json",
         b'{\n "text": "x"\n}',
         "text",
-        "{}, line 1: invalid JSON (Expecting property name enclosed in double quotes); fix it",
+        f"{{}}, line 1: {BEGINNING}",
+    ),
+    ("a.jsonl", b'\n{"text": "x", \n "n": 1}\n', "text", f"{{}}, line 2: {BEGINNING}"),
+    ("a.json", b'[{"text": "x"}', "text", f"{{}}, line 1: {BEGINNING}"),
+    (
+        "a.jsonl",
+        LINE + b"{text: 1}\n",
+        "text",
+        "{}, line 2: invalid JSON (Expecting property name enclosed in double quotes); fix it",
     ),
     ("a.jsonl", LINE + b"5\n", "text", f"{{}}, line 2: got int, {MAPPING}"),
     ("a.jsonl", b'\n["x"]\n', "text", f"{{}}, line 2: got list, {MAPPING}"),

@@ -207,6 +207,13 @@ def _json(file: Path, text: str, line: int) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
+        if "\n" not in text and getattr(error, "pos", None) == len(text):
+            # As a value over several lines begins.
+            raise UserError(
+                f"{file}, line {line}",
+                "got the beginning of a JSON value, expected a whole one",
+                "write each row on one line, or all rows as a list in a .json file",
+            ) from error
         found = line + getattr(error, "lineno", 1) - 1
         raise UserError(
             f"{file}, line {found}", f"invalid JSON ({getattr(error, 'msg', error)})", "fix it"
