@@ -30,9 +30,10 @@ def write(path: Path, columns: dict[str, list[Any]]) -> Path:
         return path
     if kind == ".json":
         content = json.dumps(rows, indent=1)
-    elif kind == ".jsonl":
+    elif kind in (".jsonl", ".ndjson"):
         content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     else:
         quoted = ((f'"{v.replace(chr(34), chr(34) * 2)}"' for v in row.values()) for row in rows)
-        content = "".join(f"{','.join(line)}\n" for line in (columns, *quoted))
+        between = "\t" if kind == ".tsv" else ","
+        content = "".join(f"{between.join(line)}\n" for line in (columns, *quoted))
     return pack(path, content.encode())

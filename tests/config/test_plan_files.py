@@ -8,6 +8,8 @@ from small_config import experiment_with
 from moray.config import plan
 from moray.errors import ConfigError, UserError
 
+KINDS = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -44,7 +46,7 @@ def test_each_split_has_files_of_its_own() -> None:
     assert found == {"train": ["notes/a.txt", "notes/b.txt"], "test": ["notes/deep/c.txt"]}
 
 
-@pytest.mark.parametrize("path", ["notes/none.txt", "none/*.txt", ["notes/a.txt", "none"], "notes"])
+@pytest.mark.parametrize("path", ["notes/none.txt", "none/*.txt", ["notes/a.txt", "none"]])
 @pytest.mark.usefixtures("notes")
 def test_a_dataset_whose_files_are_missing_is_reported_before_anything_starts(
     path: str | list[str],
@@ -57,6 +59,45 @@ def test_a_dataset_whose_files_are_missing_is_reported_before_anything_starts(
             f"datasets.notes.path: no file matches {missing}; check the path; it is relative to "
             "the working directory"
         )
+
+
+def test_a_folder_means_its_files_of_the_kinds_that_are_read(notes: Path) -> None:
+    texts = [f"{kind}{packed}" for kind in KINDS for packed in ("", ".gz", ".zst")]
+    for name in ("a.png", "a.parquet.gz", "a.gz", ".hidden.txt", "a.parquet"):
+        (notes / "notes" / name).write_text("x")
+    for ending in texts:
+        (notes / f"notes/a{ending}").write_text("x")
+    expected = sorted(["notes/a.parquet", "notes/b.txt", *(f"notes/a{text}" for text in texts)])
+    for path in ("notes", "notes/", str(notes / "notes")):
+        found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+        assert [str(Path(file).relative_to(Path(path).parent)) for file in found["train"]] == (
+            expected
+        )
+
+
+def test_a_folder_of_images_means_its_tables(notes: Path) -> None:
+    (notes / "notes/a.parquet").write_text("x")
+    images = {"source": "files", "format": "images", "path": "notes"}
+    assert plan.dataset_files(experiment_with({"datasets.x": images}), "x") == {
+        "train": ["notes/a.parquet"]
+    }
+
+
+@pytest.mark.usefixtures("notes")
+def test_a_folder_without_such_files_costs_one_line() -> None:
+    images = {"source": "files", "format": "images", "path": {"train": "notes"}}
+    with pytest.raises(UserError) as caught:
+        plan.dataset_files(experiment_with({"datasets.x": images}), "x")
+    assert str(caught.value) == (
+        "datasets.x.path: the folder notes has no file of a type that is read; check the path, "
+        "or give a glob of the files in its folders"
+    )
+
+
+def test_a_folder_is_no_file_of_a_source_that_reads_one(notes: Path) -> None:
+    idx = {"source": "idx", "train": {"images": "notes", "labels": "notes/a.txt"}}
+    with pytest.raises(UserError, match=r"^datasets\.x\.train\.images: no file matches notes; "):
+        plan.dataset_files(experiment_with({"datasets.x": idx}), "x")
 
 
 @pytest.mark.parametrize("name", ["a{b.txt", "a}b.txt", "{a}.txt", "{deep}/a.txt"])

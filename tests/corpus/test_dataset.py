@@ -18,7 +18,6 @@ from moray.corpus.dataset import (
     tools_of,
     write_dataset,
 )
-from moray.errors import UserError
 
 TEXTS = [f"text {number} é🐍" * (number % 3) for number in range(2500)]
 
@@ -107,15 +106,3 @@ def test_the_description_says_what_the_files_hold(tmp_path: Path) -> None:
         size = sum(len(value.encode()) for row in table for value in row.values() if value)
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         assert facts == {"rows": len(table), "bytes": size, "sha256": sha256}
-
-
-@pytest.mark.parametrize(("empty", "filled"), [("train", "test"), ("test", "train")])
-def test_without_rows_to_train_or_to_test_on_there_is_no_dataset(
-    tmp_path: Path, empty: str, filled: str
-) -> None:
-    ok = [("train", Document(text="a")), ("test", Document(text="b"))]
-    write_dataset(tmp_path, iter(ok), "text", {})
-    rows = [(filled, Document(text="a")), ("validation", Document(text="b"))]
-    with pytest.raises(UserError, match=rf"{empty}\.parquet: got none of the 2 rows"):
-        write_dataset(tmp_path, iter(rows), "text", {})
-    assert not (tmp_path / "dataset.json").exists()

@@ -160,7 +160,7 @@ def test_urls_are_read_as_local_files_are(tmp_path: Path, files: list[Path]) -> 
             "z.txt",
             b"",
             {"split_by": "tail", "validation_share": 0, "test_share": 0.0001},
-            " rows; add documents to the dataset or change its shares",
+            "no row is left for test (0 duplicates and 0 blank rows were dropped); ",
         ),
     ],
 )
@@ -179,6 +179,66 @@ def test_of_a_bad_input_nothing_is_left(
         local(tmp_path / "out", [files[0], bad], **changes)
     assert problem in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+LEFT = "add rows that are in no other split, or change the shares"
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "line"),
+    [
+        ("", None, "{train}: got no rows; add some"),
+        ("\n\n", None, "{train}: got no rows; add some"),
+        ('{"text": "a"}\n', "", "{test}: got no rows; add some"),
+        (
+            '{"text": "a"}\n{"text": "b"}\n',
+            '{"text": "a"}\n{"text": "b"}\n',
+            "{train}: no row is left for train (2 duplicates and 0 blank rows were dropped); "
+            f"{LEFT}",
+        ),
+        (
+            '{"text": " "}\n{"text": "b"}\n',
+            '{"text": "b"}\n',
+            "{train}: no row is left for train (1 duplicates and 1 blank rows were dropped); "
+            f"{LEFT}",
+        ),
+        (
+            '{"text": "a"}\n',
+            '{"text": " "}\n',
+            "{test}: no row is left for test (0 duplicates and 1 blank rows were dropped); "
+            f"{LEFT}",
+        ),
+        (
+            '{"text": "b"}\n',
+            None,
+            "{train}: no row is left for test (0 duplicates and 0 blank rows were dropped); "
+            f"{LEFT}",
+        ),
+    ],
+)
+def test_a_split_without_rows_is_named_with_its_file_and_the_reason(
+    tmp_path: Path, train: str, test: str | None, line: str
+) -> None:
+    paths = {"train": str(tmp_path / "train.jsonl"), "test": str(tmp_path / "test.jsonl")}
+    Path(paths["train"]).write_text(train)
+    if test is None:
+        given = {"train": paths["train"]}
+    else:
+        given = paths
+        Path(paths["test"]).write_text(test)
+    files = {split: [name] for split, name in given.items()}
+    with pytest.raises(UserError) as caught:
+        download(tmp_path / "out", config(given, validation_share=0), files)
+    assert str(caught.value) == line.format(**paths)
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_several_files_the_dataset_is_named(tmp_path: Path) -> None:
+    paths = [write(tmp_path / name, []) for name in ("a.jsonl", "b.jsonl")]
+    with pytest.raises(UserError, match=r"^datasets\.out: got no rows; add some$"):
+        local(tmp_path / "out", paths)
+    with pytest.raises(UserError, match=r"^datasets\.out: got no rows; add some$"):
+        download(tmp_path / "out", {"source": "url", "url": f"file://{paths[0]}", **SHARES})
 
 
 def test_of_a_file_that_is_not_fetched_nothing_is_left(tmp_path: Path, files: list[Path]) -> None:

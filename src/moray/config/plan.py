@@ -7,7 +7,7 @@ prints differently. Those that end in `_files` return the user's files that are 
 
 import hashlib
 import json
-from glob import glob
+from glob import escape, glob
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,21 @@ from typing import Any
 from moray.config.formats import FORMATS, TaskName, source_module
 from moray.config.layout import workers_are_here
 from moray.config.schema.base import result_keys
+from moray.config.schema.datasets import Dataset, LocalFiles
 from moray.config.schema.experiment import BestRef, Experiment, RunRef
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.tasks import TASKS, Modality
 from moray.errors import UserError
 
+# The endings of the files that a folder of `source: files` stands for.
+_ENDINGS = (
+    *(
+        f"{kind}{compression}"
+        for kind in (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+        for compression in ("", ".gz", ".zst")
+    ),
+    ".parquet",
+)
 SPLITS = ("train", "validation", "test")
 
 
@@ -266,21 +276,40 @@ def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
     Raises:
         UserError: if a path or glob matches no file.
     """
+    section = experiment.datasets[dataset]
     return {
         str(split): list(
             dict.fromkeys(
                 file
                 for key, paths in keys.items()
                 for path in paths
-                for file in _files(path, f"datasets.{dataset}.{key}")
+                for file in _files(path, f"datasets.{dataset}.{key}", _endings(section))
             )
         )
-        for split, keys in experiment.datasets[dataset].files.items()
+        for split, keys in section.files.items()
     }
 
 
-def _files(path: str, key: str) -> list[str]:
-    matches = sorted(match for match in glob(path, recursive=True) if Path(match).is_file())
+def _endings(section: Dataset) -> tuple[str, ...]:
+    """The endings of the files that a folder stands for; none if it stands for none."""
+    if not isinstance(section, LocalFiles):
+        return ()
+    return (".parquet",) if section.format == "images" else _ENDINGS
+
+
+def _files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
+    """The files that a path or glob matches, or those in a folder that have one of the endings."""
+    folder = bool(endings) and Path(path).is_dir()
+    found = glob(str(Path(escape(path), "*")) if folder else path, recursive=True)
+    matches = sorted(match for match in found if Path(match).is_file())
+    if folder:
+        matches = [match for match in matches if match.endswith(endings)]
+        if not matches:
+            raise UserError(
+                key,
+                f"the folder {path} has no file of a type that is read",
+                "check the path, or give a glob of the files in its folders",
+            )
     if not matches:
         raise UserError(
             key,

@@ -155,7 +155,7 @@ def write_dataset(
         The contents of `dataset.json`.
 
     Raises:
-        UserError: if the train or the test split has no rows.
+        UserError: if some pairs are text and others messages.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DATASET).unlink(missing_ok=True)
@@ -171,19 +171,12 @@ def write_dataset(
             kinds.add(document.get("prompt") is None)
     if len(kinds) > 1:
         raise UserError(
-            str(folder),
+            f"datasets.{folder.name}",
             "got some pairs as text and others as messages, expected all of one kind",
             "convert them, or make two datasets",
         )
     for writer in writers.values():
         writer.close()
-    for split in ("train", "test"):
-        if writers[split].rows == 0:
-            raise UserError(
-                f"{folder}/{split}.parquet",
-                f"got none of the {sum(writer.rows for writer in writers.values())} rows",
-                "add documents to the dataset or change its shares",
-            )
     splits = {
         split: {"rows": writer.rows, "bytes": writer.bytes, "sha256": sha256_file(writer.path)}
         for split, writer in writers.items()

@@ -1,7 +1,8 @@
 """Read a dataset from its source, split it, and write it as Parquet."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ from pydantic import TypeAdapter
 
 from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
-from moray.corpus.dataset import write_dataset
+from moray.corpus.dataset import Document, write_dataset
 from moray.corpus.sources import opened
-from moray.corpus.split import by_hash, by_tail
+from moray.corpus.split import Documents, by_hash, by_tail
 from moray.errors import UserError
 from moray.hub import refusals_explained
 from moray.provenance.manifest import whole_or_nothing
@@ -28,7 +29,8 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         files: for `source: files`, the files of each split.
 
     Raises:
-        UserError: if its documents can't be read, or if images are all of one class.
+        UserError: if its documents can't be read, none are left to train or to test on, or images
+            are all of one class.
     """
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
     images = section.format == "images"
@@ -39,7 +41,9 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         whole_or_nothing(output),
         opened(section, files or {}, output) as source,
     ):
-        given, label_names = source.given, source.label_names
+        places = {split: _place(split, files or {}, output.name) for split in source.given}
+        given = {split: partial(_some, source.given[split], places[split]) for split in places}
+        label_names = source.label_names
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
         if getattr(section, "split_by", "hash") == "tail":
@@ -58,6 +62,7 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
 
             seen = ImageFacts([*label_names])
             rows, facts = seen.follow(rows), seen.facts
+        rows = _complete(rows, places, duplicates, blanks)
         shown = progress(rows, f"download {output.name}", "image" if images else "row")
         description = {
             "source": section.source,
@@ -76,3 +81,40 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         if dropped
     )
     say(f"dataset {output.name}: {counts} {what}{left_out}")
+
+
+def _place(split: str, files: Mapping[str, Any], name: str) -> str:
+    """Where the documents of a split are from, for errors: their file, or the dataset."""
+    own = files.get(split, ())
+    return str(own[0]) if len(own) == 1 else f"datasets.{name}"
+
+
+def _some(documents: Documents, place: str) -> Iterator[Document]:
+    """The documents of a split that the source has, of which there must be one."""
+    empty = True
+    for document in documents():
+        empty = False
+        yield document
+    if empty:
+        raise UserError(place, "got no rows", "add some")
+
+
+def _complete(
+    rows: Iterator[tuple[str, Document]],
+    places: Mapping[str, str],
+    duplicates: Counter[str],
+    blanks: Counter[str],
+) -> Iterator[tuple[str, Document]]:
+    """The rows, of which some must be left to train and to test on."""
+    left = set()
+    for split, document in rows:
+        left.add(split)
+        yield split, document
+    for split in ("train", "test"):
+        if split not in left:
+            raise UserError(
+                places.get(split, places["train"]),
+                f"no row is left for {split} ({duplicates[split]} duplicates and {blanks[split]} "
+                "blank rows were dropped)",
+                "add rows that are in no other split, or change the shares",
+            )

@@ -19,9 +19,9 @@ from moray.errors import UserError
 TEXT = Shape("text")
 TEXTS = ["plain", 'two\nlines, a comma and "quotes"', "é 🐍", "", "NA", "007", "  spaces  "]
 PAIRS = [(text, f"{text[::-1]}.") for text in TEXTS]
-TABLES = [".jsonl", ".json", ".csv", ".parquet"]
+TABLES = [".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet"]
 PACKED = ["", ".gz", ".zst"]
-ENDINGS = [*(f"{kind}{packed}" for kind in TABLES[:3] for packed in PACKED), ".parquet"]
+ENDINGS = [*(f"{kind}{packed}" for kind in TABLES[:-1] for packed in PACKED), ".parquet"]
 
 
 def documents_of(files: list[Path], shape: Shape) -> Iterator[Document]:
@@ -98,6 +98,9 @@ def test_files_as_people_have_them(tmp_path: Path) -> None:
         ("a.csv", "text\na\n\nb\n", ["a", "b"]),
         ("a.csv", "text\n" + "long " * 50_000, ["long " * 50_000]),
         ("a.csv", "text\n", []),
+        ("a.csv", "text,,\na,,\n", ["a"]),
+        ("a.tsv", 'n\ttext\r\n1\t"a\nb\t""c"""\r\n2\td, e\r\n', ['a\nb\t"c"', "d, e"]),
+        ("a.ndjson", '\n{"text": "a"}\r\n{"text": "b"}', ["a", "b"]),
         *(
             (name, BOM + content, ["a", f"b{BOM}"])
             for name, content in [
@@ -154,6 +157,12 @@ LONG = b'{"text": "' + b"\xc3\xa9" * 100_000 + b'"}\n'
 ROLES = "system, developer, user, human, assistant, gpt, function_call, tool, function, observation"
 MAPPING = "expected a mapping of column names to values; fix it"
 FILL = "fill in the value or remove the row"
+BEGINNING = (
+    "got the beginning of a JSON value, expected a whole one; write each row on one line, or all "
+    "rows as a list in a .json file"
+)
+KINDS = ".txt, .jsonl, .ndjson, .json, .csv, .tsv, .parquet"
+QUOTE = "put values that contain ',' in quotes, and leave none out"
 NAME = "map the column under columns, or choose another format"
 
 # A file, its format, and the line that it costs, where {} stands for the file.
@@ -177,8 +186,8 @@ BAD: list[tuple[str, bytes, FormatName, str]] = [
             f"a{ending}",
             b"text",
             "text",
-            f"{{}}: got the extension {last!r}, expected .txt, .jsonl, .json, .csv, .parquet "
-            "(all but the last may be followed by .gz or .zst); rename or convert the file",
+            f"{{}}: got the extension {last!r}, expected {KINDS} (all but the last may be "
+            "followed by .gz or .zst); rename or convert the file",
         )
         for ending, last in [("", ""), (".md", ".md"), (".gz", ".gz"), (".md.gz", ".gz")]
     ),
@@ -186,7 +195,7 @@ BAD: list[tuple[str, bytes, FormatName, str]] = [
         "a.parquet.gz",
         b"",
         "text",
-        "{}: got the extension '.gz', expected .txt, .jsonl, .json, .csv, .parquet "
+        f"{{}}: got the extension '.gz', expected {KINDS} "
         "(all but the last may be followed by .gz or .zst); rename or convert the file",
     ),
     # Bytes that are no UTF-8, counted from the start of the file.
@@ -214,7 +223,7 @@ BAD: list[tuple[str, bytes, FormatName, str]] = [
         "a.jsonl",
         LINE + b'\n{"text"\n' + LINE,
         "text",
-        "{}, line 3: invalid JSON (Expecting ':' delimiter); fix it",
+        f"{{}}, line 3: {BEGINNING}",
     ),
     (
         "a.jsonl",
@@ -232,7 +241,15 @@ BAD: list[tuple[str, bytes, FormatName, str]] = [
         "a.json",
         b'{\n "text": "x"\n}',
         "text",
-        "{}, line 1: invalid JSON (Expecting property name enclosed in double quotes); fix it",
+        f"{{}}, line 1: {BEGINNING}",
+    ),
+    ("a.jsonl", b'\n{"text": "x", \n "n": 1}\n', "text", f"{{}}, line 2: {BEGINNING}"),
+    ("a.json", b'[{"text": "x"}', "text", f"{{}}, line 1: {BEGINNING}"),
+    (
+        "a.jsonl",
+        LINE + b"{text: 1}\n",
+        "text",
+        "{}, line 2: invalid JSON (Expecting property name enclosed in double quotes); fix it",
     ),
     ("a.jsonl", LINE + b"5\n", "text", f"{{}}, line 2: got int, {MAPPING}"),
     ("a.jsonl", b'\n["x"]\n', "text", f"{{}}, line 2: got list, {MAPPING}"),
@@ -288,11 +305,43 @@ BAD: list[tuple[str, bytes, FormatName, str]] = [
         "text",
         "{}, line 4: invalid CSV (unexpected end of data); fix the line",
     ),
+    # Rows that don't fit their header: commas without quotes, or values that are missing.
     (
         "a.csv",
         b'n,text\n"1\n1",x\n2\n',
         "text",
-        f"{{}}, line 4: got nothing in column text, expected text; {FILL}",
+        f"{{}}, line 4: got fewer values than the header, which has 2; {QUOTE}",
+    ),
+    (
+        "a.csv",
+        b"text\nHello\nHello, how are you?\n",
+        "text",
+        f"{{}}, line 3: got more values than the header, which has 1; {QUOTE}",
+    ),
+    (
+        "a.csv",
+        b"text,n\nHello,1\nHello, how, are you?,2\n",
+        "text",
+        f"{{}}, line 3: got more values than the header, which has 2; {QUOTE}",
+    ),
+    (
+        "a.tsv",
+        b"text\tn\nHello,\thow\tare you?\n",
+        "text",
+        "{}, line 2: got more values than the header, which has 2; put values that contain '\\t' "
+        "in quotes, and leave none out",
+    ),
+    (
+        "a.tsv",
+        b'text\n"x\n',
+        "text",
+        "{}, line 2: invalid CSV (unexpected end of data); fix the line",
+    ),
+    (
+        "a.csv",
+        b"text,n,text\nHello,1,you\n",
+        "text",
+        "{}, line 1: got the column text 2 times in the header; rename or remove it",
     ),
     (
         "a.jsonl",
@@ -315,7 +364,7 @@ def test_a_file_that_cannot_be_used_costs_one_line_with_the_place(tmp_path: Path
         assert str(caught.value) == line.replace("{}", str(path))
 
 
-@pytest.mark.parametrize("kind", [".jsonl", ".csv", ".json"])
+@pytest.mark.parametrize("kind", TABLES[:-1])
 @pytest.mark.parametrize("packed", [".gz", ".zst"])
 def test_in_a_compressed_file_the_place_is_that_of_the_text(
     tmp_path: Path, kind: str, packed: str

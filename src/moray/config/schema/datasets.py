@@ -182,9 +182,10 @@ class LocalFiles(_Table):
     source: Literal["files"] = Field(description="Selects this source.")
     path: Locations = Field(
         description="Path or glob, or a list of them, relative to the working directory: `.txt` "
-        "(one document per file; a large file is cut into documents of 4 MB), `.jsonl`, "
-        "`.json`, `.csv`, `.parquet` (one document per row). All except `.parquet` can be "
-        "compressed (`.gz`, `.zst`). Or `{train: …, validation: …, test: …}`.",
+        "(one document per file; a large file is cut into documents of 4 MB), `.jsonl` or "
+        "`.ndjson`, `.json`, `.csv`, `.tsv`, `.parquet` (one document per row). All except "
+        "`.parquet` can be compressed (`.gz`, `.zst`). A folder stands for the files of these "
+        "types in it. Or `{train: …, validation: …, test: …}`.",
     )
 
     @property

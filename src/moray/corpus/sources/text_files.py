@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,18 +122,37 @@ def _json_file(file: Path) -> Rows:
             yield f"entry {number}", _mapping(f"{file}, entry {number}", row)
 
 
-def _csv(file: Path) -> Rows:
+def _csv(file: Path, delimiter: str = ",") -> Rows:
     csv.field_size_limit(sys.maxsize)
     with _opened(file) as stream:
-        reader = csv.DictReader(_lines(file, stream), strict=True)
+        reader = csv.DictReader(_lines(file, stream), delimiter=delimiter, strict=True)
         try:
+            names = reader.fieldnames or []
+            _check_header(names, f"{file}, line {reader.line_num}")
             for row in reader:
-                yield f"line {reader.line_num}", row
+                place = f"line {reader.line_num}"
+                if None in row or None in row.values():
+                    raise UserError(
+                        f"{file}, {place}",
+                        f"got {'more' if None in row else 'fewer'} values than the header, which "
+                        f"has {len(names)}",
+                        f"put values that contain {delimiter!r} in quotes, and leave none out",
+                    )
+                yield place, row
         except csv.Error as error:
             # The reader counts whole rows, so an unclosed quote is reported where its row begins.
             raise UserError(
                 f"{file}, line {reader.line_num + 1}", f"invalid CSV ({error})", "fix the line"
             ) from error
+
+
+def _check_header(names: Sequence[str], place: str) -> None:
+    # Empty names are those of a spreadsheet's empty columns.
+    for name, times in Counter(filter(None, names)).items():
+        if times > 1:
+            raise UserError(
+                place, f"got the column {name} {times} times in the header", "rename or remove it"
+            )
 
 
 def _parquet(file: Path) -> Rows:
@@ -155,8 +175,10 @@ def _parquet(file: Path) -> Rows:
 _READERS: dict[str, Callable[[Path], Rows]] = {
     ".txt": _text,
     ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
     ".json": _json_file,
     ".csv": _csv,
+    ".tsv": partial(_csv, delimiter="\t"),
     ".parquet": _parquet,
 }
 
@@ -185,6 +207,13 @@ def _json(file: Path, text: str, line: int) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
+        if "\n" not in text and getattr(error, "pos", None) == len(text):
+            # As a value over several lines begins.
+            raise UserError(
+                f"{file}, line {line}",
+                "got the beginning of a JSON value, expected a whole one",
+                "write each row on one line, or all rows as a list in a .json file",
+            ) from error
         found = line + getattr(error, "lineno", 1) - 1
         raise UserError(
             f"{file}, line {found}", f"invalid JSON ({getattr(error, 'msg', error)})", "fix it"
