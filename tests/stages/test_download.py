@@ -74,6 +74,64 @@ def test_what_is_described_is_what_was_read(tmp_path: Path, files: list[Path]) -
     assert {split: facts["rows"] for split, facts in described["splits"].items()} == counts
 
 
+def bad_rows(path: Path, rows: int) -> list[Path]:
+    """Conversations, 100 of which are bad in six ways; the bad ones are spread evenly."""
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    bad = [
+        "{broken",
+        "[1]",
+        json.dumps({"text": "a"}),
+        json.dumps({"messages": None}),
+        json.dumps({"messages": talk[:1]}),
+        json.dumps({"messages": [talk[0], {"role": "assistant", "content": ""}]}),
+    ]
+    with path.open("w") as file:
+        for number in range(rows):
+            if number % 100 == 99:
+                file.write(f"{bad[number // 100 % 6]}\n")
+            else:
+                talk[0]["content"] = f"question {number}"
+                file.write(json.dumps({"messages": talk}) + "\n")
+    return [path]
+
+
+def test_bad_rows_can_be_dropped_and_each_reason_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    local(tmp_path / "out", bad_rows(path, 10_000), format="messages", bad_rows="drop")
+    assert sum(map(len, read(tmp_path / "out", "messages").values())) == 9900
+    problems = [
+        (17, 100, "invalid JSON (Expecting property name enclosed in double quotes)"),
+        (17, 200, "got list, expected a mapping of column names to values"),
+        (17, 300, "got columns text, expected messages"),
+        (17, 400, "got nothing for messages, expected a list"),
+        (16, 500, "the conversation has no assistant message to train on"),
+        (16, 600, "message 2, of the assistant, is empty, expected text or a tool call"),
+    ]
+    said = [line for line in capsys.readouterr().err.splitlines() if "bad rows" in line]
+    assert said == [
+        f"dataset out: {rows} bad rows dropped, the first in {path}, line {line}: {problem}"
+        for rows, line, problem in problems
+    ]
+    described = json.loads((tmp_path / "out/dataset.json").read_text())
+    assert [reason["rows"] for reason in described["bad_rows"]] == [17, 17, 17, 17, 16, 16]
+
+
+def test_many_bad_rows_are_a_mistake_and_one_is_refused_by_default(tmp_path: Path) -> None:
+    paths = bad_rows(tmp_path / "rows.jsonl", 600)
+    with pytest.raises(UserError, match=rf"^{paths[0]}, line 100: invalid JSON"):
+        local(tmp_path / "out", paths, format="messages")
+    with paths[0].open("a") as file:
+        file.write("{broken\n")
+    expected = (
+        r"^datasets\.out\.bad_rows: 7 of 601 rows are bad, more than 1%, the first in .*line 100: "
+    )
+    with pytest.raises(UserError, match=expected):
+        local(tmp_path / "out", paths, format="messages", bad_rows="drop")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_same_files_make_the_same_bytes(tmp_path: Path, files: list[Path]) -> None:
     for name in ("one", "other"):
         local(tmp_path / name, files)

@@ -28,7 +28,7 @@ def _in(room: str, names: str) -> tuple[str, ...]:
 
 
 _DATASET = ("config/formats", "corpus/dataset")
-_STDLIB = _in("corpus", "dataset sources/__init__ sources/text_python_stdlib split")
+_STDLIB = _in("corpus", "bad_rows dataset sources/__init__ sources/text_python_stdlib split")
 _COLUMNS = _in("corpus", "conversation formats")
 # Prompts and conversations as tokens; documents as rows of tokens.
 _PROMPTS = ("corpus/dataset", *_in("tasks/language", "chat encode tokenizer"))
@@ -89,7 +89,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         "stages/download",
         *_DATASET,
         "config/splits",
-        "corpus/split",
+        *_in("corpus", "bad_rows split"),
         *_in("corpus/sources", "__init__ {}"),
     ),
     "download text_files": _COLUMNS,

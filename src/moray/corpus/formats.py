@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from moray.config.formats import FORMATS, FormatName
+from moray.corpus.bad_rows import BadRows
 from moray.corpus.conversation import completed, conversation
 from moray.corpus.dataset import Document, RowError
 
@@ -20,11 +21,13 @@ class Shape:
         format: name of their format.
         columns: names of the table's columns, for those that differ from the format's.
         system: system prompt for conversations without one.
+        bad_rows: what is done about rows that aren't so.
     """
 
     format: FormatName
     columns: Mapping[str, str] = field(default_factory=dict)
     system: str | None = None
+    bad_rows: BadRows = field(default_factory=BadRows)
 
 
 def document(row: Mapping[str, Any], shape: Shape) -> Document:

@@ -1,7 +1,7 @@
 """Read a dataset from its source, split it, and write it as Parquet."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
     images = section.format == "images"
     duplicates, blanks = Counter[str](), Counter[str]()
-    facts: Callable[[], dict[str, Any]] = dict
     with (
         refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),
         whole_or_nothing(output),
@@ -43,7 +42,8 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
     ):
         places = {split: _place(split, files or {}, output.name) for split in source.given}
         given = {split: partial(_some, source.given[split], places[split]) for split in places}
-        label_names = source.label_names
+        label_names, bad_rows = source.label_names, source.bad_rows
+        facts = bad_rows.facts
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
         if getattr(section, "split_by", "hash") == "tail":
@@ -71,6 +71,9 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
             "blanks": blanks,
         }
         described = write_dataset(output, shown, section.format, description, facts)
+        valid = sum(written["rows"] for written in described["splits"].values())
+        valid += duplicates.total() + blanks.total()
+        bad_rows.check(f"datasets.{output.name}.bad_rows", valid)
     splits = described["splits"].items()
     counts = ", ".join(f"{split} {written['rows']:,}" for split, written in splits)
     size = sum(written["bytes"] for _, written in splits) / 1e6
@@ -81,6 +84,11 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         if dropped
     )
     say(f"dataset {output.name}: {counts} {what}{left_out}")
+    for reason in bad_rows.facts()["bad_rows"]:
+        say(
+            f"dataset {output.name}: {reason['rows']:,} bad rows dropped, the first in "
+            f"{reason['first']}: {reason['problem']}"
+        )
 
 
 def _place(split: str, files: Mapping[str, Any], name: str) -> str:

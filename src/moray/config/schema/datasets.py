@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from moray.config.formats import FORMATS, FormatName
-from moray.config.schema.base import Fraction, Section
+from moray.config.schema.base import Fraction, Section, added
 from moray.config.splits import (
     Split,
     expressions_by_split,
@@ -147,6 +147,12 @@ class _Table(Source):
         "`group`: a column whose equal values stay in one split, such as a patient or a file.",
     )
     system: str | None = Field(None, description="System prompt for conversations that have none.")
+    bad_rows: Literal["refuse", "drop"] = added(
+        "refuse",
+        description="What to do with rows that don't fit the format. `refuse`: stop at the first. "
+        "`drop`: leave them out, and say how many there are and where the first is, for each "
+        "reason; if they are more than 1 %, stop.",
+    )
     split_by: Literal["hash", "tail"] = Field(
         "hash",
         description="`hash`: assign each document by its hash, so that documents keep their "
@@ -167,6 +173,10 @@ class _Table(Source):
             raise ValueError(
                 f"columns.{unknown[0]}: format {self.format} doesn't have this column, only "
                 f"{', '.join(FORMATS[self.format].columns)}; rename the key or change the format"
+            )
+        if self.bad_rows == "drop" and self.format == "images":
+            raise ValueError(
+                "bad_rows: drop doesn't work for format: images; remove it, and the bad images"
             )
         if self.system is not None and not FORMATS[self.format].chat:
             raise ValueError(

@@ -7,13 +7,14 @@ folder that lasts as long as the documents are read. It returns an `Opened`.
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from moray.config.formats import source_module
 from moray.config.schema.datasets import Dataset
+from moray.corpus.bad_rows import BadRows
 from moray.corpus.split import Given
 
 
@@ -25,11 +26,13 @@ class Opened:
         given: the documents of each split that it has.
         origin: what says where they are from, such as a version, or files with their digests.
         label_names: of images, the names of their labels.
+        bad_rows: what was met when they were read.
     """
 
     given: Given
     origin: dict[str, Any]
     label_names: tuple[str, ...] = ()
+    bad_rows: BadRows = field(default_factory=BadRows)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from moray.config.schema.datasets import LocalFiles, Url
+from moray.corpus.bad_rows import BadRows
 from moray.corpus.dataset import Document, RowError
 from moray.corpus.formats import Shape, document, without_nulls
 from moray.corpus.sources import Opened
@@ -21,7 +22,8 @@ from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
 
 Row = dict[str, Any]
-Rows = Iterator[tuple[str, Row]]
+Rows = Iterator[tuple[str, Row | RowError]]
+"""Places in a file, and the rows there, or what is wrong with them."""
 
 # Compression formats that pyarrow decompresses while reading.
 _COMPRESSED = {".gz", ".zst"}
@@ -43,10 +45,12 @@ def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Pat
         section: the dataset's section of the config.
         found: the files of each split, by name.
     """
-    shape = Shape(section.format, section.columns, section.system)
+    bad_rows = BadRows(section.bad_rows)
+    shape = Shape(section.format, section.columns, section.system, bad_rows)
     given = {split: partial(documents, files, shape) for split, files in found.items()}
     every = {name: file for files in found.values() for name, file in files.items()}
-    return Opened(given, {"files": {name: sha256_file(file) for name, file in every.items()}})
+    origin = {"files": {name: sha256_file(file) for name, file in every.items()}}
+    return Opened(given, origin, bad_rows=bad_rows)
 
 
 def documents(files: Mapping[str, Path], shape: Shape) -> Iterator[Document]:
@@ -63,9 +67,11 @@ def documents(files: Mapping[str, Path], shape: Shape) -> Iterator[Document]:
         try:
             for place, row in _read(file):
                 try:
+                    if isinstance(row, RowError):
+                        raise row
                     yield document(row, shape)
                 except RowError as error:
-                    raise UserError(f"{name}, {place}", error.problem, error.remedy) from error
+                    shape.bad_rows.meet(f"{name}, {place}", error)
         except UserError as error:
             path = error.path.replace(str(file), name)
             raise UserError(path, error.problem, error.remedy) from error
@@ -106,8 +112,7 @@ def _json_lines(file: Path) -> Rows:
     with _opened(file) as stream:
         for number, line in enumerate(_lines(file, stream), 1):
             if line.strip():
-                row = _json(file, line.rstrip("\r\n"), number)
-                yield f"line {number}", _mapping(f"{file}, line {number}", row)
+                yield f"line {number}", _of_line(file, line.rstrip("\r\n"), number)
 
 
 def _json_file(file: Path) -> Rows:
@@ -119,7 +124,7 @@ def _json_file(file: Path) -> Rows:
             return
         rows = _json(file, _decoded(file, stream.read(), 0), 1)
         for number, row in enumerate(rows, 1):
-            yield f"entry {number}", _mapping(f"{file}, entry {number}", row)
+            yield f"entry {number}", _mapping(row)
 
 
 def _csv(file: Path, delimiter: str = ",") -> Rows:
@@ -132,13 +137,16 @@ def _csv(file: Path, delimiter: str = ",") -> Rows:
             for row in reader:
                 place = f"line {reader.line_num}"
                 if None in row or None in row.values():
-                    raise UserError(
-                        f"{file}, {place}",
-                        f"got {'more' if None in row else 'fewer'} values than the header, which "
-                        f"has {len(names)}",
-                        f"put values that contain {delimiter!r} in quotes, and leave none out",
+                    yield (
+                        place,
+                        RowError(
+                            f"got {'more' if None in row else 'fewer'} values than the header, "
+                            f"which has {len(names)}",
+                            f"put values that contain {delimiter!r} in quotes, and leave none out",
+                        ),
                     )
-                yield place, row
+                else:
+                    yield place, row
         except csv.Error as error:
             # The reader counts whole rows, so an unclosed quote is reported where its row begins.
             raise UserError(
@@ -220,11 +228,16 @@ def _json(file: Path, text: str, line: int) -> Any:
         ) from error
 
 
-def _mapping(place: str, row: Any) -> Row:
-    if not isinstance(row, dict):
-        raise UserError(
-            place,
-            f"got {type(row).__name__}, expected a mapping of column names to values",
-            "fix it",
-        )
-    return row
+def _of_line(file: Path, line: str, number: int) -> Row | RowError:
+    try:
+        return _mapping(_json(file, line, number))
+    except UserError as error:
+        return RowError(error.problem, error.remedy)
+
+
+def _mapping(row: Any) -> Row | RowError:
+    if isinstance(row, dict):
+        return row
+    return RowError(
+        f"got {type(row).__name__}, expected a mapping of column names to values", "fix it"
+    )

@@ -12,6 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from moray.config.schema.datasets import HubDataset
 from moray.config.splits import expressions_by_split
+from moray.corpus.bad_rows import BadRows
 from moray.corpus.dataset import Document, RowError
 from moray.corpus.formats import Shape, document, without_nulls
 from moray.corpus.sources import Opened
@@ -21,12 +22,13 @@ from moray.errors import UserError, first_line
 
 def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
     """Load the rows of each split."""
-    shape = Shape(section.format, section.columns, section.system)
+    bad_rows = BadRows(section.bad_rows)
+    shape = Shape(section.format, section.columns, section.system, bad_rows)
     given: dict[str, Documents] = {}
     for split, expression in expressions_by_split(section.split).items():
         rows = load(section.repo_id, section.revision, section.name, section.data_dir, expression)
         given[split] = partial(documents, section.repo_id, rows, shape)
-    return Opened(given, origin(section))
+    return Opened(given, origin(section), bad_rows=bad_rows)
 
 
 def origin(section: HubDataset) -> dict[str, Any]:
@@ -116,4 +118,4 @@ def documents(repo_id: str, rows: datasets.Dataset, shape: Shape) -> Iterator[Do
         try:
             yield document(without_nulls(row), shape)
         except RowError as error:
-            raise UserError(f"{repo_id}, row {number}", error.problem, error.remedy) from error
+            shape.bad_rows.meet(f"{repo_id}, row {number}", error)

@@ -1,0 +1,68 @@
+"""Rows that are no valid documents."""
+
+import re
+from typing import Any, Literal
+
+from moray.corpus.dataset import RowError
+from moray.errors import UserError
+
+# More than this share is a mistake in the format, not in the rows.
+_MOST = 0.01
+# What differs between rows with the same fault.
+_OWN = re.compile(r"'[^']*'|\d+")
+
+
+class BadRows:
+    """The bad rows of a source, which are refused, or dropped and counted.
+
+    A source is read more than once, so each row is known by its place.
+    """
+
+    def __init__(self, policy: Literal["refuse", "drop"] = "refuse") -> None:
+        self._policy = policy
+        self._problems: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+    def meet(self, place: str, error: RowError) -> None:
+        """Note a row, if bad rows are dropped.
+
+        Args:
+            place: of the row, such as a file and a line.
+            error: what is wrong with it.
+
+        Raises:
+            UserError: if they are refused.
+        """
+        if self._policy == "refuse":
+            raise UserError(place, error.problem, error.remedy) from error
+        self._problems[place] = error.problem
+
+    def facts(self) -> dict[str, Any]:
+        """For each reason, the number of `rows`, and the `first` of them with its `problem`."""
+        reasons: dict[str, dict[str, Any]] = {}
+        for place, problem in self._problems.items():
+            first = {"rows": 0, "first": place, "problem": problem}
+            reasons.setdefault(_OWN.sub("", problem), first)["rows"] += 1
+        return {"bad_rows": [*reasons.values()]}
+
+    def check(self, path: str, rows: int) -> None:
+        """Check that there are only a few.
+
+        Args:
+            path: of the key in the config, for the error.
+            rows: number of valid rows.
+
+        Raises:
+            UserError: if there are more.
+        """
+        total = rows + len(self)
+        if len(self) > _MOST * total:
+            place, problem = next(iter(self._problems.items()))
+            raise UserError(
+                path,
+                f"{len(self):,} of {total:,} rows are bad, more than {_MOST:.0%}, the first in "
+                f"{place}: {problem}",
+                "fix the rows, or choose another format",
+            )
