@@ -1,5 +1,10 @@
 # Sets up .venv on first use and runs the workflow or the tests in it. Use Snakemake for the rest.
 
+# Neither Snakemake nor Ray quotes the path of Python.
+ifneq ($(words $(CURDIR)),1)
+$(error $(CURDIR): the path has a space, so jobs can't start Python; move the clone)
+endif
+
 PYTHON ?= python3
 READY := .venv/.ready
 READY_DEV := .venv/.ready-dev

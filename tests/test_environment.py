@@ -1,6 +1,8 @@
 """The locked environment and its conda twin."""
 
 import re
+import shutil
+import subprocess
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -62,3 +64,18 @@ def test_the_lock_names_versions_and_no_places() -> None:
     assert all(
         re.fullmatch(r"[a-z0-9.-]+==[A-Za-z0-9.]+", pin) for pin in PINS + DEV_PINS + CUDA_PINS
     )
+
+
+def test_a_clone_whose_path_has_a_space_costs_one_line_before_anything_is_installed(
+    tmp_path: Path,
+) -> None:
+    clone = tmp_path / "a b"
+    clone.mkdir()
+    shutil.copy(ROOT / "Makefile", clone)
+    done = subprocess.run(
+        ["make", "finetune"], cwd=clone, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    (line,) = done.stderr.splitlines()
+    assert f"*** {clone}: the path has a space, so jobs can't start Python; move the clone" in line
+    assert [path.name for path in clone.iterdir()] == ["Makefile"]

@@ -18,7 +18,7 @@ def test_each_gpu_gets_a_worker_and_two_train_without_one() -> None:
         ({"use_gpu": False}, 8, 16, 2, 0),
         ({"num_workers": 2}, 1, 16, 2, 0),
         ({"num_workers": 1}, 4, 16, 1, 1),
-        ({"num_workers": 4, "resources_per_worker": {"GPU": 0.5}}, 2, 16, 4, 2),
+        ({"num_workers": 4, "resources_per_worker": {"GPU": 2}}, 8, 16, 4, 8),
         ({"resources_per_worker": {"GPU": 2}}, 8, 16, 4, 8),
         ({"num_workers": 2, "use_gpu": True}, 1, 16, 2, 2),
     ]

@@ -157,11 +157,21 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     ),
     *(
         (
-            {f"{section}.ray": {"use_gpu": False, "resources_per_worker": {"GPU": 0.5}}},
+            {f"{section}.ray": {"use_gpu": False, "resources_per_worker": {"GPU": 1}}},
             f"{section}.ray.resources_per_worker.GPU",
-            "got 0.5, but use_gpu is false; remove it, or set use_gpu to true or auto",
+            "got 1, but use_gpu is false; remove it, or set use_gpu to true or auto",
         )
         for section in ("defaults", "runs.tuned")
+    ),
+    *(
+        (
+            {f"{section}.ray": {"use_gpu": use, "resources_per_worker": {"GPU": share}}},
+            f"{section}.ray.resources_per_worker.GPU",
+            f"got {share}, expected a whole number, because workers can't share a GPU; set it to 1 "
+            "or remove it",
+        )
+        for section in ("defaults", "runs.tuned")
+        for use, share in ((True, 0.5), ("auto", 1.5))
     ),
     *(
         (

@@ -1,12 +1,21 @@
 """The files by which workers and their driver know of each other."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 from moray.errors import UserError
-from moray.workers.entry import BatchCounter, FirstFault, followed_output, shown_batches
+from moray.workers.entry import (
+    BatchCounter,
+    FirstFault,
+    Worker,
+    followed_output,
+    run_entry_point,
+    shown_batches,
+)
 
 
 def test_of_several_faults_the_first_one_stays_until_it_is_cleared(tmp_path: Path) -> None:
@@ -67,3 +76,20 @@ def test_the_batches_of_all_workers_are_shown(
         while len(shown) < 3:
             pass
     assert shown == [("evaluate tuned", number, 3) for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("device", "current"), [("cuda:3", 3), ("cpu", 0)])
+def test_an_entry_point_s_gpu_is_the_current_one_of_its_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, current: int
+) -> None:
+    """As in CUDA, each thread has its own, which is the first one at its start."""
+    chosen = threading.local()
+    monkeypatch.setattr("moray.workers.entry._redirect_output", lambda folder, rank: None)
+    monkeypatch.setattr("torch.cuda.set_device", lambda to: setattr(chosen, "index", to.index))
+    chosen.index = 1
+
+    def entry_point(argument: str, worker: Worker) -> tuple[str, int]:
+        return argument, getattr(chosen, "index", 0)
+
+    worker = Worker(1, 2, torch.device(device))
+    assert run_entry_point(entry_point, "x", worker, tmp_path) == [("x", current)]

@@ -61,6 +61,62 @@ def test_a_run_sees_only_what_it_holds_and_all_again_afterwards(tmp_path: Path) 
         assert gpus() == []
 
 
+# A driver for the cards that CARDS names by letters, whose UUIDs are made of them. As in a job that
+# may open some of a machine's cards, numbers count those.
+DRIVER = """
+#include <stdlib.h>
+#include <string.h>
+static char seen[16];
+static int count;
+int cuInit(unsigned flags) {
+    char names[256];
+    strcpy(names, getenv("CUDA_VISIBLE_DEVICES"));
+    for (char *name = strtok(names, ","); name; name = strtok(0, ","))
+        seen[count++] = strncmp(name, "GPU-", 4) ? getenv("CARDS")[atoi(name)]
+                                                 : strtol(strndup(name + 4, 2), 0, 16);
+    return 0;
+}
+int cuDeviceGetCount(int *number) { *number = count; return 0; }
+int cuDeviceGet(int *device, int index) { *device = index; return 0; }
+int cuDeviceGetUuid_v2(char *uuid, int device) { memset(uuid, seen[device], 16); return 0; }
+"""
+A, B = "61616161-6161-6161-6161-616161616161", "62626262-6262-6262-6262-626262626262"
+
+
+@pytest.mark.parametrize(
+    ("cards", "visible", "held"),
+    [
+        ("a", "0", {A}),
+        ("b", "0", {B}),
+        ("ab", "1,0", {A, B}),
+        ("ab", "1", {B}),
+        ("ab", f"GPU-{B}", {B}),
+        ("ab", "GPU-62626262", {B}),
+    ],
+)
+def test_a_gpu_is_locked_as_the_card_that_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cards: str, visible: str, held: set[str]
+) -> None:
+    """Jobs that see different cards, or one card by different names, may share the machine."""
+    library, locks = tmp_path / "libcuda.so.1", tmp_path / "locks"
+    compiler = ["cc", "-shared", "-fPIC", "-w", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(compiler, input=DRIVER, text=True, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("CARDS", cards)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with reserved_gpus(len(held), locks) as mine:
+        assert mine == visible.split(",")
+    assert {path.name for path in locks.iterdir()} == held
+
+
+def test_a_name_with_slashes_is_locked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["MIG-GPU-8932f937/1/0", "MIG-GPU-8932f937/2/0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(names))
+    with reserved_gpus(2, tmp_path) as held:
+        assert held == names
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def hold(folder: Path, count: int, held: "multiprocessing.Queue[list[str]]", go_on: object) -> None:
     with reserved_gpus(count, folder) as mine:
         held.put(mine)

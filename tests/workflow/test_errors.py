@@ -1,5 +1,9 @@
 """What a user does wrong costs one line, at once, and leaves nothing behind."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 from project import Project
 
 
@@ -46,3 +50,25 @@ def test_a_failing_stage_costs_one_line_and_its_log_has_the_trace(fresh: Project
     assert "Traceback" not in done.stderr
     assert "Traceback" in (fresh.folder / "logs/download/modules.log").read_text()
     assert not list((fresh.folder / "results/datasets/modules").glob("*"))
+
+
+def test_a_python_whose_path_has_a_space_costs_one_line(fresh: Project, tmp_path: Path) -> None:
+    """Neither Snakemake nor Ray could start it."""
+    venv = tmp_path / "a b"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    python = venv / "bin/python"
+    done = subprocess.run(
+        [python, "-m", "snakemake", "--cores", "1", "finetune"],
+        cwd=fresh.folder,
+        env=fresh.environment() | {"PYTHONPATH": ":".join([f"{fresh.folder}/src", *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    reported = [text for text in done.stderr.splitlines() if "profile" not in text]
+    assert reported == [
+        f"{python}: the path of Python has a space or a sign that shells read, so jobs can't start "
+        "it; move its folder"
+    ]
+    assert not (fresh.folder / "logs").exists()

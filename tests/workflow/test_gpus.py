@@ -1,10 +1,12 @@
 """GPUs as a resource of the rules; counted, so that none has to be there."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
-from project import Project
+import yaml
+from project import ROOT, Project
 
 # Jobs that can't run at the same time.
 SNAKEFILE = """
@@ -48,3 +50,34 @@ def test_jobs_wait_for_a_gpu_that_is_taken(
 ) -> None:
     done = run(Project.create(tmp_path / "project"), gpus, *arguments)
     assert (done.returncode == 0) == alone, done.stderr
+
+
+def reached(module: str, seen: set[str]) -> set[str]:
+    """The modules of the package that a module imports, directly or through others."""
+    file = ROOT / f"src/moray/{module.replace('.', '/')}.py"
+    if module not in seen and file.exists():
+        seen.add(module)
+        for other in re.findall(r"^ *from moray\.(\S+) import", file.read_text(), re.M):
+            reached(other, seen)
+    return seen
+
+
+def test_profiles_say_what_each_rule_with_workers_may_use() -> None:
+    rules, with_gpus = set(), set()
+    for file in (ROOT / "workflow/rules").glob("*.smk"):
+        for rule, body in re.findall(r"^rule (\w+):\n((?:[ \n].*\n?)*)", file.read_text(), re.M):
+            script = re.search(r"scripts/(\w+)\.py", body)
+            if script and "workers.run" in reached(f"stages.{script[1]}", set()):
+                rules.add(rule)
+            if "gpu=" in body:
+                with_gpus.add(rule)
+    assert rules == with_gpus
+    for profile, resources in [("cluster", ["ray"]), ("slurm", ["runtime", "mem_mb"])]:
+        settings = yaml.safe_load((ROOT / f"profiles/{profile}/config.yaml").read_text())
+        for resource in resources:
+            named = {
+                entry.partition(":")[0]
+                for entry in settings["set-resources"]
+                if f":{resource}=" in entry
+            }
+            assert rules <= named, (profile, resource)

@@ -23,6 +23,15 @@ ROOT = Path(workflow.current_basedir).parents[1]
 SOURCE = Path(moray.__file__).parents[1]
 
 
+def check_python():
+    """Refuse a path that Snakemake and Ray, which don't quote it, can't start Python by."""
+    if re.search(r"[\s\"'$&();<>\\`|]", sys.executable):
+        sys.exit(
+            f"{sys.executable}: the path of Python has a space or a sign that shells read, so jobs "
+            "can't start it; move its folder"
+        )
+
+
 def check_package():
     """Refuse to run if the imported package isn't the one of this workflow."""
     if project.WORKFLOW.resolve() != ROOT.resolve():
@@ -229,6 +238,7 @@ def drop_stale_locks():
     return alive
 
 
+check_python()
 check_package()
 EXPERIMENT, DATASET_FILES, MODEL_FILES, BENCHMARK_FILES = load()
 STORES = {

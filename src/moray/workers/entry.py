@@ -196,6 +196,10 @@ def run_entry_point(
 
     def run() -> None:
         try:
+            if worker.device.type == "cuda":
+                # Each thread has a current GPU of its own, at first that of index 0, and FSDP2
+                # gathers weights there.
+                torch.cuda.set_device(worker.device)
             results.append(gathered(entry_point(argument, worker)))
         except UserError as error:
             first_fault.record(error)

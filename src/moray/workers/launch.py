@@ -15,6 +15,7 @@ from moray.config.layout import Layout, check_gpus, lay_out_here
 from moray.config.schema.sections import Ray
 from moray.console import say
 from moray.errors import UserError
+from moray.workers.cards import identities
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _POLL_SECONDS = 1.0
@@ -142,7 +143,8 @@ def reserved_gpus(count: int, folder: Path | None = None) -> Iterator[list[str]]
     """Reserve GPUs for the body; this process and its children see no others.
 
     Waits until enough GPUs are free. Snakemake counts the GPUs of its jobs but doesn't assign them,
-    and two workflows don't know about each other. So a run holds a file lock for each of its GPUs.
+    and two workflows don't know about each other. So a run holds a file lock for each of its GPUs,
+    named by the GPU's UUID.
 
     Args:
         count: number of GPUs; 0 hides all of them.
@@ -153,7 +155,7 @@ def reserved_gpus(count: int, folder: Path | None = None) -> Iterator[list[str]]
     folder.mkdir(mode=0o700, exist_ok=True)
     before = os.environ.get(_VISIBLE)
     with ExitStack() as locks:
-        held = _hold(machine.gpus(), count, folder, locks)
+        held = _hold(_gpus_by_lock(folder) if count else {}, count, locks)
         os.environ[_VISIBLE] = ",".join(held)
         try:
             yield held
@@ -164,13 +166,20 @@ def reserved_gpus(count: int, folder: Path | None = None) -> Iterator[list[str]]
                 os.environ[_VISIBLE] = before
 
 
-def _hold(names: list[str], count: int, folder: Path, locks: ExitStack) -> list[str]:
+def _gpus_by_lock(folder: Path) -> dict[Path, str]:
+    """The names of the GPUs that this process may use, by the files of their locks."""
+    names = machine.gpus()
+    cards = (card.replace("/", "-") for card in identities(names))
+    return {folder / card: name for card, name in zip(cards, names, strict=False)}
+
+
+def _hold(gpus: Mapping[Path, str], count: int, locks: ExitStack) -> list[str]:
     waiting = False
     while True:
         held: list[str] = []
         with ExitStack() as mine:
-            for name in names:
-                if len(held) < count and (lock := _lock(folder / name)):
+            for file, name in gpus.items():
+                if len(held) < count and (lock := _lock(file)):
                     mine.enter_context(lock)
                     held.append(name)
             # All or none: two runs that each hold a GPU the other needs would wait forever.

@@ -143,7 +143,7 @@ class Ray(Section):
     resources_per_worker: dict[str, Annotated[float, Field(gt=0)]] = execution_only(
         {"CPU": 1.0},
         description="Resources that Ray reserves for each worker. `CPU` is also its number of "
-        "threads.",
+        "threads. `GPU` is a whole number, and a worker computes on one of its GPUs.",
     )
     max_failures: int = execution_only(
         3, ge=0, description="How many times lost workers are replaced before the run fails."
@@ -218,8 +218,13 @@ class Ray(Section):
 
     @model_validator(mode="after")
     def _gpus_are_used(self) -> Self:
-        gpus = self.resources_per_worker.get("GPU")
-        if gpus and self.use_gpu is False:
+        gpus = self.resources_per_worker.get("GPU", 1.0)
+        if not gpus.is_integer():
+            raise ValueError(
+                f"resources_per_worker.GPU: got {gpus:g}, expected a whole number, because workers "
+                "can't share a GPU; set it to 1 or remove it"
+            )
+        if "GPU" in self.resources_per_worker and self.use_gpu is False:
             raise ValueError(
                 f"resources_per_worker.GPU: got {gpus:g}, but use_gpu is false; "
                 "remove it, or set use_gpu to true or auto"

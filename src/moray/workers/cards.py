@@ -1,0 +1,43 @@
+"""What GPUs are, whatever names a process knows them by.
+
+A number counts the GPUs that a process may open, which differ between the jobs of a machine, and a
+GPU has several names.
+"""
+
+import ctypes
+import subprocess
+import sys
+import uuid
+
+
+def identities(names: list[str]) -> list[str]:
+    """The UUIDs of this process's GPUs or MIG instances; the name of one that the driver lacks.
+
+    Args:
+        names: all of them, in order, as `CUDA_VISIBLE_DEVICES` names them.
+    """
+    # In a child, because a process that has asked the driver keeps the GPUs that it saw then.
+    asked = subprocess.run(
+        [sys.executable, "-m", __name__], stdout=subprocess.PIPE, text=True, check=False
+    )
+    found = asked.stdout.split()
+    return [*found, *names[len(found) :]]
+
+
+def _main() -> None:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return
+    count, device, identity = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return
+    for index in range(count.value):
+        driver.cuDeviceGet(ctypes.byref(device), index)
+        # Of a MIG instance, the first version would give the UUID of the whole card.
+        driver.cuDeviceGetUuid_v2(identity, device)
+        print(uuid.UUID(bytes=bytes(identity)))
+
+
+if __name__ == "__main__":
+    _main()
