@@ -19,7 +19,7 @@ from moray.workers.run import run_on_workers
 # What the loop calls in each phase.
 PHASES = {
     "building": "build",
-    "reading rows": "from_memory",
+    "reading rows": "rows_of",
     "a step": "gradients",
     "evaluation": "held_out_loss",
     "saving": "Saver.save",
