@@ -280,6 +280,9 @@ def test_system_prompt_and_tools_are_those_of_conversations() -> None:
 def test_a_column_of_groups_has_any_name_and_is_in_each_row() -> None:
     row = {"text": "a", "patient": 7}
     assert document(row, Shape("text", {"group": "patient"})) == Document(text="a", group="7")
+    for missing in (None, ""):
+        alone = document({"text": "a", "patient": missing}, Shape("text", {"group": "patient"}))
+        assert alone == Document(text="a")
     with pytest.raises(RowError, match="got columns text, expected patient"):
         document({"text": "a"}, Shape("text", {"group": "patient"}))
 

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from moray.corpus.dataset import Document
+from moray.corpus.dataset import SPLITS, Document
 from moray.corpus.split import by_hash, by_tail
 
 
@@ -120,6 +120,27 @@ def test_what_answers_the_same_prompt_is_in_one_split(
         splits[number].update(split for split, _ in hashed(rows))
     assert all(len(found) == 1 for found in splits.values())
     assert set().union(*splits.values()) == {"train", "validation", "test"}
+
+
+def said(*turns: tuple[str, str]) -> Document:
+    messages = [{"role": role, "content": text} for role, text in turns]
+    return Document(messages=json.dumps(messages), tools=None)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: Document(prompt="", completion=f"answer {n}"),
+        lambda n: Document(prompt="", chosen=f"answer {n}", rejected="no", tools=None),
+        lambda n: said(("system", "s"), ("assistant", f"answer {n}")),
+        lambda n: said(("assistant", "Hello!"), ("user", f"question {n}"), ("assistant", "yes")),
+    ],
+    ids=["completions", "pairs", "nobody asks", "the assistant begins"],
+)
+def test_rows_that_share_no_question_do_not_belong_together(
+    make: Callable[[int], Document],
+) -> None:
+    assert {split for split, _ in hashed([make(n) for n in range(100)])} == set(SPLITS)
 
 
 def test_blank_texts_are_dropped_and_counted() -> None:

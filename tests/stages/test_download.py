@@ -130,6 +130,9 @@ def test_many_bad_rows_are_a_mistake_and_one_is_refused_by_default(tmp_path: Pat
     with pytest.raises(UserError, match=expected):
         local(tmp_path / "out", paths, format="messages", bad_rows="drop")
     assert not (tmp_path / "out").exists()
+    paths[0].write_text("{broken\n")
+    with pytest.raises(UserError, match="1 of 1 rows are bad"):
+        local(tmp_path / "out", paths, format="messages", bad_rows="drop")
 
 
 def test_the_same_files_make_the_same_bytes(tmp_path: Path, files: list[Path]) -> None:

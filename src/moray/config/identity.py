@@ -148,7 +148,6 @@ DECIDING: dict[str, tuple[str, ...]] = {
         "stages/reference",
         *_ANSWERS,
         *_in("evaluate", "execution likelihood preference"),
-        "workers/collectives",
     ),
     "report": ("stages/report", "report/*", "report/templates/*", "results/*"),
     "search": ("stages/search", *_in("sweeps", "study trials")),

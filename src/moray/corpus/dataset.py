@@ -70,18 +70,20 @@ def content(document: Document) -> str:
 def group_of(document: Document) -> str:
     """What documents share that belong into one split: a group, a prompt, or all of their content.
 
-    Of a conversation, the prompt is what comes before the assistant's first message.
+    Of a conversation, the prompt is what comes before the first answer to the user.
     """
     if "group" in document:
         return document["group"]
-    if document.get("prompt") is not None:
-        return document["prompt"]
+    if prompt := document.get("prompt"):
+        return prompt
     spoken = document.get("messages") or document.get("chosen")
-    if spoken is None:
-        return content(document)
-    messages = json.loads(spoken)
-    roles = [message["role"] for message in messages]
-    return json.dumps(messages[: roles.index("assistant")])
+    if spoken and document.get("prompt") is None:
+        messages = json.loads(spoken)
+        asked = [message["role"] == "user" for message in messages]
+        for number, message in enumerate(messages):
+            if message["role"] == "assistant" and any(asked[:number]):
+                return json.dumps(messages[:number])
+    return content(document)
 
 
 def is_blank(document: Document) -> bool:
@@ -112,6 +114,8 @@ def halves(document: Document) -> tuple[Document, Document]:
         chosen, rejected = (Document(messages=answer, tools=tools) for answer in answers)
     else:
         chosen, rejected = (Document(prompt=prompt, completion=answer) for answer in answers)
+    if "group" in document:
+        chosen["group"] = rejected["group"] = document["group"]
     return chosen, rejected
 
 

@@ -38,7 +38,10 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
     """
     made = _document(row, shape)
     if "group" in shape.columns:
-        made["group"] = str(_value(row, shape.columns["group"], required=True))
+        group = _value(row, shape.columns["group"], required=True)
+        # A row without a value has no group.
+        if group not in (None, ""):
+            made["group"] = str(group)
     for text in made.values():
         _check_characters(str(text))
     return made

@@ -15,6 +15,7 @@ from moray.config.schema.train import Preference
 from moray.evaluate.bootstrap import compare, resampled_units, summed
 from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
 from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
+from moray.model.folder import DTYPES
 from moray.model.forward import autocast
 from moray.model.load import load_model
 from moray.provenance.manifest import read_manifest
@@ -24,8 +25,6 @@ from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.loss import preference_losses
 from moray.tasks.preference.rows import as_sequences
 from moray.workers.entry import Worker
-
-_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Policy:
 
     def load(self, folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """Load a model as the run does, whatever the type of an evaluation's models."""
-        return load_model(folder, _DTYPE[self.base_dtype], device, bool(self.quantize_base))
+        return load_model(folder, DTYPES[self.base_dtype], device, bool(self.quantize_base))
 
 
 @dataclass(frozen=True)

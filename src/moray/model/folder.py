@@ -14,6 +14,9 @@ from moray.provenance.manifest import MANIFEST, sha256_file
 # For transformers' `from_pretrained`: never ask the hub, and never ask on the terminal whether to
 # run code from the folder.
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Types of weights, by their names in the config."""
+
 _STORED = {"BF16": torch.bfloat16, "F16": torch.float16}
 
 

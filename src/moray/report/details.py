@@ -34,7 +34,7 @@ _DEFAULTS = {"train": result_keys(Train())} | {
 # Counts in the manifests of stores, and what they are counts of.
 _LOST = {
     "dropped_documents": "dropped, because they didn't fit in a row or hold no pair",
-    "cut_documents": "cut, because they were longer than a row",
+    "cut_documents": "cut, because they didn't fit in a row",
 }
 
 

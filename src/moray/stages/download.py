@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
+from moray.corpus.bad_rows import BadRows
 from moray.corpus.dataset import Document, write_dataset
 from moray.corpus.sources import opened
 from moray.corpus.split import Documents, by_hash, by_tail
@@ -41,8 +42,12 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         opened(section, files or {}, output) as source,
     ):
         places = {split: _place(split, files or {}, output.name) for split in source.given}
-        given = {split: partial(_some, source.given[split], places[split]) for split in places}
         label_names, bad_rows = source.label_names, source.bad_rows
+        key = f"datasets.{output.name}.bad_rows"
+        given = {
+            split: partial(_some, source.given[split], places[split], bad_rows, key)
+            for split in places
+        }
         facts = bad_rows.facts
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
@@ -73,7 +78,7 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         described = write_dataset(output, shown, section.format, description, facts)
         valid = sum(written["rows"] for written in described["splits"].values())
         valid += duplicates.total() + blanks.total()
-        bad_rows.check(f"datasets.{output.name}.bad_rows", valid)
+        bad_rows.check(key, valid)
     splits = described["splits"].items()
     counts = ", ".join(f"{split} {written['rows']:,}" for split, written in splits)
     size = sum(written["bytes"] for _, written in splits) / 1e6
@@ -97,13 +102,14 @@ def _place(split: str, files: Mapping[str, Any], name: str) -> str:
     return str(own[0]) if len(own) == 1 else f"datasets.{name}"
 
 
-def _some(documents: Documents, place: str) -> Iterator[Document]:
+def _some(documents: Documents, place: str, bad_rows: BadRows, key: str) -> Iterator[Document]:
     """The documents of a split that the source has, of which there must be one."""
     empty = True
     for document in documents():
         empty = False
         yield document
     if empty:
+        bad_rows.check(key, 0)
         raise UserError(place, "got no rows", "add some")
 
 

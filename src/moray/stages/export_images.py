@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from moray.model.classifier import load_classifier, names_of
-from moray.model.folder import stored_dtype
+from moray.model.folder import DTYPES, stored_dtype
 from moray.model.image_processor import load_processor
 from moray.stages.export import Exported
 from moray.train.restore import trained_model
@@ -20,14 +18,13 @@ from transformers import pipeline
 pipeline("image-classification", "path/of/this/folder")("image.png")
 ```"""
 
-_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _SHOWN = 20
 
 
 def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> Exported:
     """Write model and image processor."""
     model = trained_model(start, Path(record["checkpoint"]), None, load_classifier)
-    dtype = stored_dtype(start) if cfg["dtype"] == "auto" else _DTYPE[cfg["dtype"]]
+    dtype = stored_dtype(start) if cfg["dtype"] == "auto" else DTYPES[cfg["dtype"]]
     model.to(dtype).save_pretrained(output)
     load_processor(start).save_pretrained(output)
     names = names_of(model.config)

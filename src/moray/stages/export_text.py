@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from moray.config.schema.train import Adapter
 from moray.model.adapter import merged, save_adapter
-from moray.model.folder import base_reference, stored_dtype, whole_model_and_adapters
+from moray.model.folder import DTYPES, base_reference, stored_dtype, whole_model_and_adapters
 from moray.model.load import load_model
 from moray.model.obtain import copy_unchanged
 from moray.stages.export import Exported
@@ -18,9 +18,8 @@ from moray.train.restore import trained_model
 _ALONE = """ This folder contains
 only the adapter, which is loaded on top of `{start}`."""
 
-_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Adapters are trained in fp32, and small.
-_ADAPTER_DTYPE = {"auto": torch.float32, **_DTYPE}
+_ADAPTER_DTYPE = {"auto": torch.float32, **DTYPES}
 
 
 def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> Exported:
@@ -65,4 +64,4 @@ def _stop_at(model: PreTrainedModel, stops: list[int]) -> PreTrainedModel:
 def _dtype(key: str, start: Path) -> torch.dtype:
     if key == "auto":
         return stored_dtype(whole_model_and_adapters(start)[0])
-    return _DTYPE[key]
+    return DTYPES[key]

@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from moray.errors import UserError
+from moray.model.folder import DTYPES
 from moray.model.size import num_quantized, num_weights
 from moray.tasks.interface import Task
 from moray.train.checks import footprint, frozen_bytes
@@ -22,8 +23,6 @@ from moray.train.statistics import Statistics
 from moray.train.strategies import Strategy
 from moray.workers.collectives import from_any_worker, from_first_worker, together
 from moray.workers.entry import Worker
-
-_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def _check_checkpointing(model: PreTrainedModel) -> None:
 
 def _model(job: Job, task: Task, with_weights: bool) -> PreTrainedModel:
     adapter = job.adapter
-    dtype = _DTYPE[adapter.base_dtype] if adapter else torch.float32
+    dtype = DTYPES[adapter.base_dtype] if adapter else torch.float32
     in_4bit = adapter is not None and adapter.quantize_base == "4bit"
     model = task.load(job.start, dtype, in_4bit) if with_weights else task.empty(job.start, dtype)
     if adapter is not None:

@@ -112,7 +112,8 @@ def document(
     if "group" in columns:
         if columns["group"] not in row:
             raise _no_column(place, row, columns["group"])
-        made["group"] = str(row[columns["group"]])
+        if row[columns["group"]] not in (None, ""):
+            made["group"] = str(row[columns["group"]])
     return made
 
 

@@ -179,14 +179,15 @@ class Encoder:
         # Without offsets, tokenizers are a third faster.
         slow = count_bytes or not apart
         encode = self._backend.encode_batch if slow else self._backend.encode_batch_fast
-        contexts = self._backend.encode_batch_fast(prompts, add_special_tokens=False)
+        apart_from = prompts if apart else [""] * len(prompts)
+        contexts = self._backend.encode_batch_fast(apart_from, add_special_tokens=False)
         for prompt, context, text, encoding in zip(
             prompts, contexts, texts, encode(texts, add_special_tokens=False), strict=True
         ):
             ends = [end for _, end in encoding.offsets] if slow else []
             # A token of both is trained: it has text of the completion.
             inside = 0 if apart or not prompt else bisect_right(ends, len(prompt))
-            before = [*self._opening, *(context.ids if apart else [])]
+            before = [*self._opening, *context.ids]
             tokens = np.array([*before, *encoding.ids, self._stop], self.dtype)
             mask = np.ones(len(tokens), np.bool_)
             mask[: len(before) + inside] = False

@@ -72,12 +72,11 @@ class StoredSplit(StoredRows):
         self.block_size: int = manifest["block_size"]
         shape = (manifest["splits"][split]["segments"], len(Segment))
         self.segments = map_file(folder / f"{split}.segments", np.dtype("<i8"), shape)
-        self._groups = folder / f"{split}.groups"
-        self._has_groups = split == "test"
+        self._groups = folder / f"{split}.groups" if split == "test" else None
 
     def groups(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
         """The first document of the group of each document; itself, but for the test split."""
-        return np.fromfile(self._groups, "<i8")[documents] if self._has_groups else documents
+        return np.fromfile(self._groups, "<i8")[documents] if self._groups else documents
 
 
 def write_groups(store: Path, split: str, documents: Iterable[Document]) -> None:
