@@ -1,50 +1,100 @@
-"""Run the experiment: `python -m benchmarks.gpu`; `--dry-run` tries it without a GPU."""
+"""Run the experiment: `python -m benchmarks.gpu`; `--model tiny` tries it without a GPU."""
 
+import statistics
+import sys
 import tempfile
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import torch
 import typer
 
-from benchmarks.gpu.contestants import CONTESTANTS, PRODUCTS, measure
-from benchmarks.gpu.setting import prepare
+from benchmarks.gpu.contestants import CONTESTANTS
+from benchmarks.gpu.setting import MODELS, prepare, sizes_of
+from benchmarks.peak import product_peak, product_sizes
+from benchmarks.turns import Figures, alternate
 from moray.model.forward import resolve
+from moray.model.load import empty_model
 from moray.train.performance import peak_flops
 
+_TITLES = "tokens/s, median", "range", "share of that peak", "MFU", "host", "peak memory, GB"
 
-def main(dry_run: bool = False, only: list[str] | None = None) -> None:
-    """Measure each contestant in a process of its own.
+
+def main(
+    only: list[str] | None = None,
+    rows: int | None = None,
+    rounds: int = 3,
+    together: int = 6,
+    folder: Path | None = None,
+) -> None:
+    """Measure contestants, each in a process of its own.
 
     Args:
-        dry_run: take a tiny model, and the CPU where there is no GPU.
-        only: beginnings of the names of contestants; all of them unless given.
+        only: patterns of contestants, `MODEL/NAME`, with `*` for any text; all of those with GPT-2
+            unless given.
+        rows: rows of a step, all in one forward pass; those of the model unless given.
+        rounds: turns of each.
+        together: how many contestants are in memory at the same time.
+        folder: where models, rows and compiled code are kept for another time.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not dry_run and device.type == "cpu":
-        raise typer.BadParameter("no GPU was found; --dry-run tries the same on a tiny model")
-    with tempfile.TemporaryDirectory(prefix="moray-benchmark-") as folder:
-        prepare(Path(folder), dry_run)
-        peak = measure(PRODUCTS, Path(folder))["flops"]
-        stated = peak_flops(device)
-        known = f"{stated / 1e12:,.0f} by its maker" if stated else "its maker's figure unknown"
-        print(f"{PRODUCTS}: {peak / 1e12:,.3g} TFLOP/s in {resolve('auto', device)}; {known}\n")
-        print("| | tokens/s | share of that peak | MFU | peak memory, GB |\n|---|---|---|---|---|")
-        for name in CONTESTANTS:
-            if name != PRODUCTS and (not only or name.startswith(tuple(only))):
-                print(_row(name, measure(name, Path(folder)), peak, stated), flush=True)
+    found = [
+        (model, name)
+        for model in MODELS
+        for name in CONTESTANTS
+        if any(fnmatchcase(f"{model}/{name}", pattern) for pattern in only or ["gpt2/*"])
+    ]
+    with tempfile.TemporaryDirectory(prefix="moray-benchmark-") as temporary:
+        homes = {
+            model: (folder or Path(temporary)) / f"{model}-{rows or 'default'}"
+            for model, _ in found
+        }
+        peaks = {}
+        for model, home in homes.items():
+            if not (home / "tokens/manifest.json").exists():
+                prepare(home, model, rows)
+            peaks[model] = _peak(model, home, device)
+        print(f"\n| | {' | '.join(_TITLES)} |\n{'|---' * (len(_TITLES) + 1)}|")
+        for start in range(0, len(found), together):
+            commands = {
+                f"{model}/{name}": [
+                    *(sys.executable, "-m", "benchmarks.gpu.contestants"),
+                    *(name, str(homes[model])),
+                ]
+                for model, name in found[start : start + together]
+            }
+            for name, figures in alternate(commands, rounds).items():
+                peak = peaks[name.partition("/")[0]]
+                print(_row(name, figures, peak, peak_flops(device)), flush=True)
 
 
-def _row(name: str, figures: dict[str, Any], peak: float, stated: float | None) -> str:
-    if "failed" in figures:
-        return f"| {name} | {figures['failed']} | | | |"
-    flops = figures.get("flops")
+def _peak(model: str, home: Path, device: torch.device) -> float:
+    """FLOP/s of the fastest of a model's matrix products alone, which are printed."""
+    sizes, precision = sizes_of(home), resolve("auto", device)
+    tokens = sizes.micro_batch_size * sizes.block_size
+    peak = product_peak(product_sizes(empty_model(home / "model"), tokens), precision, device)
+    stated = peak_flops(device)
+    known = f"{stated / 1e12:,.0f} by its maker" if stated else "its maker's figure unknown"
+    print(
+        f"{model}, {sizes.rows} rows of {sizes.block_size} tokens: matrix products alone "
+        f"{peak / 1e12:,.3g} TFLOP/s in {precision}; {known}"
+    )
+    return peak
+
+
+def _row(name: str, figures: list[Figures], peak: float, stated: float | None) -> str:
+    if failed := [each["failed"] for each in figures if "failed" in each]:
+        return f"| {name} | {failed[0]} | | | | | |"
+    speeds = [each["tokens_per_second"] for each in figures]
+    flops = statistics.median(each.get("flops", 0.0) for each in figures)
     cells = [
         name,
-        f"{figures['tokens_per_second']:,.0f}",
+        f"{statistics.median(speeds):,.0f}",
+        f"{min(speeds):,.0f}-{max(speeds):,.0f}",
         f"{flops / peak:.0%}" if flops else "",
         f"{flops / stated:.0%}" if flops and stated else "",
-        f"{figures['peak_gb']:.1f}" if "peak_gb" in figures else "",
+        f"{figures[-1]['host']:.0%}" if "host" in figures[-1] else "",
+        f"{figures[-1]['peak_gb']:.1f}" if "peak_gb" in figures[-1] else "",
     ]
     return f"| {' | '.join(cells)} |"
 

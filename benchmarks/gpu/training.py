@@ -1,105 +1,193 @@
-"""Ways to train: the `Trainer`, moray's loop in this process, and moray under its launchers."""
+"""Ways to train: transformers' `Trainer`, and moray's loop in this process or under a launcher."""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from torch import Tensor
+from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from benchmarks.gpu.setting import sizes_of
-from benchmarks.trainer import Clock, Rows
+from benchmarks.trainer import Rows
+from benchmarks.turns import Turns, Windows
 from moray.config.schema.sections import Ray
 from moray.config.schema.train import Adapter, Train
+from moray.model import loss
 from moray.model.forward import resolve
+from moray.model.load import empty_model
 from moray.model.size import flops_per_token
+from moray.tasks.interface import Batch
+from moray.train import kernels, loop
 from moray.train.entry import run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job, Part
-from moray.train.loop import train
 from moray.workers.entry import Worker
 
-# Steps of a measurement, and those before it that don't count.
-STEPS, WARM_UP = 40, 20
+# More than anybody waits for.
+_ENDLESS = 10**6
 
 
-def trainer(folder: Path, work: Path, device: torch.device) -> dict[str, float]:
+class _EachStep(TrainerCallback):
+    def __init__(self, begin_step: Callable[[], None]) -> None:
+        self._begin_step = begin_step
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Called by the `Trainer`."""
+        self._begin_step()
+
+
+def trainer(folder: Path, work: Path, device: torch.device, turns: Turns) -> None:
     """The `Trainer` of transformers with its defaults, but for batch, steps and bf16."""
-    clock, sizes = Clock(), sizes_of(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder / "model")
+    sizes = sizes_of(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     Trainer(
         model,
         TrainingArguments(
             str(work),
-            per_device_train_batch_size=sizes["batch_size"],
-            max_steps=WARM_UP + STEPS,
+            per_device_train_batch_size=sizes.micro_batch_size,
+            gradient_accumulation_steps=sizes.rows // sizes.micro_batch_size,
+            max_steps=_ENDLESS,
             report_to=[],
             save_strategy="no",
             bf16=resolve("auto", device) == "bf16",
             use_cpu=device.type == "cpu",
         ),
         train_dataset=Rows(folder),
-        callbacks=[clock],
+        callbacks=[_EachStep(_windows(folder, device, turns, model).begin_step)],
     ).train()
-    tokens = sizes["batch_size"] * sizes["block_size"] * STEPS
-    speed = tokens / (clock.times[-1] - clock.times[WARM_UP - 1])
-    return {
-        "tokens_per_second": speed,
-        "flops": speed * flops_per_token(model, sizes["block_size"]),
-    }
 
 
 def moray(
-    folder: Path, work: Path, device: torch.device, adapter: Adapter | None = None, **keys: Any
-) -> dict[str, float]:
+    folder: Path,
+    work: Path,
+    device: torch.device,
+    turns: Turns,
+    adapter: Adapter | None = None,
+    without: str = "",
+    **keys: Any,
+) -> None:
     """moray's loop in this process, on one device.
 
     Args:
         folder: what `prepare` made.
         work: folder of the run's state, to be made.
         device: what it computes on.
+        turns: of this contestant.
         adapter: the `adapter` section.
+        without: names of `_WITHOUT`, separated by commas.
         keys: of the `train` section.
     """
-    job = _job(folder, work, device, adapter, **keys)
+    for name in filter(None, without.split(",")):
+        _WITHOUT[name]()
+    model = empty_model(folder / "model")
+    if adapter is not None:
+        from moray.model.adapter import add_adapter
+
+        add_adapter(model, adapter, seed=0)
+    begin_step = _windows(folder, device, turns, model).begin_step
+
+    @contextmanager
+    def windows(*arguments: Any) -> Iterator[Callable[[], None]]:
+        yield begin_step
+
+    loop.profiled = windows  # type: ignore[attr-defined, assignment]
     os.environ |= {"LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
+    work.mkdir()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=f"file://{work}/store", rank=0, world_size=1)
-    train(job, Worker(0, 1, device))
-    dist.destroy_process_group()
-    return _steady(work)
+    loop.train(
+        _job(folder, work, device, adapter, max_steps=_ENDLESS, **keys), Worker(0, 1, device)
+    )
 
 
-def launched(folder: Path, work: Path, device: torch.device, launcher: str) -> dict[str, float]:
-    """moray with one worker, on one device.
+def _no_alignment() -> None:
+    loss._GPU_ALIGNMENT = 1
+
+
+def _small_chunks() -> None:
+    loss._MOST_GPU_ROWS = 1024
+
+
+def _rounded_products() -> None:
+    def add(total: Tensor, left: Tensor, right: Tensor) -> None:
+        total += left @ right
+
+    loss._add_product = add
+
+
+def _no_pinning() -> None:
+    Batch.pin_memory = lambda self: self  # type: ignore[method-assign]
+
+
+def _blocks() -> None:
+    kernels._BATCHES_THAT_EARN_ALL = _ENDLESS**2
+
+
+# What a contestant can do without; for `whole`, its blocks are compiled one by one.
+_WITHOUT = {
+    "alignment": _no_alignment,
+    "chunks": _small_chunks,
+    "addmm": _rounded_products,
+    "pinning": _no_pinning,
+    "whole": _blocks,
+}
+
+
+def launched(folder: Path, work: Path, device: torch.device, turns: Turns, launcher: str) -> None:
+    """moray with one worker, on one device; each turn is a run of its own.
 
     Args:
         folder: what `prepare` made.
         work: folder of the run's state, to be made.
         device: what it computes on.
+        turns: of this contestant.
         launcher: as in the `train` section.
     """
-    settings = Ray(num_workers=1, use_gpu=device.type == "cuda")
-    run_job(_job(folder, work, device, None, launcher=launcher), settings, "benchmark")
-    return _steady(work)
+    settings, steps = Ray(num_workers=1, use_gpu=device.type == "cuda"), sizes_of(folder).steps
+    figures: dict[str, float] | None = None
+    for number in range(_ENDLESS):
+        if number:
+            turns.next(figures)
+        here = work / str(number)
+        here.mkdir(parents=True)
+        keys = {"launcher": launcher, "max_steps": 3 * steps, "logging_steps": steps}
+        job = _job(folder, here, device, None, **keys)
+        run_job(job, settings, "benchmark")
+        last = [line for line in read_history(here / HISTORY) if "loss" in line][-1]
+        figures = (
+            {
+                "tokens_per_second": last["tokens_per_second"],
+                "flops": last["tflops"] * 1e12,
+            }
+            if number
+            else None
+        )
+
+
+def _windows(folder: Path, device: torch.device, turns: Turns, model: Any) -> Windows:
+    sizes = sizes_of(folder)
+    tokens = sizes.rows * sizes.block_size
+    flops = tokens * flops_per_token(model, sizes.block_size)
+    return Windows(turns, device, sizes.steps, tokens, flops)
 
 
 def _job(
     folder: Path, work: Path, device: torch.device, adapter: Adapter | None, **keys: Any
 ) -> Job:
-    batch_size = sizes_of(folder)["batch_size"]
+    sizes = sizes_of(folder)
     settings = Train(
-        max_steps=WARM_UP + STEPS,
-        global_batch_size=batch_size,
-        micro_batch_size=batch_size,
-        logging_steps=WARM_UP,
-        eval_steps=10**6,
+        global_batch_size=sizes.rows,
+        micro_batch_size=sizes.micro_batch_size,
+        eval_steps=_ENDLESS,
+        save_steps=_ENDLESS,
         eval_rows=1,
         compile=device.type == "cuda",
-        **keys,
+        **{"logging_steps": _ENDLESS, **keys},
     )
-    work.mkdir()
     return Job(
         start=folder / "model",
         parts=(Part("data", folder / "tokens"),),
@@ -109,8 +197,3 @@ def _job(
         threads=len(os.sched_getaffinity(0)),
         cache=folder / "compiled",
     )
-
-
-def _steady(work: Path) -> dict[str, float]:
-    last = [line for line in read_history(work / HISTORY) if "loss" in line][-1]
-    return {"tokens_per_second": last["tokens_per_second"], "flops": last["tflops"] * 1e12}

@@ -7,12 +7,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
 _PR_SET_PDEATHSIG = 1
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -63,6 +64,15 @@ def in_thread(function: Callable[[], Result]) -> Future[Result]:
 
     threading.Thread(target=call, daemon=True).start()
     return future
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield items; while one is used, the next one is made in a thread."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, items, None)
+            yield item
 
 
 def die_with_parent() -> None:

@@ -13,7 +13,7 @@ from moray.corpus.dataset import Document, read_documents
 from moray.evaluate.bootstrap import summed
 from moray.evaluate.execution import batches_of
 from moray.evaluate.likelihood import Scores, Selection, score, select_documents, total
-from moray.tasks.language.loss import Batch, TokenLoss
+from moray.tasks.language.loss import TokenBatch, TokenLoss
 from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 
 Sums = tuple[float, int, int, int]
@@ -127,15 +127,15 @@ def test_a_batch_too_large_for_memory_is_scored_in_parts(
 ) -> None:
     selection = select_documents(split, None)
     expected = as_sums(score_all(model, split, selection, 4))
-    logits, sizes = TokenLoss.logits, list[int]()
+    scores, sizes = TokenLoss.scores, list[int]()
 
-    def limited(self: TokenLoss, batch: Batch) -> Tensor:
+    def limited(self: TokenLoss, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         sizes.append(len(batch.input_ids))
         if len(batch.input_ids) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return logits(self, batch)
+        return scores(self, batch)
 
-    monkeypatch.setattr(TokenLoss, "logits", limited)
+    monkeypatch.setattr(TokenLoss, "scores", limited)
     got = as_sums(score_all(model, split, selection, 4))
     check_equal(got, expected)
     assert sizes[:4] == [4, 2, 1, 1]

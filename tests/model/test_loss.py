@@ -5,7 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moray.model.loss import linear_cross_entropy, linear_log_probabilities, softmax_loss
+from moray.model import loss as loss_module
+from moray.model.loss import (
+    linear_cross_entropy,
+    linear_log_probabilities,
+    linear_scores,
+    softmax_loss,
+)
 
 WIDTH, VOCABULARY = 8, 23
 
@@ -54,6 +60,63 @@ def test_loss_and_gradients_are_those_of_autograd(rows: int, counted: int) -> No
     torch.autograd.backward(loss)
     for got, value in zip((loss, gradient_of(hidden), gradient_of(weight)), expected, strict=True):
         assert_near(got, value, 1e-6)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_an_output_layer_that_is_filled_up_changes_nothing(
+    kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where rows of logits begin at multiples of 128 bytes."""
+
+    def computed() -> list[Tensor]:
+        hidden, weight, targets = layer(1500)
+        with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
+            loss = linear_cross_entropy(hidden, weight, targets, 1400)
+        torch.autograd.backward(loss)
+        scores = linear_scores(hidden.detach(), weight.detach(), targets)
+        return [loss.detach(), gradient_of(hidden), gradient_of(weight), *scores]
+
+    expected = computed()
+    monkeypatch.setattr(loss_module, "_alignment", lambda device: 64)
+    for got, right in zip(computed(), expected, strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-6)
+
+
+def test_scores_are_losses_and_whether_the_target_is_the_likeliest() -> None:
+    hidden, weight, targets = layer(1500)
+    losses, hits = linear_scores(hidden.detach(), weight.detach(), targets)
+    logits = hidden.detach().double() @ weight.detach().double().T
+    assert_near(losses, F.cross_entropy(logits, targets, reduction="none"), 1e-6)
+    assert torch.equal(hits, logits.argmax(-1) == targets)
+    assert hits.any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("vocabulary", [23, 64, 5003])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("chunk", [256, 16_384])
+def test_on_a_gpu_an_aligned_output_layer_gives_the_same(
+    vocabulary: int, kind: torch.dtype, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of logits are filled up there, and gradients of the weight added in fp32."""
+    monkeypatch.setattr(loss_module, "_MOST_GPU_ROWS", chunk)
+    torch.manual_seed(vocabulary)
+    hidden, weight = torch.randn(1280, 64), torch.randn(vocabulary, 64) / 8
+    targets = torch.randint(vocabulary, (1280,))
+    expected = by_autograd(hidden.to(kind), weight.to(kind), targets, 1100)
+    states, matrix = (tensor.cuda().requires_grad_() for tensor in (hidden, weight))
+    with torch.autocast("cuda", torch.bfloat16, enabled=kind == torch.bfloat16):
+        got = linear_cross_entropy(states, matrix, targets.cuda(), 1100)
+    torch.autograd.backward(got)
+    near = 1e-5 if kind == torch.float32 else 0.01
+    found = got, gradient_of(states)[:1100], gradient_of(matrix)
+    whole = expected[0], expected[1][:1100], expected[2]
+    for value, right in zip(found, whole, strict=True):
+        assert_near(value.cpu(), right, near)
+    losses, hits = linear_scores(hidden.cuda(), weight.cuda(), targets.cuda())
+    logits = hidden.double() @ weight.double().T
+    assert_near(losses.cpu(), F.cross_entropy(logits, targets, reduction="none"), 1e-5)
+    assert torch.equal(hits.cpu(), logits.argmax(-1) == targets)
 
 
 @pytest.mark.parametrize(("rows", "counted"), [(256, 200), (2560, 2100), (2560, 0)])

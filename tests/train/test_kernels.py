@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,25 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from moray.config.schema.train import Train
+from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError
+from moray.model.forward import blocks_of
 from moray.model.load import empty_model, load_model
-from moray.train import kernels
+from moray.rows.store import StoredRows
+from moray.tasks import task_of
+from moray.tasks.language.loss import TokenLoss
+from moray.train import engine, kernels
 from moray.train.kernels import (
     choose_attention,
+    compiles_whole,
     reason_not_to_compile,
     uncompiled,
     use_attention,
     use_cache,
 )
 from moray.train.loop import train
+from moray.train.step import gradients, micro_batches
+from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -62,6 +70,90 @@ def test_a_recurrence_is_compiled_only_if_the_config_says_so() -> None:
     for attends in ("GPT-2", "BLOOM", "MPT", "OPT"):
         model = build((PACKED | UNPACKED)[attends]())
         assert reason_not_to_compile(Train(), model, 1e30, CPU, 1) is None
+
+
+def test_a_small_model_is_compiled_as_a_whole_if_a_gpu_sees_many_batches_of_it(
+    llama: PreTrainedModel,
+) -> None:
+    many, few = 50_000 * 8, 50_000 * 8 - 1
+    gpu = Worker(0, 1, GPU)
+    busy = 2e12 * len(blocks_of(llama)) / 8
+
+    def whole(
+        adapter: Adapter | None = None,
+        flops: float = 1e9,
+        rows: int = many,
+        worker: Worker = gpu,
+        **keys: Any,
+    ) -> bool:
+        return compiles_whole(llama, Train(**keys), adapter, flops, rows, worker)
+
+    assert whole()
+    assert whole(Adapter())
+    assert not whole(rows=few)
+    assert not whole(flops=busy)
+    assert not whole(Adapter(quantize_base="4bit"))
+    assert not whole(gradient_checkpointing=True)
+    assert not whole(strategy="fsdp2")
+    assert not whole(worker=Worker(0, 2, GPU))
+    assert not whole(worker=Worker(0, 1, CPU))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    "adapter",
+    [None, Adapter(rank=2), Adapter(rank=2, quantize_base="4bit")],
+    ids=["full", "LoRA", "QLoRA"],
+)
+def test_each_block_runs_as_one_graph_and_none_is_compiled_after_the_first_step(
+    architecture: str,
+    adapter: Adapter | None,
+    make_job: Any,
+    alone: Worker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a compiler that counts."""
+    made, runs = 0, 0
+
+    def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        nonlocal made
+        made += 1
+
+        def run(*values: Any) -> Any:
+            nonlocal runs
+            runs += 1
+            return graph(*values)
+
+        return run
+
+    def compile_model(model: PreTrainedModel, whole: bool) -> None:
+        for block in blocks_of(model):
+            block.compile(dynamic=False, backend=count)
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(kernels, "compile_model", compile_model)
+    monkeypatch.setattr(TokenLoss, "compile_loss", lambda self: None)
+    job = make_job(adapter=adapter, compile=True, precision="bf16", max_steps=4)
+    if architecture == "gpt2":
+        vocabulary = load_model(job.start).config.vocab_size
+        config = GPT2Config(n_layer=2, n_embd=64, n_head=2, vocab_size=vocabulary)
+        GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+        job = replace(job, start=tmp_path / "gpt2")
+    strategy = make_strategy(job.settings, alone)
+    task = task_of(job.store, {})
+    engine.build(job, alone, strategy, task, num_rows=1)
+    rows = StoredRows(job.store, "train").rows
+    seen = []
+    for step in range(4):
+        runs = 0
+        batches = micro_batches(task, rows[4 * step : 4 * step + 4], 2)
+        gradients(strategy, batches, 1.0, job.settings, alone)
+        strategy.step(1e-3)
+        seen.append((made, runs))
+    blocks = len(blocks_of(strategy.module.model))
+    assert [runs for _, runs in seen] == [2 * blocks] * 4
+    assert {made for made, _ in seen[1:]} == {seen[0][0]}
 
 
 @pytest.mark.usefixtures("sound")
@@ -114,7 +206,7 @@ def test_what_the_config_says_holds_however_long_the_run(
 _TRY = """
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
-from moray.config.schema.train import Train
+from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError
 from moray.train.kernels import reason_not_to_compile
 llama = AutoModelForCausalLM.from_config(LlamaConfig(num_hidden_layers=1, hidden_size=64))
@@ -253,7 +345,7 @@ def test_the_attention_that_the_config_names_is_taken_and_differs_by_rounding(
 def test_on_a_gpu_what_the_config_names_is_taken_where_model_and_precision_allow_it() -> None:
     config = GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=32, attn_pdrop=0.0)
     model = GPT2LMHeadModel(config)
-    assert choose_attention(model, Train(**BF16), GPU, 64, True) is None
+    assert choose_attention(model, Train(**BF16), GPU, 64, True) == "varlen"
     for kind in ("sdpa", "eager", "flex", "varlen"):
         settings = Train(attention=kind, **BF16)
         assert choose_attention(model, settings, GPU, 64, True) == kind
@@ -283,7 +375,7 @@ def test_a_model_that_a_kernel_can_not_compute_is_refused_with_the_reason(kind: 
 
 def test_varlen_in_fp32_is_refused(model_folder: Path) -> None:
     settings = Train(attention="varlen", precision="fp32")
-    with pytest.raises(UserError, match="the kernel computes in bf16"):
+    with pytest.raises(UserError, match="it computes in fp32, but the kernel only in bf16"):
         choose_attention(load_model(model_folder), settings, GPU, 64, True)
 
 

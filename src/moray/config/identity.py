@@ -49,7 +49,7 @@ _PREFERENCE = (
 _IMAGES = (
     "model/classifier",
     *_in("rows", "sample store"),
-    "tasks/images/batch",
+    *_in("tasks", "interface images/batch"),
 )
 _TRAINING = (
     *_in("rows", "loader order sample store"),

@@ -107,7 +107,7 @@ def batches_of(items: Items, batch_size: int) -> list[Items]:
 
 
 def own_batches(items: Items, job: EvaluationJob, worker: Worker) -> Iterator[Items]:
-    """Yield this worker's batches, and count each one when it is done."""
+    """Yield this worker's batches, and count each one when the next is taken."""
     counter = BatchCounter(job.execution.folder, worker.rank)
     for batch in batches_of(items, job.execution.batch_size)[worker.rank :: worker.world_size]:
         yield batch

@@ -3,24 +3,26 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from moray.background import ahead
 from moray.rows.sample import sample
 from moray.rows.store import Rows
-from moray.tasks.language.loss import Batch, TokenLoss, has_plain_head, make_batch
+from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import TRAINED, Segment, StoredSplit
 from moray.workers.memory import in_parts_that_fit
 
+# The piece of each trained token of a batch, and the batch.
+_Prepared = tuple[NDArray[np.int64], TokenBatch]
 # For each trained token: its piece, its loss in nats, and whether the model found it likeliest.
-_TokenScores = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.bool_]]
+_TokenScores = tuple[NDArray[np.int64], Tensor, Tensor]
 
-MakeBatch = Callable[[Rows], Batch]
+MakeBatch = Callable[[Rows], TokenBatch]
 
 
 @dataclass(frozen=True)
@@ -148,26 +150,37 @@ def score(
     nll, tokens = np.zeros(len(pieces)), np.zeros(len(pieces), np.int64)
     correct = np.zeros_like(tokens)
 
-    def score_rows(rows: Sequence[np.int64]) -> list[_TokenScores]:
-        numbers = np.asarray(rows)
-        batch = make(selection.read(split, numbers))
-        piece = _piece_of_token(selection, numbers, batch, split.block_size)
-        batch = batch.to(model.device)
-        logits, wanted = module.logits(batch).float(), batch.targets
-        losses = F.cross_entropy(logits, wanted, reduction="none").double().cpu().numpy()
-        return [(piece, losses, (logits.argmax(-1) == wanted).cpu().numpy())]
+    def prepared(rows: NDArray[np.int64]) -> _Prepared:
+        batch = make(selection.read(split, rows))
+        piece = _piece_of_token(selection, rows, batch, split.block_size)
+        return piece, batch.pin_memory() if model.device.type == "cuda" else batch
 
-    for rows in batches:
-        for piece, losses, hits in in_parts_that_fit(score_rows, list(rows)):
-            np.add.at(nll, piece, losses)
+    def add(scores: list[_TokenScores]) -> None:
+        for piece, losses, hits in scores:
+            np.add.at(nll, piece, losses.double().cpu().numpy())
             np.add.at(tokens, piece, 1)
-            np.add.at(correct, piece, hits)
+            np.add.at(correct, piece, hits.cpu().numpy())
+
+    last: list[_TokenScores] = []
+    for rows, ready in ahead((rows, prepared(rows)) for rows in batches):
+
+        def score_rows(
+            some: Sequence[np.int64], count: int = len(rows), whole: _Prepared = ready
+        ) -> list[_TokenScores]:
+            piece, batch = whole if len(some) == count else prepared(np.asarray(some))
+            return [(piece, *module.scores(batch.to(model.device)))]
+
+        scores = in_parts_that_fit(score_rows, list(rows))
+        # While a GPU computes this batch.
+        add(last)
+        last = scores
+    add(last)
     document, size = (np.array(pieces[:, column]) for column in (Segment.DOCUMENT, Segment.BYTES))
     return Scores(document, split.groups(document), nll, tokens, size, correct)
 
 
 def _piece_of_token(
-    selection: Selection, rows: NDArray[np.int64], batch: Batch, block_size: int
+    selection: Selection, rows: NDArray[np.int64], batch: TokenBatch, block_size: int
 ) -> NDArray[np.int64]:
     """The piece of each trained token of a batch, in reading order, shape (trained tokens,)."""
     row, column = np.divmod(batch.target_indices.numpy(), block_size)

@@ -20,7 +20,7 @@ from moray.model.forward import autocast
 from moray.model.load import load_model
 from moray.provenance.manifest import read_manifest
 from moray.rows.store import Rows
-from moray.tasks.language.loss import Batch, make_batch
+from moray.tasks.language.loss import TokenBatch, make_batch
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.loss import preference_losses
 from moray.tasks.preference.rows import as_sequences
@@ -66,7 +66,7 @@ def score_pairs_on_worker(job: ScorePairsJob, worker: Worker) -> dict[str, dict[
     (tokens,) = job.stores
     packing = read_manifest(tokens)["recipe"]["packing"]
 
-    def make(rows: Rows) -> Batch:
+    def make(rows: Rows) -> TokenBatch:
         return make_batch(as_sequences(rows, packing))
 
     def of_split(model: PreTrainedModel, name: str) -> Scores:

@@ -18,6 +18,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 VARLEN, FLEX = "packed_varlen", "packed_flex"
 _PROBE = "packed_probe"
 
+# FlashAttention's kernels need an Ampere GPU or a later one.
+_OLDEST_CAPABILITY = (8, 0)
 # The limit of FlashAttention.
 _LARGEST_HEAD = 256
 # The limit of PyTorch's flex attention on GPUs, up to 2.13 at least.
@@ -53,7 +55,7 @@ def varlen_attention(
         scaling: factor for the scores.
         sliding_window: number of tokens that a token attends to, including itself; None for all
             tokens before it.
-        cu_seqlens: see `Batch`.
+        cu_seqlens: see `TokenBatch`.
         others: ignored.
 
     Returns:
@@ -150,6 +152,21 @@ def fault_of_kernel(model: PreTrainedModel, name: str) -> str | None:
     if windows != sum(kind == "sliding_attention" for kind in types) and types:
         return "its architecture doesn't pass on which layers have a sliding window"
     return None
+
+
+def fault_of_varlen(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> str | None:
+    """The reason why `varlen` can't compute a model's attention on a GPU; None if it can.
+
+    Args:
+        model: model on any device, including `meta`.
+        dtype: type that it computes in.
+        device: a GPU.
+    """
+    if dtype not in (torch.bfloat16, torch.float16):
+        return "it computes in fp32, but the kernel only in bf16"
+    if torch.version.hip is None and torch.cuda.get_device_capability(device) < _OLDEST_CAPABILITY:
+        return "the GPU is too old for FlashAttention"
+    return fault_of_kernel(model, VARLEN)
 
 
 def _calls_of_attention(model: PreTrainedModel) -> list[dict[str, Any]]:

@@ -8,8 +8,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-# Rows per chunk: 16 MB of logits in bf16 for a vocabulary of 8,192.
-_ROWS_AT_ONCE = 1024
+# Rows per chunk on a CPU: 16 MB of logits in bf16 for a vocabulary of 8,192.
+_CPU_ROWS = 1024
+# A GPU needs more rows to be busy. Constants, never the memory that is free, decide: a resumed run
+# has to compute as before.
+_GPU_CHUNK_BYTES = 2**30
+_MOST_GPU_ROWS = 16_384
+# Where rows of logits don't begin at a multiple of 128 bytes, cuBLAS takes kernels that are two to
+# three times slower; the vocabulary of GPT-2, for example, is odd.
+_GPU_ALIGNMENT = 64
 
 # From logits and targets to losses in nats and probabilities; see `softmax_loss`.
 SoftmaxLoss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -62,14 +69,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         device = hidden.device.type
         autocast = torch.is_autocast_enabled(device)
         kind = torch.get_autocast_dtype(device) if autocast else hidden.dtype
-        states, matrix = hidden.to(kind), weight.to(kind)
+        states, matrix = hidden.to(kind), _aligned(weight.to(kind))
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         by_hidden = torch.zeros_like(states) if wants_hidden else None
-        by_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
+        by_weight = torch.zeros_like(matrix, dtype=torch.float32) if wants_weight else None
         total = torch.zeros((), device=hidden.device)
-        for start in range(0, counted, _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
-            losses, gradient = softmax(states[rows] @ matrix.T, targets[rows])
+        for rows in _chunks(counted, matrix):
+            start = rows.start
+            losses, gradient = softmax(_logits(states[rows], matrix, len(weight)), targets[rows])
             total += losses[: counted - start].sum()
             if by_hidden is None and by_weight is None:
                 continue
@@ -82,9 +89,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if by_hidden is not None:
                 torch.mm(gradient, matrix, out=by_hidden[rows])
             if by_weight is not None:
-                by_weight += gradient.T @ states[rows]
+                _add_product(by_weight, gradient.T, states[rows])
         ctx.kinds = hidden.dtype, weight.dtype
-        ctx.save_for_backward(by_hidden, by_weight)
+        ctx.save_for_backward(by_hidden, None if by_weight is None else by_weight[: len(weight)])
         return total
 
     @staticmethod
@@ -94,6 +101,47 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for gradient, kind in zip(ctx.saved_tensors, ctx.kinds, strict=True)
         )
         return *gradients, None, None, None
+
+
+def _alignment(device: torch.device) -> int:
+    return 1 if device.type == "cpu" else _GPU_ALIGNMENT
+
+
+def _aligned(weight: Tensor) -> Tensor:
+    """On a GPU, an output layer's weight with rows of zeros up to a multiple; see `_logits`."""
+    missing = -len(weight) % _alignment(weight.device)
+    return F.pad(weight, (0, 0, 0, missing)) if missing else weight
+
+
+def _logits(states: Tensor, matrix: Tensor, vocabulary: int) -> Tensor:
+    """Logits, minus infinity for what `_aligned` has added to a vocabulary."""
+    logits = states @ matrix.T
+    if len(matrix) > vocabulary:
+        logits[:, vocabulary:] = -torch.inf
+    return logits
+
+
+def _chunks(rows: int, matrix: Tensor) -> list[slice]:
+    """Rows whose logits are in memory at the same time.
+
+    Args:
+        rows: how many there are.
+        matrix: weight of the output layer, in the type of the logits.
+    """
+    size = _CPU_ROWS
+    if matrix.device.type != "cpu":
+        size = _GPU_CHUNK_BYTES // (len(matrix) * matrix.element_size())
+        # A power of two, so that rows of a power of two tokens leave no small rest.
+        size = min(_MOST_GPU_ROWS, 1 << max(0, size.bit_length() - 1))
+    return [slice(start, start + size) for start in range(0, rows, size)]
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add a matrix product to `total`, fp32; on CUDA without rounding the product first."""
+    if total.is_cuda and torch.version.hip is None:
+        torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
+    else:
+        total += left @ right
 
 
 def linear_log_probabilities(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -111,8 +159,7 @@ def linear_log_probabilities(hidden: Tensor, weight: Tensor, targets: Tensor) ->
         Nats, fp32, shape (rows,).
     """
     # At least one chunk, even if it is empty: workers that shard a model need the same gradients.
-    starts = range(0, max(1, len(hidden)), _ROWS_AT_ONCE)
-    chunks = (slice(start, start + _ROWS_AT_ONCE) for start in starts)
+    chunks = _chunks(max(1, len(hidden)), weight)
     return torch.cat([_chunk(hidden[rows], weight, targets[rows]) for rows in chunks])
 
 
@@ -124,3 +171,31 @@ def _chunk(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 def _log_probabilities(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     logits = F.linear(hidden, weight).float()
     return -F.cross_entropy(logits, targets, reduction="none")
+
+
+def linear_scores(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss of each target under `softmax(hidden @ weight.T)`, and whether it is the likeliest.
+
+    Chunk by chunk, without gradients.
+
+    Args:
+        hidden: states, shape (rows, width).
+        weight: weight of the output layer, shape (vocabulary, width).
+        targets: indices of the target tokens, shape (rows,).
+
+    Returns:
+        Nats, fp32, and bools, both of shape (rows,).
+    """
+    matrix = _aligned(weight)
+    losses = torch.empty(len(hidden), device=hidden.device)
+    hits = torch.empty(len(hidden), dtype=torch.bool, device=hidden.device)
+    for rows in _chunks(len(hidden), matrix):
+        logits = _logits(hidden[rows], matrix, len(weight))
+        losses[rows], hits[rows] = target_scores(logits, targets[rows])
+    return losses, hits
+
+
+def target_scores(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss of each target, nats, fp32, and whether it is the likeliest, both of shape (rows,)."""
+    losses = F.cross_entropy(logits.float(), targets, reduction="none")
+    return losses, logits.argmax(-1) == targets

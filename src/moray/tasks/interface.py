@@ -1,21 +1,31 @@
 """The interface between a task and everything that trains."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from moray.rows.store import Drawn, Record, Rows, WindowReader
 
 
-class Batch(Protocol):
-    """Rows as tensors."""
+class Batch:
+    """Rows as tensors; subclasses are dataclasses whose fields are all tensors."""
 
     def to(self, device: torch.device) -> Self:
         """A copy of the batch on a device."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        """A copy from which a GPU copies while the host goes on."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return type(self)(*map(change, values))
 
 
 class LossModule(nn.Module):

@@ -14,7 +14,8 @@ from moray.train.checks import footprint, frozen_bytes
 from moray.train.job import Job
 from moray.train.kernels import (
     choose_attention,
-    compile_blocks,
+    compile_module,
+    compiles_whole,
     reason_not_to_compile,
     use_attention,
     use_cache,
@@ -76,11 +77,13 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
     if settings.gradient_checkpointing:
         _check_checkpointing(model)
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    whole = compiles_whole(model, settings, job.adapter, flops, num_rows, worker)
     if reason is None:
-        compile_blocks(module)
+        compile_module(module, whole)
     module.train()
     strategy.wrap(module)
     note = "compiled" if reason is None else f"not compiled: {reason}"
+    note += " as a whole" if reason is None and whole else ""
     if worker.device.type != "cpu":
         note += f"; attention: {attention or 'default of transformers'}"
     statistics = Statistics(module.model, worker)

@@ -7,17 +7,24 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from moray.config.schema.train import Train
+from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError, first_line
-from moray.model.attention import FLEX, VARLEN, fault_of_kernel
-from moray.model.forward import blocks_of, compiler_options
+from moray.model.attention import FLEX, VARLEN, fault_of_kernel, fault_of_varlen
+from moray.model.folder import DTYPES
+from moray.model.forward import blocks_of, compile_model, compiler_options
 from moray.tasks.interface import LossModule
 from moray.train.checks import needs_gpu
+from moray.workers.entry import Worker
 
 # Rough FLOP/s of an uncompiled run: on a core with bf16, on a data-centre GPU.
 _FLOPS_PER_CORE, _FLOPS_PER_GPU = 0.15e12, 100e12
 # Compiling takes some 20 s when nothing is cached, and saves about a third of the time.
 _SECONDS_THAT_EARN_IT = 60.0
+# Compiled as a whole, GPT-2 of 124 M took 2.2 ms less for each of its batches on an H100 (6 %), and
+# over a minute more to compile.
+_BATCHES_THAT_EARN_ALL = 50_000
+# While a GPU computes so much of a block, forward and backward, the host calls the next one.
+_FLOPS_THAT_HIDE_THE_HOST = 2e12
 # PyTorch compiles the same code for so many shapes, and runs it uncompiled for others.
 _MOST_KINDS = 8
 
@@ -95,15 +102,41 @@ def use_cache(folder: Path) -> None:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
-def compile_blocks(module: LossModule) -> None:
-    """Compile the model's blocks and the loss on their first call.
-
-    Compiled block by block: all share the same code, and compiling it takes a fifth of the time
-    that the whole model takes.
-    """
-    for block in blocks_of(module.model):
-        block.compile(dynamic=False, options=compiler_options())
+def compile_module(module: LossModule, whole: bool) -> None:
+    """Compile the model, as a whole or block by block, and the loss on their first call."""
+    compile_model(module.model, whole)
     module.compile_loss()
+
+
+def compiles_whole(
+    model: PreTrainedModel,
+    settings: Train,
+    adapter: Adapter | None,
+    flops_per_row: float,
+    num_rows: int,
+    worker: Worker,
+) -> bool:
+    """Whether a run on a GPU compiles its model as a whole.
+
+    Args:
+        model: model of the run.
+        settings: the `train` section.
+        adapter: the `adapter` section.
+        flops_per_row: FLOPs of a forward and a backward pass.
+        num_rows: number of rows in the whole run.
+        worker: this worker.
+    """
+    flops_of_batch = flops_per_row * settings.micro_batch_size
+    return (
+        worker.device.type == "cuda"
+        and num_rows >= _BATCHES_THAT_EARN_ALL * settings.micro_batch_size
+        and flops_of_batch < _FLOPS_THAT_HIDE_THE_HOST * len(blocks_of(model))
+        # Strategies shard block by block, and exchange gradients while the others are computed.
+        and worker.world_size == 1
+        and settings.strategy == "ddp"
+        and not settings.gradient_checkpointing
+        and not (adapter and adapter.quantize_base)
+    )
 
 
 def uncompiled() -> AbstractContextManager[object]:
@@ -117,8 +150,6 @@ _NAMES = {"eager": "eager", "sdpa": "sdpa", "varlen": VARLEN, "flex": FLEX}
 # When compiled, plain attention on a CPU is faster than PyTorch's own kernel, whose backward pass
 # is slow. But it keeps the scores of all pairs of tokens in memory, so rows have to be short.
 _PLAIN_ATTENTION_TOKENS = 512
-# FlashAttention's kernels need an Ampere GPU or a later one.
-_OLDEST_CAPABILITY = (8, 0)
 
 
 def choose_attention(
@@ -148,12 +179,12 @@ def choose_attention(
             raise needs_gpu("train.attention", wanted)
         short = row_length is not None and row_length <= _PLAIN_ATTENTION_TOKENS
         return "eager" if compiled and short else None
+    if wanted == "flex":
+        fault = fault_of_kernel(model, FLEX)
+    else:
+        fault = fault_of_varlen(model, DTYPES[settings.precision], device)
     if wanted == "auto":
-        # On an H200, `varlen` was 4 % faster and `flex` 1 %; see docs/performance.md.
-        return None
-    fault = fault_of_kernel(model, _NAMES[wanted])
-    if wanted == "varlen":
-        fault = fault or _fault_of_device(settings, device)
+        return None if fault else "varlen"
     if fault:
         raise UserError(
             "train.attention",
@@ -179,11 +210,3 @@ def use_attention(model: PreTrainedModel, kind: str | None) -> None:
             f"{kind} can't be used with this model ({first_line(error)})",
             "set it to auto",
         ) from error
-
-
-def _fault_of_device(settings: Train, device: torch.device) -> str | None:
-    if settings.precision != "bf16":
-        return "it is trained in fp32, but the kernel computes in bf16"
-    if torch.version.hip is None and torch.cuda.get_device_capability(device) < _OLDEST_CAPABILITY:
-        return "the GPU is too old for FlashAttention"
-    return None

@@ -104,7 +104,8 @@ def _train(
     largest_norm = torch.zeros((), device=worker.device)
     # Of the worker with the most rows, if the number of workers doesn't divide them.
     count = ceil(ceil(size / worker.world_size) / settings.micro_batch_size)
-    for feed in feeds(task, rows, where, settings.micro_batch_size, count):
+    pinned = worker.device.type == "cuda"
+    for feed in feeds(task, rows, where, settings.micro_batch_size, count, pinned):
         if judged.stop:
             break
         for begin in begin_step:

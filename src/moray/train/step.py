@@ -2,15 +2,15 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from moray.background import ahead
 from moray.config.schema.train import Train
 from moray.model.forward import autocast
 from moray.provenance.manifest import read_manifest
@@ -68,9 +68,6 @@ def describe_mixture(job: Job, mixture: Mixture, num_steps: int) -> str | None:
     return f"mixture: {'; '.join(texts)}"
 
 
-Item = TypeVar("Item")
-
-
 def rows_of(job: Job, task: Task, mixture: Mixture, shard: Shard) -> Iterator[Rows]:
     """The rows that a worker trains on at each step, from memory or streamed."""
     urls = [(part.store, part.rows_url) for part in job.parts if part.rows_url is not None]
@@ -100,6 +97,7 @@ def feeds(
     drawn: Iterator[Drawn],
     micro_batch_size: int,
     count: int | None = None,
+    pinned: bool = False,
 ) -> Iterator[Feed]:
     """A worker's part of each step; the next one is prepared while the current one is used.
 
@@ -109,12 +107,16 @@ def feeds(
         drawn: where in the order's sequence they are.
         micro_batch_size: maximum rows in a batch.
         count: minimum number of batches in a step, see `micro_batches`.
+        pinned: whether they are in pinned memory, from which a GPU copies while the host goes on.
     """
-    parts = (
-        Feed(micro_batches(task, mine, micro_batch_size, count, where), task.weight(mine))
-        for mine, where in zip(rows, drawn, strict=False)
-    )
-    return _ahead(parts)
+
+    def feed(mine: Rows, where: Drawn) -> Feed:
+        batches = micro_batches(task, mine, micro_batch_size, count, where)
+        if pinned:
+            batches = [batch.pin_memory() for batch in batches]
+        return Feed(batches, task.weight(mine))
+
+    return ahead(feed(mine, where) for mine, where in zip(rows, drawn, strict=False))
 
 
 def micro_batches(
@@ -139,14 +141,6 @@ def micro_batches(
         positions = np.concatenate([drawn.positions, np.zeros(missing, np.int64)])
         parts = [Drawn(drawn.seed, part) for part in np.split(positions, count)]
     return [task.batch(one, part) for one, part in zip(np.split(padded, count), parts, strict=True)]
-
-
-def _ahead(items: Iterator[Item]) -> Iterator[Item]:
-    with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = thread.submit(next, items, None)
-            yield item
 
 
 def gradients(

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from moray.model.loss import softmax_loss
 from moray.rows.store import Rows
 from moray.tasks.language.encode import Piece
-from moray.tasks.language.loss import Batch, TokenLoss, has_plain_head, make_batch
+from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import StoredSplit, num_trained, pack_rows
 
 RowNumbers = NDArray[np.int64]
@@ -167,7 +167,7 @@ def test_logits_are_made_for_few_more_than_the_trained_places(model: PreTrainedM
     places = torch.arange(2 * block_size, 2 * block_size + trained)
     positions = torch.arange(block_size).expand(4, -1)
     ends = torch.arange(5, dtype=torch.int32) * block_size
-    module(Batch(tokens, positions, places, tokens.flatten()[places + 1], ends))
+    module(TokenBatch(tokens, positions, places, tokens.flatten()[places + 1], ends))
     assert len(made) == 1
     assert trained <= made[0] <= 256 < tokens.numel()
 
@@ -179,7 +179,7 @@ def test_a_batch_with_nothing_to_train_costs_nothing_and_teaches_nothing(
     model = build((PLAIN | CHANGED)[architecture]())
     tokens, nothing = torch.zeros(2, 8, dtype=torch.long), torch.zeros(0, dtype=torch.long)
     ends = torch.tensor([0, 8, 16, 16], dtype=torch.int32)
-    loss = loss_of(model)(Batch(tokens, torch.arange(8).expand(2, -1), nothing, nothing, ends))
+    loss = loss_of(model)(TokenBatch(tokens, torch.arange(8).expand(2, -1), nothing, nothing, ends))
     assert (loss.shape, loss.item()) == ((), 0)
     torch.autograd.backward(loss)
     gradients = [weights.grad for weights in model.parameters() if weights.grad is not None]

@@ -158,7 +158,7 @@ class Train(Section):
     )
     compile: Literal["auto"] | bool = execution_only(
         "auto",
-        description="Whether to compile transformer blocks. `auto`: if a compiler is installed "
+        description="Whether to compile the model. `auto`: if a compiler is installed "
         "and the run is long enough to make up for the compile time.",
     )
     attention: Literal["auto", "sdpa", "eager", "varlen", "flex"] = execution_only(
@@ -166,8 +166,9 @@ class Train(Section):
         description="How attention is computed; results differ by rounding. `sdpa`: PyTorch's "
         "`scaled_dot_product_attention`. `eager`: plain matrix products. `varlen`: PyTorch's "
         "`varlen_attn`. `flex`: PyTorch's compiled `flex_attention`. The last two need no mask "
-        "for every pair of tokens, and run only on GPUs. `auto`: `sdpa`, but "
-        "`eager` on a CPU if blocks are compiled and rows have at most 512 tokens.",
+        "for every pair of tokens, and run only on GPUs. `auto`: on GPUs, `varlen` if the model "
+        "allows it; on a CPU, `eager` if blocks are compiled and rows have at most 512 tokens; "
+        "otherwise `sdpa`.",
     )
     deterministic: bool = Field(
         False,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moray.rows.store import Drawn, Rows
+from moray.tasks.interface import Batch
 
 # The label of padding, which has no loss.
 IGNORED = -100
@@ -23,7 +24,7 @@ _STREAM = 0xA06
 
 
 @dataclass(frozen=True)
-class Batch:
+class ImageBatch(Batch):
     """Images and their labels.
 
     Attributes:
@@ -33,12 +34,6 @@ class Batch:
 
     pixels: Tensor
     labels: Tensor
-
-    def to(self, device: torch.device) -> Self:
-        """A copy of the batch on a device."""
-        return type(self)(
-            self.pixels.to(device, non_blocking=True), self.labels.to(device, non_blocking=True)
-        )
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ def make_batch(
     normalization: Normalization,
     augmentation: Augmentation | None = None,
     drawn: Drawn | None = None,
-) -> Batch:
+) -> ImageBatch:
     """Make a batch of rows, without their padding.
 
     Padding would count in BatchNorm's statistics. A batch of nothing else keeps one image, without
@@ -103,7 +98,7 @@ def make_batch(
         pixels = augmented(pixels, augmentation, drawn.at(filled))
     values = pixels * normalization.scale
     values += normalization.offset
-    return Batch(torch.from_numpy(values), torch.from_numpy(labels))
+    return ImageBatch(torch.from_numpy(values), torch.from_numpy(labels))
 
 
 def augmented(pixels: NDArray[np.uint8], settings: Augmentation, drawn: Drawn) -> NDArray[np.uint8]:

@@ -14,7 +14,7 @@ from moray.errors import UserError, first_line
 from moray.model.classifier import empty_classifier, load_classifier, names_of
 from moray.rows.loader import stored_windows
 from moray.rows.store import Drawn, Rows, WindowReader, record_of
-from moray.tasks.images.batch import IGNORED, Augmentation, Batch, Normalization, make_batch
+from moray.tasks.images.batch import IGNORED, Augmentation, ImageBatch, Normalization, make_batch
 from moray.tasks.interface import LossModule
 from moray.workers.collectives import from_first_worker
 
@@ -26,13 +26,13 @@ class ImageLoss(LossModule):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: ImageBatch) -> Tensor:
         """Sum of the losses of the images, fp32, shape ()."""
         return F.cross_entropy(
             self.logits(batch), batch.labels, reduction="sum", ignore_index=IGNORED
         )
 
-    def logits(self, batch: Batch) -> Tensor:
+    def logits(self, batch: ImageBatch) -> Tensor:
         """Logits of the classes, fp32, shape (images, classes)."""
         try:
             logits: Tensor = self.model(pixel_values=batch.pixels).logits
@@ -89,7 +89,7 @@ class ImageTask:
             model(pixel_values=torch.zeros(1, *shape, dtype=model.dtype, device=model.device))
         return 3.0 * float(counter.get_total_flops())
 
-    def batch(self, rows: Rows, drawn: Drawn | None) -> Batch:
+    def batch(self, rows: Rows, drawn: Drawn | None) -> ImageBatch:
         return make_batch(rows, self._normalization, self._augmentation, drawn)
 
     def weight(self, rows: Rows) -> int:

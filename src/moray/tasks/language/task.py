@@ -18,7 +18,7 @@ from moray.provenance.manifest import read_manifest
 from moray.rows.loader import stored_windows
 from moray.rows.store import Drawn, Rows, WindowReader, record_of
 from moray.tasks.language.encode import Encoder, make_encoder
-from moray.tasks.language.loss import Batch, TokenLoss, has_plain_head, make_batch
+from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, encode_window, num_trained
 from moray.workers.collectives import from_first_worker
 
@@ -54,7 +54,7 @@ class LanguageTask:
     def flops_per_row(self, model: PreTrainedModel) -> float:
         return self.units_per_row * flops_per_token(model, self.row_length)
 
-    def batch(self, rows: Rows, drawn: Drawn | None) -> Batch:
+    def batch(self, rows: Rows, drawn: Drawn | None) -> TokenBatch:
         """See `Task.batch`; nothing is random."""
         return make_batch(rows)
 

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Preference
 from moray.model.loss import linear_log_probabilities
 from moray.rows.store import Rows
-from moray.tasks.language.loss import Batch, TokenLoss, make_batch
+from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch, padded
 from moray.tasks.language.rows import FIRST, TRAINED
 from moray.tasks.preference.rows import as_sequences, num_pairs
 
 
 @dataclass(frozen=True)
-class PairBatch(Batch):
-    """Rows of packed pairs; of the attributes, those that a `Batch` doesn't have.
+class PairBatch(TokenBatch):
+    """Rows of packed pairs; of the attributes, those that a `TokenBatch` doesn't have.
 
     Attributes:
         pieces: the piece of each trained token, shape (trained tokens,): 2i for the chosen answer
@@ -84,11 +84,9 @@ class PreferenceLoss(TokenLoss):
 
     def _log_probabilities(self, batch: PairBatch) -> Tensor:
         """Log-probability of each trained token, nats, fp32, shape (trained tokens,)."""
-        head: nn.Module = self.model.get_output_embeddings()
-        if self._plain_head and type(head) is nn.Linear and getattr(head, "bias", None) is None:
-            hidden, counted = self._hidden(batch), len(batch.targets)
-            targets = F.pad(batch.targets, (0, len(hidden) - counted))
-            return linear_log_probabilities(hidden, head.weight, targets)[:counted]
+        if (weight := self._linear_head()) is not None:
+            hidden, targets = self._hidden(batch), padded(batch.targets)
+            return linear_log_probabilities(hidden, weight, targets)[: len(batch.targets)]
         logits = self.logits(batch).float()
         return -F.cross_entropy(logits, batch.targets, reduction="none")
 
