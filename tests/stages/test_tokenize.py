@@ -14,6 +14,7 @@ import pytest
 from conversations import CHATML, SAID, TALKS
 from run_stage import stage_command
 from transformers import PreTrainedTokenizerFast
+from turn_templates import QWEN3
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
@@ -407,6 +408,31 @@ def test_pairs_of_conversations_are_rendered_with_the_chat_template(
         assert f"<|im_start|>user\nfor?<|im_end|>\n<|im_start|>assistant\n⟦{answer}<|im_e" in shown
     with pytest.raises(UserError, match=r"^data\.chat_template: is not set"):
         tokenize(dataset, chat_folder, tmp_path / "none", recipe_of_pairs())
+
+
+def test_of_each_half_of_a_pair_what_the_template_leaves_out_is_counted(
+    tmp_path: Path, chat_folder: Path
+) -> None:
+    before = [
+        {"role": "user", "content": "for?"},
+        {"role": "assistant", "content": "in", "reasoning_content": "not in"},
+        {"role": "user", "content": "if?"},
+    ]
+    chosen, rejected = (
+        json.dumps([*before, {"role": "assistant", "content": answer}])
+        for answer in ("if", "<think>\nNone\n</think>\n\nNone")
+    )
+    pairs = [Document(chosen=chosen, rejected=rejected, tools=None)]
+    dataset = dataset_of(tmp_path / "dataset", pairs)
+    cfg = recipe_of_pairs(chat_template=QWEN3, block_size=512)
+    tokenize(dataset, chat_folder, tmp_path / "out", cfg)
+    shown = (tmp_path / "out/preview.txt").read_text("utf-8").splitlines()
+    count = len(load_tokenizer(chat_folder)("not in", add_special_tokens=False)["input_ids"])
+    assert shown[-2:] == [
+        f"... the chat template leaves out {count} tokens of the messages of {half} 0, "
+        "beginning with 'not in'"
+        for half in ("chosen", "rejected")
+    ]
 
 
 def test_models_that_do_not_isolate_documents_get_a_row_for_each_pair(

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conversations import CHATML, TALKS, TOOLS, chat_tokenizer, conversation
+from conversations import CHATML, TALKS, TOOLS, TURNS, chat_tokenizer, conversation
 from packed import pieces_of
 from transformers import PreTrainedTokenizerFast
+from turn_templates import QWEN3
 
 from moray.config.formats import FormatName
 from moray.config.schema.base import result_keys
@@ -284,7 +285,7 @@ def show(encoder: Encoder, documents: list[Document], count: int = 10) -> list[s
     """The preview's entries, each with its heading."""
     pieces, *_ = encoder.encode(documents, 0, count_bytes=False)
     window = pack_rows(pieces, encoder.block_size, encoder.dtype)
-    text = preview(window, encoder.tokenizer, count)
+    text = preview(window, documents, encoder, count)
     assert text.startswith("--- document ")
     assert text.endswith("\n")
     return text[len("--- document ") : -1].split("\n--- document ")
@@ -320,6 +321,29 @@ def test_a_conversation_has_brackets_around_each_answer(texts: list[str]) -> Non
         f"<|im_start|>system\nS\n# Tools\n{tools}<|im_end|>\n<|im_start|>user\né<|im_end|>\n"
         "<|im_start|>assistant\n⟦ 都 <|im_end|>⟧\n<|im_start|>user<|im_end|>\n"
         "<|im_start|>assistant⟦<|im_end|>⟧\n"
+    )
+
+
+def test_of_a_conversation_what_its_template_leaves_out_is_counted(texts: list[str]) -> None:
+    tokenizer = chat_tokenizer(texts)
+    encoder = Encoder(tokenizer, 12, chat=ChatTemplate(tokenizer, QWEN3, ["<|im_end|>"]))
+    thoughts = ["<think>\nnot in value\n</think>\n\n", "value not in 東京"]
+    talk = conversation(
+        ("user", "a?"),
+        ("assistant", f"{thoughts[0]}a"),
+        ("user", "b?"),
+        {"role": "assistant", "content": "b", "reasoning_content": thoughts[1]},
+        ("user", "c?"),
+        ("assistant", "<think>\nof course\n</think>\n\nc"),
+    )
+    entries = show(encoder, [talk, conversation(*TURNS)])
+    (entry,) = (entry for entry in entries if "leaves out" in entry)
+    # Behind its last piece.
+    assert entry == [entry for entry in entries if entry.startswith("0:")][-1]
+    count = sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in thoughts)
+    assert entry.splitlines()[-1] == (
+        f"... the chat template leaves out {count} tokens of the messages of document 0, "
+        r"beginning with '<think>\nnot in value\n</think>'"
     )
 
 
@@ -370,4 +394,4 @@ def test_the_first_documents_are_shown_whichever_row_they_are_in(
 
 
 def test_of_a_window_without_pieces_nothing_is_shown(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert preview(pack_rows([], 8, np.dtype("<u2")), tokenizer, 3) == "\n"
+    assert preview(pack_rows([], 8, np.dtype("<u2")), [], Encoder(tokenizer, 8), 3) == "\n"

@@ -32,7 +32,7 @@ def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) 
         count_bytes=file.stem == "test",
     )
     with PairsWriter(store, file.stem, encoder.block_size) as writer:
-        write_windows(writer, file, encode, encoder.tokenizer, ("chosen", "rejected"))
+        write_windows(writer, file, encode, encoder, ("chosen", "rejected"))
         return writer.facts()
 
 
