@@ -23,7 +23,7 @@ from moray.rows.store import describe
 from moray.stages.tokenize import tokenize
 from moray.tasks import task_of
 from moray.tasks.language.chat import ChatTemplate
-from moray.tasks.language.encode import Encoder, Piece, make_encoder
+from moray.tasks.language.encode import Encoder, Piece, RefusedRowError, make_encoder
 from moray.tasks.language.rows import (
     Packed,
     Segment,
@@ -94,10 +94,10 @@ def test_all_windows_of_a_split_come_in_order(
         )
 
 
-def test_a_row_that_cannot_be_encoded_is_named_with_its_file(
+def test_a_row_that_cannot_be_encoded_is_known_by_its_number(
     tmp_path: Path, chat_folder: Path
 ) -> None:
-    """By its number in the file, whichever row group it is in."""
+    """In the file, whichever row group it is in."""
     file = write(tmp_path / "dataset", TALKS * 2, "messages") / "test.parquet"
     first = read_group(file, 0)
     assert len(first) < 3 < num_groups(file)
@@ -105,9 +105,11 @@ def test_a_row_that_cannot_be_encoded_is_named_with_its_file(
     cfg = {"format": "messages", **result_keys(Data(chat_template=template))}
     encoder = make_encoder(chat_folder, cfg)
     encode = partial(encode_window, encoder=encoder, packing=True, count_bytes=True)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(
+        RefusedRowError, match=r"^row 3: the chat template fails \(Undefined"
+    ) as caught:
         list(encode_windows(file, encode))
-    assert str(caught.value).startswith(f"{file}, row 3: the chat template fails (Undefined")
+    assert caught.value.number == 3
 
 
 def test_a_bad_template_is_reported_by_its_key(tmp_path: Path, chat_folder: Path) -> None:

@@ -25,7 +25,6 @@ from moray.corpus.dataset import (
     read_group,
     share_of_group,
 )
-from moray.errors import UserError
 from moray.provenance.space import check_space
 from moray.rows.store import Rows, RowsWriter
 from moray.tasks.language.encode import Encoder
@@ -179,22 +178,18 @@ def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[Packed]:
         encode: tokenises and packs a window; called in threads.
 
     Raises:
-        UserError: naming the file and the row that can't be encoded.
+        RefusedRowError: if the chat template can't render one.
     """
     waiting: deque[Future[Packed]] = deque()
     first_document = 0
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        try:
-            for documents in read_documents(file):
-                waiting.append(threads.submit(encode, documents, first_document))
-                first_document += len(documents)
-                if len(waiting) == _AT_ONCE:
-                    yield waiting.popleft().result()
-            while waiting:
+        for documents in read_documents(file):
+            waiting.append(threads.submit(encode, documents, first_document))
+            first_document += len(documents)
+            if len(waiting) == _AT_ONCE:
                 yield waiting.popleft().result()
-        except UserError as error:
-            at_fault = f"{file}, {error.path}" if error.path.startswith("row ") else error.path
-            raise UserError(at_fault, error.problem, error.remedy) from error
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def preview(
