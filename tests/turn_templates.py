@@ -61,14 +61,19 @@ GPT_OSS = """
 {%- endif %}
 """
 
-# As Qwen 3 has it: the last turn has a thought, be it an empty one.
+# As Qwen 3 has it: the last turn has a thought, be it an empty one; earlier thoughts are left out.
 QWEN3 = """
 {%- for message in messages %}
+    {%- set thought, content = message.reasoning_content or '', message.content %}
+    {%- if '</think>' in content %}
+        {%- set thought = content.split('</think>')[0].split('<think>')[-1].strip('\n') %}
+        {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+    {%- endif %}
     {{- '<|im_start|>' + message.role + '\n' }}
     {%- if message.role == 'assistant' and loop.last %}
-        {{- '<think>\n' + (message.reasoning_content or '') + '\n</think>\n\n' }}
+        {{- '<think>\n' + thought + '\n</think>\n\n' }}
     {%- endif %}
-    {{- message.content + '<|im_end|>\n' }}
+    {{- content + '<|im_end|>\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\n' }}

@@ -1,9 +1,11 @@
 """From a dataset to its token store."""
 
+import csv
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from conversations import CHATML, SAID, TALKS
 from run_stage import stage_command
 from transformers import PreTrainedTokenizerFast
+from turn_templates import QWEN3
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
@@ -21,6 +24,7 @@ from moray.corpus.dataset import SPLITS, Document, read_documents, write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
 from moray.stages.base_model import base_model
+from moray.stages.download import download
 from moray.stages.tokenize import tokenize
 from moray.tasks import task_of
 from moray.tasks.language.rows import Segment, StoredSplit, is_trained
@@ -110,7 +114,9 @@ def test_with_nothing_to_train_on_there_is_no_store(
 ) -> None:
     copy = without_rows(dataset, split, tmp_path / "dataset")
     tokenize(dataset, model_folder, tmp_path / "out", CFG)
-    with pytest.raises(UserError, match=rf"{split}\.parquet: no tokens to train on"):
+    with pytest.raises(
+        UserError, match=rf"^datasets\.dataset: the {split} split has no tokens to train on"
+    ):
         tokenize(copy, model_folder, tmp_path / "out", CFG)
     assert not (tmp_path / "out").exists()
 
@@ -205,9 +211,100 @@ def test_a_row_that_the_template_cannot_take_leaves_nothing_behind(
     (tmp_path / "out").mkdir()
     (tmp_path / "out/manifest.json").write_text("of an earlier store")
     template = "{{ messages[0].missing.deeper if messages[0].content == 'x' }}" + CHATML
-    with pytest.raises(UserError, match=rf"^{talks}/train\.parquet, row 2: the chat template"):
+    with pytest.raises(UserError, match=r"^datasets\.talks: the chat template"):
         tokenize(talks, chat_folder, tmp_path / "out", TURNED | {"chat_template": template})
     assert not (tmp_path / "out").exists()
+
+
+STRICT = """
+{%- for message in messages %}
+    {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('Conversation roles must alternate') }}
+    {%- endif %}
+{%- endfor %}
+"""
+ASKED_TWICE = [
+    {"from": "human", "value": "Are you there?"},
+    {"from": "human", "value": "Hello?"},
+    {"from": "gpt", "value": "Yes."},
+]
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n\n" for row in rows))
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows({key: json.dumps(row[key], indent=1) for key in row} for row in rows)
+
+
+def write_pairs(path: Path, rows: list[dict[str, Any]]) -> None:
+    """With a second answer to each."""
+    other = {"from": "gpt", "value": "No."}
+    write_lines(
+        path,
+        [
+            {"chosen": row["conversations"], "rejected": [*row["conversations"][:-1], other]}
+            for row in rows
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "format", "place"),
+    [
+        ("talks.jsonl", write_lines, "messages", "line 5"),
+        ("talks.json", lambda path, rows: path.write_text(json.dumps(rows)), "messages", "entry 3"),
+        ("talks.csv", write_csv, "messages", "line 35"),
+        (
+            "talks.parquet",
+            lambda path, rows: pq.write_table(pa.Table.from_pylist(rows), path),
+            "messages",
+            "row 3",
+        ),
+        ("pairs.jsonl", write_pairs, "preference", "line 5"),
+    ],
+)
+def test_a_row_that_the_template_refuses_is_named_where_the_user_has_it(
+    tmp_path: Path,
+    chat_folder: Path,
+    name: str,
+    write: Callable[[Path, list[dict[str, Any]]], None],
+    format: str,
+    place: str,
+) -> None:
+    def talk(number: int) -> dict[str, Any]:
+        question = {"from": "human", "value": f"{number}?"}
+        return {"conversations": [question, {"from": "gpt", "value": "Yes."}]}
+
+    train, test = tmp_path / name, tmp_path / f"test {name}"
+    write(train, [talk(1)])
+    # One that is there twice is dropped, so the row has another number in the test split.
+    write(test, [talk(2), talk(2), {"conversations": ASKED_TWICE}, talk(3)])
+    columns = {} if format == "messages" else {"prompt": "prompt"}
+    source = {"source": "files", "path": {"train": str(train), "test": str(test)}}
+    source |= {"format": format, "columns": columns, "validation_share": 0}
+    files = {"train": [str(train)], "test": [str(test)]}
+    download(tmp_path / "asked", source, files)
+    cfg = recipe(format, block_size=64, chat_template=STRICT + CHATML)
+    arguments = (tmp_path / "asked", chat_folder, tmp_path / "out", cfg)
+    said = (
+        "the chat template fails (TemplateError: Conversation roles must alternate), in the "
+        "conversation that begins 'Are you there?"
+    )
+    with pytest.raises(UserError) as caught:
+        tokenize(*arguments, source, files)
+    assert str(caught.value).startswith(f"{test}, {place}: {said}")
+    assert str(caught.value).endswith("; fix data.chat_template or remove the row")
+    # A file that isn't there any more, or one that was fetched.
+    test.unlink()
+    for given in (files, {}):
+        with pytest.raises(UserError) as caught:
+            tokenize(*arguments, source, given)
+        assert str(caught.value).startswith(f"datasets.asked: {said}")
 
 
 def test_on_the_fly_the_store_keeps_what_its_rows_are_made_from(
@@ -376,7 +473,7 @@ def test_if_no_pair_is_left_to_train_on_nothing_is_left_behind(
     tmp_path: Path, model_folder: Path
 ) -> None:
     dataset = dataset_of(tmp_path / "dataset", [pair(2, 50)])
-    with pytest.raises(UserError, match="no tokens to train on after tokenising"):
+    with pytest.raises(UserError, match="the train split has no tokens to train on"):
         tokenize(
             dataset,
             model_folder,
@@ -407,6 +504,31 @@ def test_pairs_of_conversations_are_rendered_with_the_chat_template(
         assert f"<|im_start|>user\nfor?<|im_end|>\n<|im_start|>assistant\n⟦{answer}<|im_e" in shown
     with pytest.raises(UserError, match=r"^data\.chat_template: is not set"):
         tokenize(dataset, chat_folder, tmp_path / "none", recipe_of_pairs())
+
+
+def test_of_each_half_of_a_pair_what_the_template_leaves_out_is_counted(
+    tmp_path: Path, chat_folder: Path
+) -> None:
+    before = [
+        {"role": "user", "content": "for?"},
+        {"role": "assistant", "content": "in", "reasoning_content": "not in"},
+        {"role": "user", "content": "if?"},
+    ]
+    chosen, rejected = (
+        json.dumps([*before, {"role": "assistant", "content": answer}])
+        for answer in ("if", "<think>\nNone\n</think>\n\nNone")
+    )
+    pairs = [Document(chosen=chosen, rejected=rejected, tools=None)]
+    dataset = dataset_of(tmp_path / "dataset", pairs)
+    cfg = recipe_of_pairs(chat_template=QWEN3, block_size=512)
+    tokenize(dataset, chat_folder, tmp_path / "out", cfg)
+    shown = (tmp_path / "out/preview.txt").read_text("utf-8").splitlines()
+    count = len(load_tokenizer(chat_folder)("not in", add_special_tokens=False)["input_ids"])
+    assert shown[-2:] == [
+        f"... the chat template leaves out {count} tokens of the messages of {half} 0, "
+        "beginning with 'not in'"
+        for half in ("chosen", "rejected")
+    ]
 
 
 def test_models_that_do_not_isolate_documents_get_a_row_for_each_pair(

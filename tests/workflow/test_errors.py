@@ -1,5 +1,6 @@
 """What a user does wrong costs one line, at once, and leaves nothing behind."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,29 @@ def test_a_failing_stage_costs_one_line_and_its_log_has_the_trace(fresh: Project
     assert "Traceback" not in done.stderr
     assert "Traceback" in (fresh.folder / "logs/download/modules.log").read_text()
     assert not list((fresh.folder / "results/datasets/modules").glob("*"))
+
+
+def test_a_row_that_the_chat_template_refuses_is_named_in_the_user_s_file(fresh: Project) -> None:
+    said = {"role": "assistant", "content": "yes"}
+    talks = [[{"role": "user", "content": f"{number}?"}, said] for number in range(20)]
+    talks[12] = [{"role": "user", "content": "Nobody there?"}, said, said]
+    lines = [json.dumps({"messages": talk}) + "\n" for talk in talks]
+    (fresh.folder / "data/talks.jsonl").write_text("".join(lines))
+    source = {"source": "files", "path": "data/talks.jsonl", "test_share": 0.2}
+    fresh.configure(["datasets", "talks"], source | {"format": "messages"})
+    template = "{% for m in messages %}{% if m.role == 'assistant' and loop.index0 % 2 == 0 %}"
+    template += "{{ raise_exception('Conversation roles must alternate') }}{% endif %}"
+    template += "{{ m.content + eos_token }}{% endfor %}"
+    run = {"model": "tiny", "dataset": "talks", "data": {"chat_template": template}}
+    fresh.configure(["runs"], {"talks": run})
+    done = fresh.snakemake("data")
+    assert done.returncode != 0
+    reported = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
+    assert reported == [
+        "error: data/talks.jsonl, line 13: the chat template fails (TemplateError: Conversation "
+        r"roles must alternate), in the conversation that begins 'Nobody there?\nyes\nyes'; "
+        "fix data.chat_template or remove the row"
+    ]
 
 
 def test_a_python_whose_path_has_a_space_costs_one_line(fresh: Project, tmp_path: Path) -> None:

@@ -18,6 +18,11 @@ rule tokenize:
             "tokenize", task_of(STORES[wildcards.store][0]), of=wildcards.store
         ),
         cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
+        # Not compared with the last execution, because they take `input`; only errors name them.
+        source=lambda wildcards, input: plan.dataset_config(
+            EXPERIMENT, STORES[wildcards.store][1]
+        ),
+        files=lambda wildcards, input: DATASET_FILES[STORES[wildcards.store][1]],
     message:
         "tokenize {wildcards.store}"
     script:

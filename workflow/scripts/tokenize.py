@@ -12,4 +12,6 @@ with stage(snakemake.log[0]):
         model=Path(snakemake.input.model).parent,
         output=Path(snakemake.output[0]).parent,
         cfg=snakemake.params.cfg,
+        source=snakemake.params.source,
+        files=snakemake.params.files,
     )

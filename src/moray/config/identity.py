@@ -180,6 +180,11 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
         "tasks/preference/loss",
     ),
     "smoke_test": _in("model", "folder load"),
+    "tokenize": (
+        *_COLUMNS,
+        *_in("corpus", "bad_rows split"),
+        *_in("corpus/sources", "__init__ text_files"),
+    ),
 }
 # What stages import to say, start, keep or watch something; for the rest, rows of other stages.
 NEVER_DECIDING = (

@@ -3,20 +3,30 @@
 import os
 import shutil
 from importlib import import_module
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from moray.config.formats import FORMATS
+from moray.config.schema.datasets import LocalFiles
 from moray.console import say
-from moray.corpus.dataset import SPLITS
+from moray.corpus.dataset import SPLITS, read_documents
+from moray.corpus.sources.text_files import place_of
 from moray.errors import UserError
 from moray.provenance.manifest import MANIFEST, read_manifest, whole_or_nothing, write_manifest
 from moray.rows.store import describe
-from moray.tasks.language.encode import make_encoder
+from moray.tasks.language.encode import RefusedRowError, make_encoder
 from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, row_type
 
 
-def tokenize(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> None:
+def tokenize(
+    dataset: Path,
+    model: Path,
+    output: Path,
+    cfg: dict[str, Any],
+    source: dict[str, Any] | None = None,
+    files: dict[str, list[str]] | None = None,
+) -> None:
     """Write the token store of a dataset's three splits, a preview, and its manifest last.
 
     Args:
@@ -25,6 +35,8 @@ def tokenize(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> N
             isolates documents.
         output: folder to write to.
         cfg: format of the dataset, and the keys of the `data` section that tokens depend on.
+        source: the dataset's section of the config, for errors.
+        files: the user's files that it was read from, by split, for errors.
 
     Raises:
         UserError: if packed documents would attend to each other, or if documents can't be encoded.
@@ -38,7 +50,13 @@ def tokenize(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> N
         facts = {}
         for split in SPLITS:
             file = dataset / f"{split}.parquet"
-            facts[split] = tokens.write_split(file, output, encoder, cfg)
+            try:
+                facts[split] = tokens.write_split(file, output, encoder, cfg)
+            except RefusedRowError as error:
+                place = _place(file, error.number, source, files) if source and files else None
+                raise UserError(
+                    place or f"datasets.{dataset.name}", error.problem, error.remedy
+                ) from error
             if split != "validation":
                 _check_trained(facts[split], file, cfg)
         if cfg["tokenize"] == "on-the-fly":
@@ -72,6 +90,15 @@ def _choose_packing(model: Path, packing: str | bool) -> bool:
     return isolated if packing == "auto" else bool(packing)
 
 
+def _place(
+    file: Path, number: int, source: dict[str, Any], files: dict[str, list[str]]
+) -> str | None:
+    """Where the user has a row of a split; None if it isn't there any more."""
+    rows = chain.from_iterable(read_documents(file))
+    section = LocalFiles.model_validate(source)
+    return place_of(next(islice(rows, number - 1, None)), section, files)
+
+
 def _check_trained(facts: dict[str, Any], file: Path, cfg: dict[str, Any]) -> None:
     """Check that a split has tokens to train on.
 
@@ -80,9 +107,9 @@ def _check_trained(facts: dict[str, Any], file: Path, cfg: dict[str, Any]) -> No
     """
     if facts["weight"] == 0:
         raise UserError(
-            str(file),
-            "no tokens to train on after tokenising; documents dropped because they are too long: "
-            f"{facts['dropped_documents']}",
+            f"datasets.{file.parent.name}",
+            f"the {file.stem} split has no tokens to train on after tokenising; documents dropped "
+            f"because they are too long: {facts['dropped_documents']}",
             f"check the format ({cfg['format']}) and data.block_size ({cfg['block_size']})",
         )
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conversations import CHATML, TALKS, TOOLS, chat_tokenizer, conversation
+from conversations import CHATML, TALKS, TOOLS, TURNS, chat_tokenizer, conversation
 from packed import pieces_of
 from transformers import PreTrainedTokenizerFast
+from turn_templates import QWEN3
 
 from moray.config.formats import FormatName
 from moray.config.schema.base import result_keys
@@ -22,7 +23,7 @@ from moray.rows.store import describe
 from moray.stages.tokenize import tokenize
 from moray.tasks import task_of
 from moray.tasks.language.chat import ChatTemplate
-from moray.tasks.language.encode import Encoder, Piece, make_encoder
+from moray.tasks.language.encode import Encoder, Piece, RefusedRowError, make_encoder
 from moray.tasks.language.rows import (
     Packed,
     Segment,
@@ -93,10 +94,10 @@ def test_all_windows_of_a_split_come_in_order(
         )
 
 
-def test_a_row_that_cannot_be_encoded_is_named_with_its_file(
+def test_a_row_that_cannot_be_encoded_is_known_by_its_number(
     tmp_path: Path, chat_folder: Path
 ) -> None:
-    """By its number in the file, whichever row group it is in."""
+    """In the file, whichever row group it is in."""
     file = write(tmp_path / "dataset", TALKS * 2, "messages") / "test.parquet"
     first = read_group(file, 0)
     assert len(first) < 3 < num_groups(file)
@@ -104,9 +105,11 @@ def test_a_row_that_cannot_be_encoded_is_named_with_its_file(
     cfg = {"format": "messages", **result_keys(Data(chat_template=template))}
     encoder = make_encoder(chat_folder, cfg)
     encode = partial(encode_window, encoder=encoder, packing=True, count_bytes=True)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(
+        RefusedRowError, match=r"^row 3: the chat template fails \(Undefined"
+    ) as caught:
         list(encode_windows(file, encode))
-    assert str(caught.value).startswith(f"{file}, row 3: the chat template fails (Undefined")
+    assert caught.value.number == 3
 
 
 def test_a_bad_template_is_reported_by_its_key(tmp_path: Path, chat_folder: Path) -> None:
@@ -284,7 +287,7 @@ def show(encoder: Encoder, documents: list[Document], count: int = 10) -> list[s
     """The preview's entries, each with its heading."""
     pieces, *_ = encoder.encode(documents, 0, count_bytes=False)
     window = pack_rows(pieces, encoder.block_size, encoder.dtype)
-    text = preview(window, encoder.tokenizer, count)
+    text = preview(window, documents, encoder, count)
     assert text.startswith("--- document ")
     assert text.endswith("\n")
     return text[len("--- document ") : -1].split("\n--- document ")
@@ -320,6 +323,29 @@ def test_a_conversation_has_brackets_around_each_answer(texts: list[str]) -> Non
         f"<|im_start|>system\nS\n# Tools\n{tools}<|im_end|>\n<|im_start|>user\né<|im_end|>\n"
         "<|im_start|>assistant\n⟦ 都 <|im_end|>⟧\n<|im_start|>user<|im_end|>\n"
         "<|im_start|>assistant⟦<|im_end|>⟧\n"
+    )
+
+
+def test_of_a_conversation_what_its_template_leaves_out_is_counted(texts: list[str]) -> None:
+    tokenizer = chat_tokenizer(texts)
+    encoder = Encoder(tokenizer, 12, chat=ChatTemplate(tokenizer, QWEN3, ["<|im_end|>"]))
+    thoughts = ["<think>\nnot in value\n</think>\n\n", "value not in 東京"]
+    talk = conversation(
+        ("user", "a?"),
+        ("assistant", f"{thoughts[0]}a"),
+        ("user", "b?"),
+        {"role": "assistant", "content": "b", "reasoning_content": thoughts[1]},
+        ("user", "c?"),
+        ("assistant", "<think>\nof course\n</think>\n\nc"),
+    )
+    entries = show(encoder, [talk, conversation(*TURNS)])
+    (entry,) = (entry for entry in entries if "leaves out" in entry)
+    # Behind its last piece.
+    assert entry == [entry for entry in entries if entry.startswith("0:")][-1]
+    count = sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in thoughts)
+    assert entry.splitlines()[-1] == (
+        f"... the chat template leaves out {count} tokens of the messages of document 0, "
+        r"beginning with '<think>\nnot in value\n</think>'"
     )
 
 
@@ -370,4 +396,4 @@ def test_the_first_documents_are_shown_whichever_row_they_are_in(
 
 
 def test_of_a_window_without_pieces_nothing_is_shown(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert preview(pack_rows([], 8, np.dtype("<u2")), tokenizer, 3) == "\n"
+    assert preview(pack_rows([], 8, np.dtype("<u2")), [], Encoder(tokenizer, 8), 3) == "\n"

@@ -198,6 +198,58 @@ REASONING = """
 """
 
 
+# The assistant thinks in its text, and beside it.
+THINKING: list[Message] = [
+    ("user", "Two?"),
+    ("assistant", "<think>\nOne and one.\n</think>\n\n2"),
+    ("user", "Three?"),
+    {"role": "assistant", "content": "3", "reasoning_content": "2 < 3, and 3 > 2."},
+    ("user", "Four?"),
+    ("assistant", "<think>\nTwo and two.\n</think>\n\n4"),
+]
+
+
+def test_nothing_that_is_thought_or_said_is_trained_twice(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    assert said(tokenizer, QWEN3, THINKING) == [
+        f"2{IM_END}",
+        f"3{IM_END}",
+        f"<think>\nTwo and two.\n</think>\n\n4{IM_END}",
+    ]
+    rendered = ChatTemplate(tokenizer, QWEN3, [IM_END]).render(conversation(*THINKING))
+    assert "".join(rendered.text.split()) == (
+        "<|im_start|>userTwo?<|im_end|><|im_start|>assistant2<|im_end|>"
+        "<|im_start|>userThree?<|im_end|><|im_start|>assistant3<|im_end|>"
+        "<|im_start|>userFour?<|im_end|>"
+        "<|im_start|>assistant<think>Twoandtwo.</think>4<|im_end|>"
+    )
+
+
+WITHOUT_SYSTEM = "{% set messages = messages[1:] %}" + CHATML
+
+
+@pytest.mark.parametrize(
+    ("template", "talk", "left_out"),
+    [
+        (QWEN3, THINKING, ["<think>\nOne and one.\n</think>\n\n", "2 < 3, and 3 > 2."]),
+        (QWEN3, THINKING[4:], []),
+        (QWEN3, TURNS, []),
+        (CHATML, THINKING, ["2 < 3, and 3 > 2."]),
+        (CHATML, [("system", "/no_think"), *TURNS], []),
+        (WITHOUT_SYSTEM, [("system", "Be brief."), *TURNS], ["Be brief."]),
+        (DEEPSEEK, [TURNS[0], ("assistant", "Hm. </think>\n 2.")], ["Hm. </think>\n "]),
+        (REASONING, [*THINKING[2:4], CALLING, ("tool", "?!"), TURNS[1]], []),
+        (MISTRAL, TURNS, []),
+    ],
+)
+def test_what_a_template_leaves_out_of_the_messages_is_found(
+    tokenizer: PreTrainedTokenizerFast, template: str, talk: list[Message], left_out: list[str]
+) -> None:
+    chat = ChatTemplate(tokenizer, template, [IM_END])
+    assert chat.left_out(conversation(*talk)) == left_out
+
+
 def test_reasoning_since_the_last_question_is_trained(tokenizer: PreTrainedTokenizerFast) -> None:
     first = {"role": "assistant", "content": "2", "reasoning_content": "One and one."}
     calling = CALLING | {"reasoning_content": "I look."}

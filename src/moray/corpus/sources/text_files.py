@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from moray.config.schema.datasets import LocalFiles, Url
 from moray.corpus.bad_rows import BadRows
-from moray.corpus.dataset import Document, RowError
+from moray.corpus.dataset import Document, RowError, content
 from moray.corpus.formats import Shape, document, without_nulls
 from moray.corpus.sources import Opened
 from moray.errors import UserError, first_line
@@ -53,6 +53,23 @@ def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Pat
     return Opened(given, origin, bad_rows=bad_rows)
 
 
+def place_of(wanted: Document, section: LocalFiles, files: Mapping[str, list[str]]) -> str | None:
+    """The file of a document and the location in it; None if it isn't there any more.
+
+    Args:
+        wanted: the document.
+        section: the dataset's section of the config.
+        files: the files of each split.
+    """
+    shape = Shape(section.format, section.columns, section.system, BadRows(section.bad_rows))
+    every = {name: Path(name) for names in files.values() for name in names}
+    same = (place for place, one in _placed(every, shape) if content(one) == content(wanted))
+    try:
+        return next(same, None)
+    except UserError:
+        return None
+
+
 def documents(files: Mapping[str, Path], shape: Shape) -> Iterator[Document]:
     """Yield all documents of files, in order.
 
@@ -63,15 +80,21 @@ def documents(files: Mapping[str, Path], shape: Shape) -> Iterator[Document]:
     Raises:
         UserError: if a file can't be read; it names the file and the location in it.
     """
+    return (document for _, document in _placed(files, shape))
+
+
+def _placed(files: Mapping[str, Path], shape: Shape) -> Iterator[tuple[str, Document]]:
+    """The documents, each with its file and the location in it."""
     for name, file in files.items():
         try:
-            for place, row in _read(file):
+            for location, row in _read(file):
+                place = f"{name}, {location}"
                 try:
                     if isinstance(row, RowError):
                         raise row
-                    yield document(row, shape)
+                    yield place, document(row, shape)
                 except RowError as error:
-                    shape.bad_rows.meet(f"{name}, {place}", error)
+                    shape.bad_rows.meet(place, error)
         except UserError as error:
             path = error.path.replace(str(file), name)
             raise UserError(path, error.problem, error.remedy) from error

@@ -8,9 +8,10 @@ many templates render earlier turns differently from the last.
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import count, groupby, pairwise
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -27,6 +28,9 @@ Render = Callable[..., str]
 STAND_IN = "5zQmorayStandsInHere5zQ"
 
 _MARK = "mark the assistant's turns with {% generation %} in data.chat_template"
+
+# Words as groups. Templates look for tags, such as <think>, [/THINK] or <|channel|>.
+_TAG_OR_WORD = re.compile(r"[<\[◁]\S*?[>\]▷]|(\w+)")
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
@@ -140,6 +144,30 @@ class ChatTemplate:
         start, end = rendered.spans[-1]
         stop = rf"({'|'.join(map(re.escape, self._stops))})\s*$"
         return text, re.sub(stop, "", rendered.text[start:end])
+
+    def left_out(self, document: Document) -> list[str]:
+        """The parts of the messages' text and reasoning that the rendered text doesn't have.
+
+        They are whole words: each is rendered with a mark behind it, and some marks are missing.
+        None are found if the template fails on the marks.
+        """
+        messages, numbers = messages_of(document), count()
+        texts: list[list[tuple[int, str]]] = []
+        for message in messages:
+            for key in ("reasoning_content", "content"):
+                if text := message.get(key):
+                    message[key], words = _marked(text, numbers)
+                    texts.append(words)
+        rendered = _or_none(partial(self._text, tools=tools_of(document)), messages)
+        if rendered is None:
+            return []
+        there = set(map(int, re.findall(rf"{STAND_IN}(\d+)z", rendered)))
+        return [
+            "".join(part for _, part in parts)
+            for words in texts
+            for is_there, parts in groupby(words, lambda word: word[0] in there)
+            if not is_there
+        ]
 
     def before_answer(self, messages: Messages, tools: Any = None) -> str:
         """A conversation up to where the assistant's next text begins.
@@ -287,6 +315,16 @@ def _others(messages: Messages, number: int) -> list[tuple[str, Messages]]:
         other[number]["reasoning_content"] = STAND_IN
         others.append(("reasoning", other))
     return others
+
+
+def _marked(text: str, numbers: Iterator[int]) -> tuple[str, list[tuple[int, str]]]:
+    """A text with a mark behind each word, and its parts, of a word each, with their numbers."""
+    starts = [found.start() for found in _TAG_OR_WORD.finditer(text) if found[1]]
+    parts = [text[start:end] for start, end in pairwise([0, *starts[1:], len(text)])]
+    words = [(next(numbers), part) for part in parts if starts]
+    marks = (f"{STAND_IN}{number}z" for number, _ in words)
+    marked = _TAG_OR_WORD.sub(lambda found: found[0] + (next(marks) if found[1] else ""), text)
+    return marked, words
 
 
 def _or_none(render: Render, messages: Messages, **options: Any) -> str | None:

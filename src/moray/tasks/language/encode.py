@@ -67,6 +67,14 @@ class Encoded:
         return Piece(self.tokens[part], mask, number, size)
 
 
+class RefusedRowError(UserError):
+    """A row that the chat template can't render, `number` of its split, counted from 1."""
+
+    def __init__(self, number: int, problem: str, remedy: str) -> None:
+        super().__init__(f"row {number}", problem, remedy)
+        self.number = number
+
+
 class Encoder:
     """Tokenises documents.
 
@@ -126,7 +134,7 @@ class Encoder:
             token left, and the number that were cut.
 
         Raises:
-            UserError: naming the row that the chat template can't render.
+            RefusedRowError: if the chat template can't render one.
         """
         pieces: list[Piece] = []
         dropped = cut = 0
@@ -211,7 +219,7 @@ class Encoder:
             except RowError as error:
                 begins = plain_text(document)[:40]
                 problem = f"{error.problem}, in the conversation that begins {begins!r}"
-                raise UserError(f"row {number}", problem, error.remedy) from error
+                raise RefusedRowError(number, problem, error.remedy) from error
         encodings = self._backend.encode_batch(
             [conversation.text for conversation in rendered], add_special_tokens=False
         )

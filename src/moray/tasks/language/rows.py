@@ -121,7 +121,7 @@ def encode_window(
         count_bytes: whether to count the bytes of each segment.
 
     Raises:
-        UserError: naming the row that can't be encoded.
+        RefusedRowError: if the chat template can't render one.
     """
     pieces, dropped, cut = encoder.encode(documents, first_document, count_bytes)
     packed = pack_rows(pieces, encoder.block_size, encoder.dtype, packing)

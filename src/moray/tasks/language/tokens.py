@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from moray.console import progress
-from moray.corpus.dataset import Document, num_groups, read_documents, share_of_group
-from moray.errors import UserError
+from moray.corpus.dataset import (
+    Document,
+    halves,
+    num_groups,
+    read_documents,
+    read_group,
+    share_of_group,
+)
 from moray.provenance.space import check_space
 from moray.rows.store import Rows, RowsWriter
 from moray.tasks.language.encode import Encoder
@@ -68,7 +74,7 @@ def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) 
     # Bytes are only needed for scoring.
     encode = partial(encode_window, encoder=encoder, packing=cfg["packing"], count_bytes=not train)
     with SplitWriter(store, split, encoder.block_size, keep) as writer:
-        write_windows(writer, file, encode, encoder.tokenizer)
+        write_windows(writer, file, encode, encoder)
         return writer.facts()
 
 
@@ -135,7 +141,7 @@ def write_windows(
     writer: SplitWriter,
     file: Path,
     encode: EncodeWindow,
-    tokenizer: PreTrainedTokenizerFast,
+    encoder: Encoder,
     names: Sequence[str] = ("document",),
 ) -> None:
     """Tokenise a split into a writer; of the test split, show the first documents in a preview.
@@ -144,7 +150,7 @@ def write_windows(
         writer: of an open split.
         file: the split as Parquet.
         encode: tokenises and packs a window.
-        tokenizer: decodes tokens for the preview.
+        encoder: what it tokenises with.
         names: what the pieces of a document are called in it, in turn.
 
     Raises:
@@ -159,7 +165,7 @@ def write_windows(
             check_space(writer.folder, round(window.rows.nbytes / share_of_group(file, 0)))
         if file.stem == "test" and number == 0:
             # Without the store's name: equal stores have equal manifests.
-            text = preview(window, tokenizer, _SHOWN_DOCUMENTS, names)
+            text = preview(window, read_group(file, 0), encoder, _SHOWN_DOCUMENTS, names)
             (writer.folder / "preview.txt").write_text(f"{file.stem} split\n{text}", "utf-8")
         writer.add_window(window)
 
@@ -172,46 +178,60 @@ def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[Packed]:
         encode: tokenises and packs a window; called in threads.
 
     Raises:
-        UserError: naming the file and the row that can't be encoded.
+        RefusedRowError: if the chat template can't render one.
     """
     waiting: deque[Future[Packed]] = deque()
     first_document = 0
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        try:
-            for documents in read_documents(file):
-                waiting.append(threads.submit(encode, documents, first_document))
-                first_document += len(documents)
-                if len(waiting) == _AT_ONCE:
-                    yield waiting.popleft().result()
-            while waiting:
+        for documents in read_documents(file):
+            waiting.append(threads.submit(encode, documents, first_document))
+            first_document += len(documents)
+            if len(waiting) == _AT_ONCE:
                 yield waiting.popleft().result()
-        except UserError as error:
-            at_fault = f"{file}, {error.path}" if error.path.startswith("row ") else error.path
-            raise UserError(at_fault, error.problem, error.remedy) from error
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def preview(
     window: Packed,
-    tokenizer: PreTrainedTokenizerFast,
+    documents: Sequence[Document],
+    encoder: Encoder,
     num_documents: int,
     names: Sequence[str] = ("document",),
 ) -> str:
-    """Decode the beginnings of a window's first documents.
+    """Decode the beginnings of the first window's first documents.
 
     Trained tokens are enclosed in ⟦ and ⟧. For a long document, the number of tokens that aren't
-    shown is given.
+    shown is given; for a conversation, of those that the chat template leaves out.
 
     Args:
         window: the packed documents.
-        tokenizer: the tokenizer.
+        documents: the documents.
+        encoder: what they were tokenised with.
         num_documents: maximum number of documents.
         names: what the pieces of a document are called, in turn.
     """
-    documents = window.segments[:, Segment.DOCUMENT]
+    numbers = window.segments[:, Segment.DOCUMENT]
     lines: list[str] = []
-    for document in np.unique(documents)[:num_documents]:
-        lines += _shown(window.rows, window.segments[documents == document], tokenizer, names)
+    for number in np.unique(numbers)[:num_documents].tolist():
+        pieces = window.segments[numbers == number]
+        lines += _shown(window.rows, pieces, encoder.tokenizer, names)
+        lines += _left_out(documents[number], number, encoder, names)
     return "\n".join(lines) + "\n"
+
+
+def _left_out(
+    document: Document, number: int, encoder: Encoder, names: Sequence[str]
+) -> Iterator[str]:
+    """What the chat template leaves out of a conversation, or of each half of a pair, in a line."""
+    talks = halves(document) if "chosen" in document else (document,)
+    for talk, name in zip(talks, names, strict=True):
+        if "messages" in talk and (parts := encoder.template().left_out(talk)):
+            count = sum(len(encoder.tokens_of(part)) for part in parts)
+            yield (
+                f"... the chat template leaves out {count:,} tokens of the messages of {name} "
+                f"{number}, beginning with {parts[0].strip()[:40]!r}"
+            )
 
 
 def _shown(

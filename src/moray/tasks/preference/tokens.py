@@ -32,7 +32,7 @@ def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) 
         count_bytes=file.stem == "test",
     )
     with PairsWriter(store, file.stem, encoder.block_size) as writer:
-        write_windows(writer, file, encode, encoder.tokenizer, ("chosen", "rejected"))
+        write_windows(writer, file, encode, encoder, ("chosen", "rejected"))
         return writer.facts()
 
 
@@ -90,7 +90,7 @@ def encode_window(
         count_bytes: whether to count the bytes of each answer.
 
     Raises:
-        UserError: naming the row that can't be encoded.
+        RefusedRowError: if the chat template can't render one.
     """
     pairs, dropped, truncated = encode_pairs(
         documents, first_document, encoder, drop_long, count_bytes
@@ -125,7 +125,7 @@ def encode_pairs(
         number of pairs that were cut.
 
     Raises:
-        UserError: naming the row that the chat template can't render.
+        RefusedRowError: if the chat template can't render one.
     """
     longest = encoder.block_size // 2
     # Documents of one kind at a time, as the encoder expects them.
