@@ -304,9 +304,10 @@ def test_of_the_schema_deciding_code_takes_sections_alone() -> None:
 
 # Where Ray and the state of runs are; the lineage of runs, and a source's splits and libraries, for
 # checks of the config; the files and the state that a source's rows depend on, which are input and
-# params of its rule; the datasets of a run, which stages get in `cfg`; which runs form a sweep.
+# params of its rule; the datasets of a run and who trains on them, which stages get in `cfg`; which
+# runs form a sweep.
 METHODS = {"endpoint", "in_object_store", "base_model", "given_splits", "libraries", "datasets"}
-METHODS |= {"files", "state", "starts", "sweeps", "with_sweeps"}
+METHODS |= {"files", "state", "starts", "sweeps", "trained_by", "with_sweeps"}
 
 
 def test_sections_hold_values_and_compute_nothing_that_a_result_depends_on() -> None:

@@ -11,6 +11,7 @@ from moray.config.schema.experiment import Experiment
 
 SEEDS = {"runs.tuned.seeds": 2}
 THIRD = {"model": {"best": "tuned"}, "dataset": "functions"}
+MIXTURE = {"functions": 1, "notes": 2}
 ADAPTER = {"runs.tuned.adapter": {"rank": 4}, "runs.tuned.export": {"merge_adapter": False}}
 
 
@@ -25,6 +26,24 @@ def test_a_run_starts_from_the_best_of_a_sweep() -> None:
     assert experiment.base_model("third") == "tiny"
     stores = [plan.store_name(experiment, run, "functions") for run in ("third", "tuned-seed=0")]
     assert stores[0] == stores[1]
+
+
+def test_runs_of_a_chain_that_train_on_a_dataset_are_known() -> None:
+    experiment = with_third({"runs.mixed.model": {"run": "third"}, "runs.mixed.dataset": MIXTURE})
+    expected = {
+        "base": {"modules": ["base"]},
+        "tuned-seed=1": {"functions": ["tuned-seed=1"], "modules": ["base"]},
+        "third": {"functions": ["third", "tuned"], "modules": ["base"]},
+        "mixed": {
+            "functions": ["mixed", "third", "tuned"],
+            "modules": ["base"],
+            "notes": ["mixed"],
+        },
+    }
+    assert {run: experiment.trained_by(run) for run in expected} == expected
+    # A run that trains on one dataset alone depends on what it did.
+    assert "trained_by" not in plan.evaluate_config(experiment, "base")
+    assert plan.evaluate_config(experiment, "third")["trained_by"] == expected["third"]
 
 
 def test_adapters_of_a_sweep_need_what_each_of_them_starts_from() -> None:

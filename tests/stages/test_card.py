@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard, ModelCardData
@@ -33,7 +34,7 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def written(model: Path, *benchmarks: Path, **facts: int) -> ModelCard:
+def written(model: Path, *benchmarks: Path, **facts: Any) -> ModelCard:
     scores = {
         "confidence": 0.9,
         "base": {"loss": figure(3.0), "accuracy": figure(0.25)},
@@ -72,6 +73,14 @@ def test_the_text_compares_base_and_run_and_shows_the_lineage(unit: str, model: 
     assert "| results/base | `0123abcd` |\n" in text
     # The card in the folder is the one that its manifest lists.
     assert (model / "README.md").read_text() == CARD
+
+
+def test_the_text_says_what_of_the_test_split_was_trained_on(model: Path) -> None:
+    found = {"dataset": "chats", "split": "test", "documents": 10, "trained": 6, "related": 0}
+    found |= {"by": "docs", "runs": ["base"]}
+    text = written(model, documents=1234, overlaps=[found]).text
+    line = "6 of 10 test documents of chats were trained on, in docs (run base).\n"
+    assert f"confidence intervals.\n{line}\n| | before" in text
 
 
 def test_benchmarks_are_in_the_text_and_in_the_form_of_the_hub(model: Path) -> None:

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.train import Preference
-from moray.corpus.dataset import read_documents
+from moray.corpus.dataset import content, read_documents, write_dataset
 from moray.errors import UserError
 from moray.evaluate.execution import batches_of
 from moray.evaluate.likelihood import figures, score, select_documents
@@ -59,6 +59,46 @@ def test_both_models_are_scored_on_the_whole_test_split(
         assert got == pytest.approx(expected)
     assert result["difference"]["bits_per_byte"]["high"] < 0
     assert result["difference"]["accuracy"]["low"] > 0
+
+
+def test_documents_of_the_test_split_that_were_trained_on_are_counted_and_named(
+    tmp_path: Path,
+    model_folder: Path,
+    tuned_folder: Path,
+    store: Path,
+    dataset: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    held_out = [row for rows in read_documents(dataset / "test.parquet") for row in rows]
+    chosen = [row for row in held_out if len(content(row)) % 3]
+    kind = json.loads((dataset / "dataset.json").read_text())["format"]
+    rows = [("train", row) for row in chosen]
+    write_dataset(tmp_path / "other", iter(rows), kind, {})
+    files = [dataset / "test.parquet", tmp_path / "other/train.parquet"]
+    cfg = CFG | {"trained_by": {"other": ["base2"]}}
+
+    def scores(*compared: Path) -> dict[str, Any]:
+        output = tmp_path / "eval.json"
+        evaluate("run", model_folder, tuned_folder, [store], output, cfg, EXECUTION, compared)
+        result: dict[str, Any] = json.loads(output.read_text())
+        return result
+
+    found = scores(*files)
+    kept = {content(row) for row in chosen}
+    trained = sum(content(row) in kept for row in held_out)
+    assert 0 < trained < len(held_out)
+    (overlap,) = found["overlaps"]
+    assert (overlap["trained"], overlap["documents"]) == (trained, len(held_out))
+    line = (
+        f"{trained} of {len(held_out)} test documents of {dataset.name} were trained on, in other"
+    )
+    assert f"run: {line} (run base2)\n" in capfd.readouterr().err
+    assert {str(file) for file in files} < found["inputs"].keys()
+    # What doesn't overlap is as if it hadn't been compared.
+    alone = scores()
+    assert scores(dataset / "test.parquet", dataset / "train.parquet") == alone
+    assert "overlaps" not in alone
+    assert "trained on" not in capfd.readouterr().err
 
 
 def test_a_model_does_not_differ_from_itself(

@@ -129,6 +129,23 @@ def in_datasets(wildcards, file):
     return [f"results/datasets/{dataset}/{file}" for dataset in datasets]
 
 
+def compared_splits(wildcards):
+    """What a run's datasets hold out, and the train splits that may have it too.
+
+    There are none if all training is on one dataset, where a document is in one split.
+    """
+    own = EXPERIMENT.runs[wildcards.run].datasets
+    trained = [
+        name for name in EXPERIMENT.trained_by(wildcards.run) if own.keys() - {name}
+    ]
+    splits = [f"{name}/train" for name in trained]
+    if trained:
+        splits += [
+            f"{name}/{split}" for name in own for split in ("validation", "test")
+        ]
+    return [f"results/datasets/{split}.parquet" for split in splits]
+
+
 def prepared_manifest(wildcards):
     """That of a run on one dataset."""
     (manifest,) = prepared_manifests(wildcards)

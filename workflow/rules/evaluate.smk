@@ -5,6 +5,8 @@ rule evaluate:
         base_dependencies=start_dependencies,
         tuned="results/runs/{run}/model/manifest.json",
         stores=prepared_manifests,
+        # If they change, so do the stores and the models.
+        compared=lambda wildcards: ancient(compared_splits(wildcards)),
     output:
         report(
             "results/runs/{run}/eval.json",

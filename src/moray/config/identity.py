@@ -75,7 +75,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_in("model", "adapter folder load"),
         "tasks/language/tokenizer",
     ),
-    "card": ("stages/card", *_in("config", "formats tasks")),
+    "card": ("stages/card", "corpus/overlap", *_in("config", "formats tasks")),
     "choose": ("stages/choose", "model/folder"),
     "decode": (
         "stages/decode",
@@ -100,7 +100,12 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "download images_hub": _in("corpus", "image sources/images_files sources/text_hub"),
     "download images_idx": ("corpus/image",),
     "download images_image_folder": ("corpus/image",),
-    "evaluate": ("stages/evaluate", *_in("evaluate", "bootstrap execution {}")),
+    "evaluate": (
+        "stages/evaluate",
+        *_DATASET,
+        "corpus/overlap",
+        *_in("evaluate", "bootstrap execution {}"),
+    ),
     "evaluate language": (*_LANGUAGE, "evaluate/likelihood"),
     "evaluate preference": (*_PREFERENCE, "evaluate/likelihood"),
     "evaluate images": (*_IMAGES, *_in("model", "folder load")),
@@ -149,7 +154,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_ANSWERS,
         *_in("evaluate", "execution likelihood preference"),
     ),
-    "report": ("stages/report", "report/*", "report/templates/*", "results/*"),
+    "report": ("stages/report", "corpus/overlap", "report/*", "report/templates/*", "results/*"),
     "search": ("stages/search", *_in("sweeps", "study trials")),
     "smoke_test": ("stages/smoke_test", "train/drill", *_TRAINING),
     "tokenize": (
@@ -168,6 +173,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
 IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "base_model": _in("model", "adapter folder forward load"),
     "benchmark": (*_STDLIB, "evaluate/doctests", "model/forward"),
+    "card": ("corpus/dataset",),
     "decode": _in("model", "classifier folder"),
     "download": ("corpus/image", *_COLUMNS),
     "evaluate": _in("model", "adapter forward"),
@@ -179,6 +185,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
         "evaluate/bootstrap",
         "tasks/preference/loss",
     ),
+    "report": ("corpus/dataset",),
     "smoke_test": _in("model", "folder load"),
     "tokenize": (
         *_COLUMNS,

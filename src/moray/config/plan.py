@@ -211,6 +211,8 @@ def evaluate_config(experiment: Experiment, run: str) -> dict[str, Any]:
     section = experiment.runs[run]
     config = {"datasets": list(section.datasets), **result_keys(section.evaluate)}
     config |= _section_of_task(experiment, run)
+    if len(trained_by := experiment.trained_by(run)) > 1:
+        config["trained_by"] = dict(sorted(trained_by.items()))
     return dict(sorted(config.items()))
 
 

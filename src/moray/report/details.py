@@ -15,6 +15,7 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.experiment import Sections
 from moray.config.schema.train import Train
 from moray.config.tasks import TASKS
+from moray.corpus.overlap import told
 from moray.provenance.lineage import LINEAGE
 from moray.report import scores
 from moray.report.lineage import lineage_of
@@ -179,7 +180,8 @@ def remarks(run: Run, notes: Iterable[str]) -> list[tuple[str, str]]:
         Pairs of kind (`error`, `warning` or `note`) and text.
     """
     said = [("warning" if note.startswith("skipped") else "note", note) for note in notes]
-    return [*_of_training(run), *said, *_of_data(run)]
+    trained = (("warning", line) for line in told(run.read("eval.json") or {}))
+    return [*_of_training(run), *said, *trained, *_of_data(run)]
 
 
 def _of_training(run: Run) -> Iterator[tuple[str, str]]:

@@ -9,11 +9,12 @@ from huggingface_hub import EvalResult, ModelCard
 
 from moray.config.tasks import SCORED
 from moray.console import say
+from moray.corpus.overlap import told
 
 _EVALUATION = """
 ## Evaluation
 
-On {number} of the test split; in brackets, {confidence:.0%} confidence intervals.
+On {number} of the test split; in brackets, {confidence:.0%} confidence intervals.{overlaps}
 
 | | before | after |
 |---|---|---|
@@ -77,6 +78,7 @@ def card(
         + _EVALUATION.format(
             number=f"{found[unit]:,} {unit}",
             confidence=found["confidence"],
+            overlaps="".join(f"\n{line}." for line in told(found)),
             rows="\n".join(_rows(found)),
             benchmarks=of_benchmarks,
             inputs="\n".join(

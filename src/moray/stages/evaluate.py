@@ -1,10 +1,12 @@
 """Score a run's model and its base on the same held-out rows."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from moray.console import say
+from moray.corpus.overlap import overlaps, told
 from moray.evaluate.execution import Evaluation, num_batches
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
@@ -19,6 +21,7 @@ def evaluate(
     output: Path,
     cfg: dict[str, Any],
     execution: dict[str, Any],
+    compared: Sequence[Path] = (),
 ) -> None:
     """Write `eval.json`.
 
@@ -31,6 +34,8 @@ def evaluate(
         cfg: names of the run's datasets, the keys of the `evaluate` section that the result
             depends on, and the section that only the run's task reads.
         execution: the other keys of `evaluate`, and the settings for starting workers.
+        compared: splits that documents may be held out of in one and trained on in another; `cfg`
+            has the runs that train on their datasets as `trained_by`.
     """
     # By name: the others need not be imported.
     module = import_module(f"moray.evaluate.{read_manifest(stores[0])['task']}")
@@ -43,10 +48,16 @@ def evaluate(
         job = evaluation.job(workers.execution)
         results = workers.run(evaluation.entry_point, job, batches)
     result = evaluation.compared(results)
-    write_sealed(output, result, [folder / MANIFEST for folder in [base, tuned, *stores]])
+    inputs = [folder / MANIFEST for folder in [base, tuned, *stores]]
+    if found := overlaps(compared, cfg.get("trained_by", {})):
+        result["overlaps"] = found
+        inputs += compared
+    write_sealed(output, result, inputs)
     for name in evaluation.figures:
         before, after = (_shown(result[model][name]) for model in ("base", "tuned"))
         say(f"{run}: {name} {before} before, {after} after")
+    for line in told(result):
+        say(f"{run}: {line}")
 
 
 def _shown(figure: dict[str, float]) -> str:

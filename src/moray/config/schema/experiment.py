@@ -227,6 +227,25 @@ class Experiment(Section):
             return [model.run]
         return sorted(self.sweeps[model.best]) if isinstance(model, BestRef) else []
 
+    def trained_by(self, run: str) -> dict[str, list[str]]:
+        """The datasets that a run and those that it builds on train on, and which of them do.
+
+        Runs of a sweep whose best one is the start go by the name of the sweep.
+        """
+        names, waiting = {run: run}, [run]
+        for name in waiting:
+            model = self.runs[name].model
+            for start in self.starts(name):
+                if start not in names:
+                    names[start] = model.best if isinstance(model, BestRef) else start
+                    waiting.append(start)
+        found: dict[str, list[str]] = {}
+        for name, shown in names.items():
+            for dataset in self.runs[name].datasets:
+                if shown not in found.setdefault(dataset, []):
+                    found[dataset].append(shown)
+        return found
+
     def base_model(self, run: str) -> str:
         """Name of the model at the root of a run's lineage."""
         model = self.runs[run].model
