@@ -107,7 +107,11 @@ def test_the_extension_type_of_a_column_is_not_unpickled(
     keys = {"ARROW:extension:name": name, "ARROW:extension:metadata": pickle.dumps(trap)}
     file = tmp_path / "data.parquet"
     pq.write_table(marked(keys, of_field=True), file)
-    assert take(file, output) == sorted(TEXTS)
+    try:
+        assert take(file, output) == sorted(TEXTS)
+    except UserError as error:
+        # Where the type's library is imported, it expects JSON.
+        assert "can't read the file" in str(error)
     assert not canary.exists()
 
 

@@ -285,7 +285,7 @@ def test_a_row_that_the_template_refuses_is_named_where_the_user_has_it(
     # One that is there twice is dropped, so the row has another number in the test split.
     write(test, [talk(2), talk(2), {"conversations": ASKED_TWICE}, talk(3)])
     columns = {} if format == "messages" else {"prompt": "prompt"}
-    source = {"source": "files", "path": {"train": str(train), "test": str(test)}}
+    source: dict[str, Any] = {"source": "files", "path": {"train": str(train), "test": str(test)}}
     source |= {"format": format, "columns": columns, "validation_share": 0}
     files = {"train": [str(train)], "test": [str(test)]}
     download(tmp_path / "asked", source, files)
