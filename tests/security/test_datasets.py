@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -100,18 +101,28 @@ def marked(keys: Mapping[str, object], of_field: bool) -> pa.Table:
     return pa.table({"text": TEXTS}, pa.schema([field], metadata=None if of_field else keys))
 
 
-@pytest.mark.parametrize("name", ["arrow.py_extension_type", "pandas.period", "owner.unknown"])
+def of_type(name: str, trap: object, file: Path) -> Path:
+    keys = {"ARROW:extension:name": name, "ARROW:extension:metadata": pickle.dumps(trap)}
+    pq.write_table(marked(keys, of_field=True), file)
+    return file
+
+
+@pytest.mark.parametrize("name", ["arrow.py_extension_type", "owner.unknown"])
 def test_the_extension_type_of_a_column_is_not_unpickled(
     name: str, tmp_path: Path, output: Path, trap: object, canary: Path
 ) -> None:
-    keys = {"ARROW:extension:name": name, "ARROW:extension:metadata": pickle.dumps(trap)}
-    file = tmp_path / "data.parquet"
-    pq.write_table(marked(keys, of_field=True), file)
-    try:
-        assert take(file, output) == sorted(TEXTS)
-    except UserError as error:
-        # Where the type's library is imported, it expects JSON.
-        assert "can't read the file" in str(error)
+    assert take(of_type(name, trap, tmp_path / "data.parquet"), output) == sorted(TEXTS)
+    assert not canary.exists()
+
+
+def test_an_extension_type_that_is_registered_is_not_unpickled_either(
+    tmp_path: Path, output: Path, trap: object, canary: Path
+) -> None:
+    # pandas registers its types when it first reads or writes Parquet, and expects JSON.
+    pd.DataFrame({"text": TEXTS}).to_parquet(tmp_path / "registered.parquet")
+    file = of_type("pandas.period", trap, tmp_path / "data.parquet")
+    with pytest.raises(UserError, match="can't read the file"):
+        take(file, output)
     assert not canary.exists()
 
 
