@@ -219,6 +219,16 @@ FAULTS: list[tuple[str, object, str]] = [
     ("datasets.x", {"source": "files"}, "datasets.x.path: missing; add it, see "),
     ("datasets.x", {"path": "x"}, "datasets.x.source: missing; add it, see "),
     ("models.x", {"source": "path"}, "models.x.path: missing; add it, see mo"),
+    (
+        "models.x",
+        {"source": "path", "path": "x", "new_tokens": ["<a>", "<a>"]},
+        "models.x.new_tokens: got an empty or a repeated token; remove it",
+    ),
+    (
+        "models.x",
+        {"source": "path", "path": "x", "new_tokens": ["<a>"], "classes_of": "modules"},
+        "models.x.new_tokens: a model of images has no tokenizer; remove it or classes_of",
+    ),
     ("models.x", {"source": "scratch"}, "models.x.tokenizer: missing; add it, "),
     ("runs.x", {"model": "tiny"}, "runs.x.dataset: missing; add it, see runs "),
     ("runs.tuned.model", {}, "runs.tuned.model.run: missing; add it, see runs "),

@@ -183,6 +183,17 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         for strategy in ("fsdp2", "deepspeed")
     ),
     (
+        {
+            "models.folder.new_tokens": ["<a>"],
+            "runs.base.model": "folder",
+            ADAPTER: {},
+            f"{TRAIN}.strategy": "fsdp2",
+        },
+        ADAPTER,
+        "can't be combined with train.strategy: fsdp2, because PEFT's layer for the rows of "
+        "models.folder.new_tokens can't be sharded; set strategy to ddp, or train all weights",
+    ),
+    (
         {f"{ADAPTER}.base_dtype": "bf16", f"{TRAIN}.precision": "fp32"},
         f"{ADAPTER}.base_dtype",
         "bf16 weights can't be combined with train.precision: fp32; change one of them",

@@ -1,8 +1,10 @@
 """One run, whoever computes it: launchers, strategies and layouts give the same losses."""
 
 import itertools
+import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,14 @@ from engines import (
 from fleet import losses, train_all
 from jobs import Make, job_maker
 
-from moray.model.adapter import merged, save_adapter
+from moray.model.adapter import NEW_TOKENS, merged, save_adapter
 from moray.model.load import load_model
 from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.loss import TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import StoredSplit
+from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train.job import Job
+from moray.train.loop import train
 from moray.train.restore import trained_model
 from moray.workers.entry import Worker
 
@@ -177,6 +181,31 @@ def test_merged_adapters_are_base_and_adapters_side_by_side(
             assert held_out_loss(whole, job.store) == pytest.approx(
                 held_out_loss(beside, job.store), rel=1e-5
             )
+
+
+@pytest.mark.long
+def test_rows_of_new_tokens_are_trained_beside_adapters_as_by_a_single_process(
+    small: Path, make_job: Make, alone: Worker, tmp_path: Path
+) -> None:
+    """Tokens that are in every row stand for new ones."""
+    start = Path(shutil.copytree(small / "model", tmp_path / "model"))
+    tokens = load_tokenizer(start)("def return\n")["input_ids"]
+    config = json.loads((start / "config.json").read_text())
+    (start / "config.json").write_text(json.dumps(config | {NEW_TOKENS: sorted({*tokens})}))
+    run = RUN | {"max_steps": 6, "save_steps": 6}
+    one = replace(make_job("new alone", adapter=ADAPTER, **run), start=start)
+    train(one, alone)
+    made = jobs_of(make_job, ["ddp"], (LORA,), "new", run)
+    jobs = {key: replace(job, start=start) for key, job in made.items()}
+    train_all([*jobs.values()], 2, "torchrun", tmp_path)
+    check_losses(jobs, {"lora": losses(one)})
+    before = load_model(start).get_input_embeddings().weight
+    for (engine, _), job in jobs.items():
+        last = path_of(folder_of(job.work), 6)
+        save_adapter(trained_model(start, last, ADAPTER), ADAPTER, tmp_path / engine, torch.float32)
+        after = merged(load_model(start), tmp_path / engine).get_input_embeddings().weight
+        changed = (after != before).any(1).nonzero().flatten().tolist()
+        assert changed == sorted({*tokens}), engine
 
 
 @pytest.mark.long

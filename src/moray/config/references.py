@@ -297,6 +297,14 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
             "can't be sharded",
             f"set strategy to {' or '.join(others)}",
         )
+    base = experiment.base_model(name)
+    if getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
+        yield UserError(
+            path,
+            f"can't be combined with train.strategy: {train.strategy}, because PEFT's layer for "
+            f"the rows of models.{base}.new_tokens can't be sharded",
+            "set strategy to ddp, or train all weights",
+        )
 
 
 def _tasks(experiment: Experiment) -> Iterator[UserError]:

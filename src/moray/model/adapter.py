@@ -19,6 +19,9 @@ from moray.model.forward import freeze_unused
 if TYPE_CHECKING:
     from peft import LoraConfig
 
+# The key of `config.json` with the tokens whose embeddings an adapter trains too.
+NEW_TOKENS = "new_token_ids"
+
 
 def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
     """Freeze a model and add adapters that start as zero, in fp32 regardless of the model's type.
@@ -32,7 +35,7 @@ def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            model.add_adapter(_config(settings))
+            model.add_adapter(_config(settings, model))
         except ValueError as error:
             raise UserError(
                 "adapter.target_modules",
@@ -84,7 +87,7 @@ def save_adapter(
     from peft.utils import get_peft_model_state_dict
 
     folder.mkdir(exist_ok=True)
-    _config(settings).save_pretrained(str(folder))
+    _config(settings, model).save_pretrained(str(folder))
     weights = {
         f"base_model.model.{name}": value.to(dtype).contiguous()
         for name, value in get_peft_model_state_dict(model, adapter_name="default").items()
@@ -101,9 +104,10 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
     return model
 
 
-def _config(settings: Adapter) -> "LoraConfig":
+def _config(settings: Adapter, model: PreTrainedModel) -> "LoraConfig":
     from peft import LoraConfig
 
+    ids = getattr(model.config, NEW_TOKENS, None)
     targets = settings.target_modules
     return LoraConfig(
         r=settings.rank,
@@ -112,5 +116,15 @@ def _config(settings: Adapter) -> "LoraConfig":
         target_modules=targets if isinstance(targets, str) else list(targets),
         use_rslora=settings.use_rslora,
         use_dora=settings.use_dora,
+        trainable_token_indices=dict.fromkeys(_embeddings(model), ids) if ids else None,
         task_type="CAUSAL_LM",
     )
+
+
+def _embeddings(model: PreTrainedModel) -> list[str]:
+    """The names of the input and output embeddings; of tied ones, PEFT trains both by the first."""
+    both = [model.get_input_embeddings(), model.get_output_embeddings()]
+    if model.config.get_text_config().tie_word_embeddings:
+        both.pop()
+    names = {id(module): name for name, module in model.named_modules()}
+    return [names[id(module)].rpartition(".")[2] for module in both]

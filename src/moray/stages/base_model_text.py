@@ -12,6 +12,7 @@ from moray.errors import UserError
 from moray.model.dequantize import dequantize
 from moray.model.isolation import isolates_documents
 from moray.model.load import load_model
+from moray.model.new_tokens import add_tokens
 from moray.model.obtain import copy_folder
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.model.shapes import quantization_in
@@ -38,6 +39,8 @@ def make(
         raise ValueError("a model from scratch needs a dataset for its tokenizer")
     # Load it once, so that errors show up here rather than after the dataset's download.
     tokenizer = load_tokenizer(output)
+    if words := cfg.get("new_tokens"):
+        add_tokens(output, tokenizer, words, f"{path}.new_tokens")
     model = load_model(output)
     _check_vocabulary(tokenizer, model, path)
     if getattr(model.config.get_text_config(), "output_router_logits", False):
@@ -55,7 +58,7 @@ def _check_vocabulary(
             path,
             f"{len(beyond)} tokens of the tokenizer have no embedding, e.g. {min(beyond)!r}; the "
             f"model has {num_embeddings:,}",
-            "resize it with resize_token_embeddings and save_pretrained",
+            f"add them with {path}.new_tokens",
         )
 
 

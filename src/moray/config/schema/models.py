@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Name, PositiveInt, Section
+from moray.config.schema.base import Name, PositiveInt, Section, added
 
 
 class TrainedTokenizer(Section):
@@ -64,6 +64,22 @@ class _Existing(Section):
         "own differ, it gets a new, randomly initialised output layer.",
     )
     seed: int = Field(0, ge=0, description="For images: seed for the new output layer.")
+    new_tokens: list[str] = added(
+        [],
+        description="For text: special tokens to add, such as the marks of a chat template. Their "
+        "embeddings begin as the mean of the others, and are trained; with an adapter, only they "
+        "are, of all embeddings.",
+    )
+
+    @model_validator(mode="after")
+    def _tokens_are_of_text(self) -> Self:
+        if self.new_tokens and self.classes_of is not None:
+            raise ValueError(
+                "new_tokens: a model of images has no tokenizer; remove it or classes_of"
+            )
+        if "" in self.new_tokens or len(set(self.new_tokens)) < len(self.new_tokens):
+            raise ValueError("new_tokens: got an empty or a repeated token; remove it")
+        return self
 
 
 class PathModel(_Existing):

@@ -133,8 +133,13 @@ class TokenLoss(LossModule):
         """The output embedding's weight, if logits are nothing but its product; else None."""
         head: nn.Module = self.model.get_output_embeddings()
         # A subclass may compute something else.
-        plain = type(head) is nn.Linear and getattr(head, "bias", None) is None
-        return head.get_parameter("weight") if self._plain_head and plain else None
+        if not self._plain_head or getattr(head, "bias", None) is not None:
+            return None
+        if type(head) is nn.Linear:
+            return head.weight
+        # PEFT trains the rows of new tokens beside the others.
+        rows: Any = getattr(head, "token_adapter", None)
+        return None if rows is None else rows.get_merged_weights(rows.active_adapters)
 
     def logits(self, batch: TokenBatch) -> Tensor:
         """Logits at the trained positions, shape (trained tokens, vocabulary)."""
