@@ -65,7 +65,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "base_model": ("model/obtain", *_in("stages", "base_model base_model_{}")),
     "base_model text": (
         *_DATASET,
-        *_in("model", "dequantize isolation new_tokens scratch"),
+        *_in("model", "dequantize isolation scratch special_tokens"),
         "tasks/language/tokenizer",
     ),
     "base_model images": _in("model", "classifier image_processor"),

@@ -12,10 +12,10 @@ from moray.errors import UserError
 from moray.model.dequantize import dequantize
 from moray.model.isolation import isolates_documents
 from moray.model.load import load_model
-from moray.model.new_tokens import add_tokens
 from moray.model.obtain import copy_folder
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.model.shapes import quantization_in
+from moray.model.special_tokens import add_tokens, set_eos_token
 from moray.tasks.language.tokenizer import load_tokenizer
 
 # 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.
@@ -41,6 +41,8 @@ def make(
     tokenizer = load_tokenizer(output)
     if words := cfg.get("new_tokens"):
         add_tokens(output, tokenizer, words, f"{path}.new_tokens")
+    if word := cfg.get("eos_token"):
+        set_eos_token(output, tokenizer, word, f"{path}.eos_token")
     model = load_model(output)
     _check_vocabulary(tokenizer, model, path)
     if getattr(model.config.get_text_config(), "output_router_logits", False):

@@ -70,13 +70,19 @@ class _Existing(Section):
         "embeddings begin as the mean of the others, and are trained; with an adapter, only they "
         "are, of all embeddings.",
     )
+    eos_token: str | None = added(
+        None,
+        description="For text: the token that ends texts and answers, instead of the tokenizer's "
+        "own; one of the model's or of `new_tokens`.",
+    )
 
     @model_validator(mode="after")
     def _tokens_are_of_text(self) -> Self:
-        if self.new_tokens and self.classes_of is not None:
-            raise ValueError(
-                "new_tokens: a model of images has no tokenizer; remove it or classes_of"
-            )
+        for key in ("new_tokens", "eos_token"):
+            if getattr(self, key) and self.classes_of is not None:
+                raise ValueError(
+                    f"{key}: a model of images has no tokenizer; remove it or classes_of"
+                )
         if "" in self.new_tokens or len(set(self.new_tokens)) < len(self.new_tokens):
             raise ValueError("new_tokens: got an empty or a repeated token; remove it")
         return self

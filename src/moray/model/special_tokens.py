@@ -1,4 +1,4 @@
-"""Add tokens to a base model: to its tokenizer, and a row of its embeddings for each."""
+"""Give a base model tokens of its own, and another stop token."""
 
 from pathlib import Path
 
@@ -48,6 +48,24 @@ def add_tokens(
     for file in folder.glob("*.safetensors*"):
         file.unlink()
     model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def set_eos_token(folder: Path, tokenizer: PreTrainedTokenizerFast, word: str, key: str) -> None:
+    """Make a token the one that ends texts and answers.
+
+    Args:
+        folder: Hugging Face folder; its tokenizer is replaced.
+        tokenizer: its tokenizer.
+        word: the token.
+        key: config key that names it, for errors.
+
+    Raises:
+        UserError: if the tokenizer doesn't have it.
+    """
+    if word not in tokenizer.get_vocab():
+        raise UserError(key, f"the tokenizer has no token {word!r}", "add it to new_tokens")
+    tokenizer.eos_token = word
     tokenizer.save_pretrained(folder)
 
 

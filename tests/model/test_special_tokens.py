@@ -19,7 +19,7 @@ from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.model.adapter import add_adapter, merged, save_adapter
 from moray.model.load import load_model
-from moray.model.new_tokens import add_tokens
+from moray.model.special_tokens import add_tokens, set_eos_token
 from moray.tasks.language.tokenizer import load_tokenizer
 
 WORDS = ["<|im_start|>", "<|im_end|>"]
@@ -100,6 +100,21 @@ def test_a_token_that_the_model_has_is_refused_and_one_without_a_row_gets_it(
     add_tokens(folder, load_tokenizer(folder), WORDS, "models.m.new_tokens")
     assert load_tokenizer(folder).convert_tokens_to_ids(WORDS) == [count, count + 1]
     assert len(load_model(folder).get_input_embeddings().weight) >= count + 2
+
+
+def test_a_token_becomes_the_one_that_stops_if_the_tokenizer_has_it(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    folder = folder_of(tied(len(load_tokenizer(model_folder))), model_folder, tmp_path / "model")
+    add_tokens(folder, load_tokenizer(folder), WORDS, "models.m.new_tokens")
+    set_eos_token(folder, load_tokenizer(folder), WORDS[1], "models.m.eos_token")
+    tokenizer = load_tokenizer(folder)
+    assert (tokenizer.eos_token, tokenizer.eos_token_id) == (WORDS[1], len(tokenizer) - 1)
+    with pytest.raises(UserError) as caught:
+        set_eos_token(folder, tokenizer, "<none>", "models.m.eos_token")
+    assert str(caught.value) == (
+        "models.m.eos_token: the tokenizer has no token '<none>'; add it to new_tokens"
+    )
 
 
 @pytest.mark.parametrize("make", [tied, apart])
