@@ -1,7 +1,9 @@
 """From a run's last checkpoint to a Hugging Face folder."""
 
+import gc
 import json
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from conversations import CHATML, TALKS
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
@@ -22,6 +24,7 @@ from moray.corpus.dataset import SPLITS, write_dataset
 from moray.errors import UserError
 from moray.model.load import empty_model, load_model
 from moray.provenance.manifest import MANIFEST, damaged_files, read_manifest, write_manifest
+from moray.stages import export_text
 from moray.stages.export import export
 from moray.stages.tokenize import tokenize
 from moray.storage.interface import folder_of, path_of
@@ -30,6 +33,7 @@ from moray.tasks.language.rows import StoredSplit
 from moray.tasks.language.tokenizer import stop_token_ids
 from moray.train.job import Job, Part
 from moray.train.loop import train
+from moray.train.restore import trained_model
 from moray.workers.entry import Worker
 
 CFG: dict[str, Any] = {
@@ -175,6 +179,30 @@ def test_adapters_are_merged_into_the_model_and_lie_beside_it(
         beside = PeftModel.from_pretrained(base, str(folder / "adapter"))(tokens).logits
     assert (merged - before).abs().max() > 1e-2
     torch.testing.assert_close(beside, merged, rtol=1e-5, atol=1e-5)
+
+
+def test_before_adapters_are_merged_the_model_that_they_were_read_into_is_gone(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large one fits into memory once."""
+    first: list[weakref.ref[PreTrainedModel]] = []
+
+    def seen(*arguments: Any) -> PreTrainedModel:
+        model = trained_model(*arguments)
+        first.append(weakref.ref(model))
+        return model
+
+    def load_again(start: Path) -> PreTrainedModel:
+        gc.collect()
+        assert first[0]() is None
+        return load_model(start)
+
+    monkeypatch.setattr(export_text, "trained_model", seen)
+    monkeypatch.setattr(export_text, "load_model", load_again)
+    shutil.copytree(trained, tmp_path / "trained", ignore=shutil.ignore_patterns("run"))
+    train_run(tmp_path / "trained", "adapted", Adapter(rank=4))
+    run(tmp_path / "trained", tmp_path / "model", "adapted")
+    assert first
 
 
 def test_the_tokenizer_has_the_template_that_the_run_spoke_by(

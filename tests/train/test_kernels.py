@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import PACKED, UNPACKED, build
+from architectures import HYBRID, PACKED, UNPACKED, build
 from fleet import losses
 from torch import Tensor, nn
 from transformers import (
@@ -349,6 +349,23 @@ def test_on_a_gpu_what_the_config_names_is_taken_where_model_and_precision_allow
     for kind in ("sdpa", "eager", "flex", "varlen"):
         settings = Train(attention=kind, **BF16)
         assert choose_attention(model, settings, GPU, 64, True) == kind
+
+
+@pytest.mark.usefixtures("modern")
+@pytest.mark.parametrize("name", HYBRID)
+def test_a_hybrid_model_keeps_its_attention_on_a_gpu(name: str) -> None:
+    """Its other layers would need another library for the same argument."""
+    model = build(HYBRID[name]())
+    assert choose_attention(model, Train(**BF16), GPU, 64, True) is None
+    with pytest.raises(UserError, match="varlen can't be used with this"):
+        choose_attention(model, Train(attention="varlen", **BF16), GPU, 64, True)
+
+
+@pytest.mark.usefixtures("modern")
+def test_a_model_of_images_keeps_its_attention_on_a_gpu() -> None:
+    with torch.device("meta"):
+        vit = ViTForImageClassification(ViTConfig())
+    assert choose_attention(vit, Train(**BF16), GPU, None, True) is None
 
 
 def test_a_gpu_without_flash_attention_is_not_given_varlen(

@@ -14,6 +14,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from moray.errors import first_line
+
 # Names in transformers of what `train.attention` calls `varlen` and `flex`.
 VARLEN, FLEX = "packed_varlen", "packed_flex"
 _PROBE = "packed_probe"
@@ -127,7 +129,11 @@ def fault_of_kernel(model: PreTrainedModel, name: str) -> str | None:
         model: model on any device, including `meta`.
         name: `VARLEN` or `FLEX`.
     """
-    calls = _calls_of_attention(model)
+    try:
+        calls = _calls_of_attention(model)
+    except ValueError as error:
+        # Convolutions and state-space layers of hybrid models need other libraries for `cu_seqlens`.
+        return first_line(error)
     if not calls:
         return "its architecture doesn't use the attention interface of transformers"
     if any(call.get("dropout") for call in calls):

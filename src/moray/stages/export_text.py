@@ -38,6 +38,8 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     else:
         if adapter is not None:
             save_adapter(model, adapter, output / "adapter", torch.float32)
+            # A large model fits into memory once.
+            del model
             model = merged(load_model(start), output / "adapter")
         facts["parameters"] = model.num_parameters()
         _stop_at(model.to(_dtype(cfg["dtype"], start)), stops).save_pretrained(output)

@@ -179,6 +179,8 @@ def choose_attention(
             raise needs_gpu("train.attention", wanted)
         short = row_length is not None and row_length <= _PLAIN_ATTENTION_TOKENS
         return "eager" if compiled and short else None
+    if wanted == "auto" and row_length is None:
+        return None
     if wanted == "flex":
         fault = fault_of_kernel(model, FLEX)
     else:
