@@ -132,7 +132,7 @@ def fault_of_kernel(model: PreTrainedModel, name: str) -> str | None:
     try:
         calls = _calls_of_attention(model)
     except ValueError as error:
-        # Convolutions and state-space layers of hybrid models need other libraries for `cu_seqlens`.
+        # Other layers of hybrid models need libraries of their own for `cu_seqlens`.
         return first_line(error)
     if not calls:
         return "its architecture doesn't use the attention interface of transformers"
