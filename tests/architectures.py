@@ -54,6 +54,13 @@ _LATENT = {
     "qk_rope_head_dim": 4,
     "v_head_dim": 8,
 }
+_VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "patch_size": 14,
+}
 # The last two layers take the keys and values of the two before them.
 _SHARING = {
     "num_hidden_layers": 4,
@@ -76,6 +83,7 @@ PACKED: dict[str, Config] = {
     "Llama": _of(hf.LlamaConfig),
     "Llama 4": _of(
         hf.Llama4TextConfig,
+        attention_chunk_size=16,
         intermediate_size_mlp=48,
         layer_types=["chunked_attention", "full_attention"],
         no_rope_layers=[1, 0],
@@ -93,14 +101,7 @@ PACKED: dict[str, Config] = {
     "Gemma 3": _of(hf.Gemma3TextConfig, layer_types=_SLIDING),
     "Gemma 3 with images": lambda: hf.Gemma3Config(
         text_config=_of(hf.Gemma3TextConfig, layer_types=_SLIDING)().to_dict(),
-        vision_config={
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 28,
-            "patch_size": 14,
-        },
+        vision_config={**_VISION, "image_size": 28},
         mm_tokens_per_image=4,
         image_token_id=VOCABULARY - 1,
         boi_token_id=VOCABULARY - 3,
@@ -110,6 +111,22 @@ PACKED: dict[str, Config] = {
         hf.Gemma3nTextConfig, **_SHARING, laurel_rank=4, activation_sparsity_pattern=[0.0] * 4
     ),
     "Gemma 4": _of(hf.Gemma4TextConfig, **_SHARING, global_head_dim=8),
+    "Gemma 4 with images": lambda: hf.Gemma4Config(
+        text_config=_of(hf.Gemma4TextConfig, **_SHARING, global_head_dim=8)().to_dict()
+        | {"pad_token_id": 0},
+        vision_config={
+            **_VISION,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "global_head_dim": 8,
+            "position_embedding_size": 16,
+        },
+        image_token_id=VOCABULARY - 1,
+        boi_token_id=VOCABULARY - 3,
+        eoi_token_id=VOCABULARY - 2,
+        video_token_id=VOCABULARY - 4,
+        audio_token_id=VOCABULARY - 5,
+    ),
     "Phi": _of(hf.PhiConfig),
     "Phi-3": _of(hf.Phi3Config),
     "Phi-3.5-MoE": _of(hf.PhimoeConfig, router_jitter_noise=0.0),
