@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import transformers as hf
+from architectures import PACKED, build
 from forks import run_forks
 from torch import nn
 from transformers import AutoModelForCausalLM
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from moray.config.schema.train import Adapter
 from moray.model import forward as module
 from moray.model.adapter import add_adapter
-from moray.model.forward import agreed, autocast, blocks_of, resolve
+from moray.model.forward import agreed, autocast, blocks_of, decoder_of, resolve
 
 LLAMA = hf.LlamaConfig(
     vocab_size=64,
@@ -39,6 +40,16 @@ def test_blocks_are_found_in_their_order(
     if adapter:
         add_adapter(model, adapter, seed=0)
     assert blocks_of(model) == [model.get_submodule(name) for name in names]
+
+
+@pytest.mark.parametrize("architecture", ["Llama", "Llama 4", "Gemma 3 with images", "GPT-2"])
+def test_a_decoder_makes_the_states_that_the_output_layer_takes(architecture: str) -> None:
+    model = build(PACKED[architecture]())
+    tokens, taken = torch.tensor([[1, 2, 3]]), []
+    head = model.get_output_embeddings()
+    head.register_forward_hook(lambda module, inputs, output: taken.append(inputs[0]))
+    model(input_ids=tokens)
+    assert torch.equal(decoder_of(model)(input_ids=tokens).last_hidden_state, taken[0])
 
 
 def test_a_model_without_weights_has_them_too() -> None:

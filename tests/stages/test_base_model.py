@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers as hf
+from architectures import HYBRID
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from moray.errors import UserError
+from moray.model.load import load_model
 from moray.model.scratch import train_tokenizer
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.stages.base_model import base_model
+from moray.tasks.language.tokenizer import load_tokenizer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -70,6 +74,24 @@ def test_a_folder_is_copied_without_what_it_does_not_need(
     # The source is a folder of ours, with a manifest; its own is another.
     assert (source / "manifest.json").exists()
     assert damaged_files(tmp_path / "out") == []
+
+
+def test_weights_that_transformers_leaves_out_are_announced(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "depth": 1}
+    config = hf.Qwen3_5Config(
+        text_config=HYBRID["Qwen3.5"]().to_dict(), vision_config={**sizes, "out_hidden_size": 32}
+    )
+    source = tmp_path / "given"
+    hf.Qwen3_5ForConditionalGeneration(config).save_pretrained(source)
+    load_tokenizer(model_folder).save_pretrained(source)
+    base_model(tmp_path / "tiny", {"source": "path", "path": str(source)})
+    assert (
+        "model tiny: of qwen3_5, only the part for text (qwen3_5_text) is loaded and exported"
+    ) in capsys.readouterr().err
+    assert any("visual" in name for name in load_file(tmp_path / "tiny/model.safetensors"))
+    assert not any("visual" in name for name in load_model(tmp_path / "tiny").state_dict())
 
 
 @pytest.fixture

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from architectures import PACKED, UNPACKED, build
+from architectures import HYBRID, PACKED, UNPACKED, build
 from engines import LORA, jobs_of, losses_alone, workers_of
 from engines import check_losses as check_layouts
 from fleet import losses, train_all
 from plain import documents_of, losses_one_by_one
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
@@ -35,18 +36,24 @@ from moray.train.loop import train
 from moray.train.restore import trained_model
 from moray.workers.entry import Worker
 
+ARCHITECTURES = PACKED | UNPACKED | HYBRID
 # One whose documents are packed and one whose aren't.
 SHORT = (next(iter(PACKED)), next(iter(UNPACKED)))
 
 
 def prepare(architecture: str, small: Path, folder: Path, packing: bool | str = "auto") -> None:
     """Make `model`, a base of an architecture, and `tokens` for it, in a folder."""
-    build((PACKED | UNPACKED)[architecture]()).save_pretrained(folder / "given")
+    build(ARCHITECTURES[architecture]()).save_pretrained(folder / "given")
     load_tokenizer(small / "model").save_pretrained(folder / "given")
     base_model(folder / "model", {"source": "path", "path": str(folder / "given")})
+    encode(small, folder, "tokens", packing)
+
+
+def encode(small: Path, folder: Path, output: str, packing: bool | str) -> None:
+    """Tokenize for the model in a folder."""
     data = Data(block_size=64, packing=packing)
     cfg = {"format": "prompt-completion", **result_keys(data)}
-    tokenize(small / "dataset", folder / "model", folder / "tokens", cfg)
+    tokenize(small / "dataset", folder / "model", folder / output, cfg)
 
 
 def check_losses(job: Job, folder: Path, alone: Worker) -> None:
@@ -56,14 +63,39 @@ def check_losses(job: Job, folder: Path, alone: Worker) -> None:
     assert losses(job) == pytest.approx(losses_one_by_one(job), rel=1e-4)
 
 
+def check_scores(folder: Path) -> None:
+    """Score held-out documents as `eval` does, and hold them against plain transformers."""
+    split = StoredSplit(folder / "tokens", "test")
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    expected = []
+    for row in range(len(split)):
+        for tokens, mask in documents_of(split, row):
+            with torch.no_grad():
+                logits = model(input_ids=tokens.unsqueeze(0)).logits[0, :-1]
+            nll = F.cross_entropy(logits, tokens[1:], reduction="none")
+            expected.append(float(nll[mask[1:]].sum()))
+    selection = select_documents(split, None)
+    scores = score(load_model(folder / "model"), split, selection, batches_of(selection.rows, 4))
+    assert scores.nll.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def check_refusal(small: Path, folder: Path) -> None:
+    """Ask for packed rows where documents would see each other."""
+    with pytest.raises(UserError) as caught:
+        encode(small, folder, "packed", packing=True)
+    kind = read_manifest(folder / "model")["architecture"]
+    assert str(caught.value) == (
+        f"data.packing: packed documents would attend to each other in {kind}; "
+        "set it to auto or false"
+    )
+    assert not (folder / "packed").exists()
+
+
 @pytest.mark.parametrize(
     "architecture",
-    [
-        pytest.param(name, marks=[] if name in SHORT else pytest.mark.long)
-        for name in [*PACKED, *UNPACKED]
-    ],
+    [pytest.param(name, marks=[] if name in SHORT else pytest.mark.long) for name in ARCHITECTURES],
 )
-def test_it_trains_as_on_each_document_alone(
+def test_it_trains_and_scores_as_each_document_alone(
     architecture: str, small: Path, make_job: Any, alone: Worker, tmp_path: Path
 ) -> None:
     prepare(architecture, small, tmp_path)
@@ -72,6 +104,9 @@ def test_it_trains_as_on_each_document_alone(
     split = StoredSplit(tmp_path / "tokens", "train")
     assert (len(split) < len(split.segments)) is packing
     check_losses(make_job(max_steps=3, learning_rate=1e-3), tmp_path, alone)
+    check_scores(tmp_path)
+    if not packing:
+        check_refusal(small, tmp_path)
 
 
 @pytest.mark.long
@@ -109,20 +144,6 @@ def test_rows_of_one_document_each_train_where_they_could_be_packed(
     check_losses(make_job(max_steps=2, learning_rate=1e-3), tmp_path, alone)
 
 
-@pytest.mark.parametrize("architecture", UNPACKED)
-def test_packing_is_refused_where_documents_would_see_each_other(
-    architecture: str, small: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError) as caught:
-        prepare(architecture, small, tmp_path, packing=True)
-    kind = read_manifest(tmp_path / "model")["architecture"]
-    assert str(caught.value) == (
-        f"data.packing: packed documents would attend to each other in {kind}; "
-        "set it to auto or false"
-    )
-    assert not (tmp_path / "tokens").exists()
-
-
 def test_rows_that_are_not_packed_are_announced(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,21 +151,3 @@ def test_rows_that_are_not_packed_are_announced(
     assert (
         "each row holds one document, because packed documents would attend to each other in opt"
     ) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("architecture", UNPACKED)
-def test_held_out_documents_are_scored_as_each_alone(
-    architecture: str, small: Path, tmp_path: Path
-) -> None:
-    prepare(architecture, small, tmp_path)
-    split, model = StoredSplit(tmp_path / "tokens", "test"), load_model(tmp_path / "model")
-    expected = []
-    for row in range(len(split)):
-        for tokens, mask in documents_of(split, row):
-            with torch.no_grad():
-                logits = model(input_ids=tokens.unsqueeze(0)).logits[0, :-1]
-            nll = F.cross_entropy(logits, tokens[1:], reduction="none")
-            expected.append(float(nll[mask[1:]].sum()))
-    selection = select_documents(split, None)
-    scores = score(model, split, selection, batches_of(selection.rows, 4))
-    assert scores.nll.tolist() == pytest.approx(expected, rel=1e-5)

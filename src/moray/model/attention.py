@@ -15,6 +15,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from moray.errors import first_line
+from moray.model.forward import decoder_of
 
 # Names in transformers of what `train.attention` calls `varlen` and `flex`.
 VARLEN, FLEX = "packed_varlen", "packed_flex"
@@ -201,7 +202,7 @@ def _calls_of_attention(model: PreTrainedModel) -> list[dict[str, Any]]:
         # Dropout is only applied in training mode.
         model.train()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            model.get_decoder()(
+            decoder_of(model)(
                 input_ids=tokens,
                 position_ids=torch.zeros_like(tokens),
                 use_cache=False,

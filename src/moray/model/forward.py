@@ -52,8 +52,18 @@ def blocks_of(model: PreTrainedModel) -> list[nn.Module]:
 def _body(model: PreTrainedModel) -> nn.Module:
     """A model without its output layer; of one that also takes images, what text passes."""
     has_text = model.get_output_embeddings() is not None
-    body: nn.Module = model.get_decoder() if has_text else model
-    return body
+    return decoder_of(model) if has_text else model
+
+
+def decoder_of(model: PreTrainedModel) -> nn.Module:
+    """What comes before a language model's output layer.
+
+    For Llama 4, transformers' `get_decoder` returns the model with its output layer.
+    """
+    decoder: nn.Module = model.get_decoder()
+    if isinstance(decoder, PreTrainedModel) and decoder.get_output_embeddings() is not None:
+        decoder = next(child for child in decoder.children() if isinstance(child, PreTrainedModel))
+    return decoder
 
 
 def compile_model(model: PreTrainedModel, whole: bool) -> None:
@@ -70,7 +80,7 @@ def compile_model(model: PreTrainedModel, whole: bool) -> None:
 
 def freeze_unused(model: PreTrainedModel) -> None:
     """Freeze what text doesn't pass in a language model, such as the tower of one for images."""
-    passed = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
+    passed = (decoder_of(model), model.get_input_embeddings(), model.get_output_embeddings())
     used = {id(parameter) for module in passed for parameter in module.parameters()}
     for parameter in model.parameters():
         if id(parameter) not in used:

@@ -3,6 +3,8 @@
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from moray.model.forward import decoder_of
+
 
 def num_weights(parameter: Tensor) -> int:
     """Number of weights in a parameter; a 4-bit parameter packs two weights into a byte."""
@@ -29,7 +31,7 @@ def flops_per_token(model: PreTrainedModel, block_size: int) -> float:
     if lookup is output.weight:
         lookup = None
     # Text doesn't pass the rest, such as the tower of a model that also takes images.
-    passed = {id(p): p for module in (model.get_decoder(), output) for p in module.parameters()}
+    passed = {id(p): p for module in (decoder_of(model), output) for p in module.parameters()}
     weights = [parameter for parameter in passed.values() if parameter is not lookup]
     products = sum((6 if w.requires_grad else 4) * num_weights(w) for w in weights if w.dim() >= 2)
     heads = getattr(config, "num_attention_heads", 0)

@@ -11,7 +11,7 @@ from moray.corpus.dataset import num_groups, plain_text, read_group
 from moray.errors import UserError
 from moray.model.dequantize import dequantize
 from moray.model.isolation import isolates_documents
-from moray.model.load import load_model
+from moray.model.load import load_config, load_model
 from moray.model.obtain import copy_folder
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.model.shapes import quantization_in
@@ -45,6 +45,10 @@ def make(
         set_eos_token(output, tokenizer, word, f"{path}.eos_token")
     model = load_model(output)
     _check_vocabulary(tokenizer, model, path)
+    given, loaded = load_config(output).model_type, model.config.model_type
+    if given != loaded:
+        part = f"only the part for text ({loaded}) is loaded and exported"
+        say(f"model {output.name}: of {given}, {part}")
     if getattr(model.config.get_text_config(), "output_router_logits", False):
         say(f"model {output.name}: the auxiliary loss of its router isn't part of the loss")
     return model, {"isolates_documents": isolates_documents(model)}

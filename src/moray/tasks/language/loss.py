@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from moray.model.forward import compiler_options
+from moray.model.forward import compiler_options, decoder_of
 from moray.model.loss import (
     SoftmaxLoss,
     linear_cross_entropy,
@@ -151,7 +151,7 @@ class TokenLoss(LossModule):
 
     def _hidden(self, batch: TokenBatch) -> Tensor:
         """The decoder's states at the trained positions and some more, shape (positions, width)."""
-        states = self.model.get_decoder()(**self._inputs(batch)).last_hidden_state
+        states = decoder_of(self.model)(**self._inputs(batch)).last_hidden_state
         indices = padded(batch.target_indices)
         # On a CPU, ten times as fast as indexing with brackets, forward and backward together.
         return torch.index_select(states.flatten(0, 1), 0, indices)
@@ -182,7 +182,7 @@ def has_plain_head(model: PreTrainedModel) -> bool:
     Tested with artificial states that are large enough for a cap to show. The states of a new
     model or of a padding token are near zero, where capped or scaled logits look like plain ones.
     """
-    decoder = model.get_decoder()
+    decoder = decoder_of(model)
     tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)
     states = torch.zeros_like(decoder(input_ids=tokens, use_cache=False).last_hidden_state)
     states += 100 * torch.linspace(-1, 1, states.shape[-1], device=states.device).sin()
