@@ -4,9 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import architectures
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from architectures import HYBRID, PACKED, UNPACKED
 from packed import pieces_of
 from torch import Tensor
 from transformers import (
@@ -26,8 +29,9 @@ from transformers import (
 from moray.model import attention
 from moray.model.attention import FLEX, VARLEN, fault_of_kernel
 from moray.tasks.language.loss import TokenLoss, make_batch
-from moray.tasks.language.rows import StoredSplit
+from moray.tasks.language.rows import FIRST, StoredSplit
 
+ARCHITECTURES = PACKED | UNPACKED | HYBRID
 SMALL = {
     "vocab_size": 320,
     "hidden_size": 64,
@@ -110,6 +114,27 @@ def test_varlen_is_given_what_makes_the_loss_that_of_a_dense_mask(
     module.attention = "varlen"
     found = module(batch)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@torch.no_grad()
+def test_varlen_makes_the_loss_of_a_dense_mask_for_each_architecture_that_is_given_it(
+    name: str, split: StoredSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`train.attention: auto` gives it to each of these on a GPU."""
+    model, rows = architectures.build(ARCHITECTURES[name]()), np.array(split.rows[:6])
+    if fault_of_kernel(model, VARLEN):
+        return
+    if name not in PACKED:
+        # A document a row.
+        rows["flags"][:, 1:] &= ~np.uint8(FIRST)
+    batch = make_batch(rows)
+    module = TokenLoss(model.eval(), plain_head=False)
+    expected = module(batch)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", by_pieces)
+    model.set_attn_implementation(VARLEN)
+    module.attention = "varlen"
+    torch.testing.assert_close(module(batch), expected, rtol=1e-5, atol=1e-4)
 
 
 # Each is compiled, for seconds.
