@@ -154,9 +154,13 @@ def fault_of_kernel(model: PreTrainedModel, name: str) -> str | None:
     config = model.config.get_text_config()
     if getattr(config, "attention_chunk_size", None) is not None:
         return "its attention is chunked"
-    types = getattr(config, "layer_types", None) or ()
+    types = getattr(config, "layer_types", None)
+    if types is None:
+        types = ["sliding_attention" if getattr(config, "sliding_window", None) else ""] * len(
+            calls
+        )
     windows = sum(call.get("sliding_window") is not None for call in calls)
-    if windows != sum(kind == "sliding_attention" for kind in types) and types:
+    if windows != sum(kind == "sliding_attention" for kind in types):
         return "its architecture doesn't pass on which layers have a sliding window"
     return None
 
