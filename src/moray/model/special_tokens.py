@@ -11,9 +11,6 @@ from moray.model.adapter import NEW_TOKENS
 from moray.model.folder import stored_dtype
 from moray.model.load import load_model
 
-# As in transformers' documentation, for matrix products on GPUs.
-_MULTIPLE = 64
-
 
 def add_tokens(
     folder: Path, tokenizer: PreTrainedTokenizerFast, words: list[str], key: str
@@ -40,8 +37,8 @@ def add_tokens(
     tokenizer.add_tokens([AddedToken(word, special=True, normalized=False) for word in words])
     ids = tokenizer.convert_tokens_to_ids(words)
     if max(ids) >= num_rows:
-        size = -(-(max(ids) + 1) // _MULTIPLE) * _MULTIPLE
-        model.resize_token_embeddings(size, mean_resizing=False)
+        # No more rows than tokens, or llama.cpp refuses the model.
+        model.resize_token_embeddings(max(ids) + 1, mean_resizing=False)
     for rows in _embeddings(model):
         rows[ids] = rows[sorted(old.values())].double().mean(0).to(rows.dtype)
     setattr(model.config, NEW_TOKENS, ids)
