@@ -3,6 +3,7 @@
 import pickle
 import re
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +104,31 @@ def test_a_checkpoint_written_under_another_python_reads_back(folder: Path, modu
     assert are_equal(read(folder), STATE)
 
 
+class AsPython3112(pickle.Pickler):
+    """Writes members of an enumeration as Python 3.11.2 does, which Debian 12 has."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return (getattr, (type(value), value.name)) if isinstance(value, Enum) else NotImplemented
+
+
+def test_a_checkpoint_written_under_python_3_11_2_reads_back(folder: Path) -> None:
+    metadata = FileSystemReader(folder).read_metadata()
+    with (folder / ".metadata").open("wb") as file:
+        AsPython3112(file).dump(metadata)
+    assert b"getattr" in (folder / ".metadata").read_bytes()
+    write_manifest(folder, step=3)
+    assert are_equal(read(folder), STATE)
+    found = MetadataReader(folder).read_metadata()
+    assert found.state_dict_metadata == metadata.state_dict_metadata
+
+
 @pytest.mark.parametrize(
     ("name", "make"),
     [
         ("posix.system", lambda canary: Call(__import__("os").system, f"touch {canary}")),
         ("builtins.eval", lambda canary: Call(eval, f"open({str(canary)!r}, 'w')")),
         ("builtins.getattr", lambda canary: Call(getattr, canary, "touch")),
+        ("builtins.getattr", lambda _: Call(getattr, torch.Size, "mro")),
         ("pathlib.Path.touch", lambda canary: Call(Path.touch, canary)),
         ("torch.load", lambda canary: Call(torch.load, str(canary))),
     ],

@@ -87,9 +87,17 @@ class _Unpickler(pickle.Unpickler):
         self._folder = folder
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return self._memory_format
         if (module, name) not in _ALLOWED:
             raise _refusal(self._folder, f"metadata that names {module}.{name}")
         return _ALLOWED[module, name]
+
+    def _memory_format(self, kind: Any, name: str) -> _MEM_FORMAT_ENCODING:
+        """What Python 3.11.0 to 3.11.3 write as an attribute of its enumeration."""
+        if kind is not _MEM_FORMAT_ENCODING:
+            raise _refusal(self._folder, "metadata that names builtins.getattr")
+        return _MEM_FORMAT_ENCODING[name]
 
 
 def _read(folder: Path) -> Metadata:
