@@ -53,7 +53,7 @@ def test_on_a_cpu_contestants_of_a_tiny_model_are_measured_but_for_kernels_of_gp
     measured = {name: speed for name, speed, *_ in (row.strip("| ").split(" | ") for row in rows)}
     assert measured.keys() == {f"tiny/{name}" for name in CONTESTANTS}
     failed = {name for name, speed in measured.items() if not speed.replace(",", "").isdigit()}
-    # Kernels that a CPU doesn't have, and what is named in the log of a run's workers.
+    # A kernel that has no backward pass on CPUs.
     assert failed == {"tiny/training: moray, attention: flex"}
 
 

@@ -148,24 +148,21 @@ def launched(folder: Path, work: Path, device: torch.device, turns: Turns, launc
         launcher: as in the `train` section.
     """
     settings, steps = Ray(num_workers=1, use_gpu=device.type == "cuda"), sizes_of(folder).steps
-    figures: dict[str, float] | None = None
+    figures: dict[str, float] = {}
     for number in range(_ENDLESS):
         if number:
-            turns.next(figures)
+            # The first run doesn't count.
+            turns.next(figures if number > 1 else None)
         here = work / str(number)
         here.mkdir(parents=True)
         keys = {"launcher": launcher, "max_steps": 3 * steps, "logging_steps": steps}
         job = _job(folder, here, device, None, **keys)
         run_job(job, settings, "benchmark")
         last = [line for line in read_history(here / HISTORY) if "loss" in line][-1]
-        figures = (
-            {
-                "tokens_per_second": last["tokens_per_second"],
-                "flops": last["tflops"] * 1e12,
-            }
-            if number
-            else None
-        )
+        figures = {
+            "tokens_per_second": last["tokens_per_second"],
+            "flops": last["tflops"] * 1e12,
+        }
 
 
 def _windows(folder: Path, device: torch.device, turns: Turns, model: Any) -> Windows:

@@ -156,11 +156,10 @@ def fault_of_kernel(model: PreTrainedModel, name: str) -> str | None:
         return "its attention is chunked"
     types = getattr(config, "layer_types", None)
     if types is None:
-        types = ["sliding_attention" if getattr(config, "sliding_window", None) else ""] * len(
-            calls
-        )
-    windows = sum(call.get("sliding_window") is not None for call in calls)
-    if windows != sum(kind == "sliding_attention" for kind in types):
+        windows = len(calls) if getattr(config, "sliding_window", None) else 0
+    else:
+        windows = list(types).count("sliding_attention")
+    if windows != sum(call.get("sliding_window") is not None for call in calls):
         return "its architecture doesn't pass on which layers have a sliding window"
     return None
 

@@ -102,7 +102,7 @@ class TokenLoss(LossModule):
 
     def compile_loss(self) -> None:
         # Otherwise the compiler computes each row in two parts where a GPU has many, with a second
-        # pass over the logits: 1.5 ms instead of 1.1 for 8,192 rows of 50,304 on an H100.
+        # pass over the logits: 1.5 ms instead of 0.95 for 8,192 rows of 50,304 on an H100.
         options = compiler_options() | {"split_reductions": False}
         self.softmax = torch.compile(softmax_loss, options=options)
 
