@@ -50,7 +50,13 @@ def checkpoints(project: Project) -> list[Path]:
 
 @pytest.mark.parametrize(
     ("victim", "number"),
-    [("snakemake", signal.SIGTERM), ("driver", signal.SIGTERM), ("group", signal.SIGINT)],
+    [
+        ("snakemake", signal.SIGTERM),
+        ("driver", signal.SIGTERM),
+        ("group", signal.SIGTERM),
+        ("everything", signal.SIGTERM),
+        ("group", signal.SIGINT),
+    ],
 )
 def test_a_workflow_that_is_asked_to_end_loses_no_step(
     victim: str, number: signal.Signals, ready: Project, undisturbed: Project, tmp_path: Path

@@ -120,7 +120,7 @@ def test_workers_end_with_the_process_that_started_them(make_job: Any, tmp_path:
 
 
 @pytest.mark.long
-def test_a_signal_to_the_driver_saves_the_step_and_a_second_start_goes_on(
+def test_a_signal_to_all_processes_saves_the_step_and_a_second_start_goes_on(
     make_job: Any, alone: Worker, small: Path, tmp_path: Path
 ) -> None:
     undisturbed = make_job("undisturbed", max_steps=120)
@@ -128,9 +128,12 @@ def test_a_signal_to_the_driver_saves_the_step_and_a_second_start_goes_on(
     settings = undisturbed.settings.model_copy(update={"launcher": "torchrun", "save_steps": 1000})
     ray = Ray(num_workers=1, storage_path=str(tmp_path / "state"))
     command = training_command(small / "model", small / "tokens", tmp_path, settings, ray)
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as driver:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as driver:
         until(lambda: steps_in(tmp_path / "state") or driver.poll() is not None)
-        driver.send_signal(signal.SIGTERM)
+        # The agent, the workers and what they have started are in the same group.
+        os.killpg(driver.pid, signal.SIGTERM)
         _, reported = driver.communicate()
     assert driver.returncode == 1
     (folder,) = (tmp_path / "state/name").glob("*/checkpoints/*")

@@ -8,6 +8,7 @@ saved. Searches make theirs in the folder of a fingerprint, for that training al
 import json
 import math
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -105,6 +106,8 @@ def stopped_by_signals(requests: Requests, run: str) -> Iterator[None]:
     """
 
     def ask(number: int, frame: Any) -> None:
+        # Ray's handler, which calls this one, has set an alarm that aborts the process after 3 s.
+        signal.alarm(0)
         name = signal.Signals(number).name
         if number == signal.SIGINT and requests.pending() is Request.STOP:
             raise KeyboardInterrupt
@@ -122,10 +125,19 @@ def stopped_by_signals(requests: Requests, run: str) -> Iterator[None]:
 def beside_signals(function: Callable[[], Result]) -> Result:
     """Call a function in a thread, where libraries can't replace the signal handlers.
 
+    The processes that it starts block SIGTERM (on Linux). Batch systems send it to every process of
+    a job, and workers must live until this process has asked them to save and stop.
+
     Raises:
         Exception: what the function raised.
     """
-    return in_thread(function).result()
+
+    def call() -> Result:
+        if sys.platform == "linux":
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        return function()
+
+    return in_thread(call).result()
 
 
 @contextmanager

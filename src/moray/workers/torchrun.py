@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from moray.background import die_with_parent
+from moray.background import die_with_parent, in_thread
 from moray.workers.entry import EntryPoint, Worker, run_entry_point
 from moray.workers.launch import Launch, WorkersFailedError, check_cores, on_this_machine
 
@@ -74,9 +75,18 @@ def _start(workers: int, arguments: list[str], max_restarts: int) -> None:
             raise WorkersFailedError(f"worker {failure.local_rank}: {failure.message}") from error
 
 
+def _end_with_agent() -> None:
+    """End when the agent sends SIGTERM, even if it is blocked: the agent would wait for 30 s."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @contextmanager
 def _process_group(device_type: str, timeout: float) -> Iterator[Worker]:
     die_with_parent()
+    if sys.platform == "linux":
+        in_thread(_end_with_agent)
     device = torch.device("cpu")
     if device_type == "gpu":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
