@@ -1,5 +1,6 @@
 """From documents to pieces: at most `block_size` tokens, with a mask of the trained ones."""
 
+import copy
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,7 +108,9 @@ class Encoder:
         self.block_size = block_size
         self.dtype = np.dtype("<u2" if len(tokenizer) <= 2**16 else "<u4")
         self.tokenizer = tokenizer
-        self._backend = tokenizer.backend_tokenizer
+        # Post-processors can leave spaces out of the offsets; `opening` needs the tokenizer's own.
+        self._backend = copy.deepcopy(tokenizer.backend_tokenizer)
+        self._backend.post_processor = None
         self._opening = opening(tokenizer, bos)
         self._joins = joins(tokenizer)
         self._stop: int = tokenizer.eos_token_id
@@ -231,7 +234,11 @@ class Encoder:
                 mask |= (ends > start) & (starts < end)
             sizes = None
             if count_bytes:
-                sizes = _bytes_behind(conversation.text, ends)
+                sizes = np.zeros(len(tokens), np.int64)
+                # Of a token of both, only the bytes in the turn count.
+                for start, end in conversation.spans:
+                    reached = ends.clip(start, end) - start
+                    sizes += _bytes_behind(conversation.text[start:end], reached)
                 sizes[np.isin(tokens, self.stops)] = 0
             yield Encoded(tokens, mask, sizes)
 
