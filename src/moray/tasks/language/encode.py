@@ -2,7 +2,8 @@
 
 import copy
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,13 @@ class Encoder:
         self._backend.post_processor = None
         self._opening = opening(tokenizer, bos)
         self._joins = joins(tokenizer)
+        self._special = {
+            number: token.content
+            for number, token in tokenizer.added_tokens_decoder.items()
+            if token.special
+        }
+        self._is_special = np.zeros(1 + max(tokenizer.get_vocab().values()), np.bool_)
+        self._is_special[[*self._special]] = True
         self._stop: int = tokenizer.eos_token_id
         self.stops = [self._stop, *(stop for stop in stop_token_ids if stop != self._stop)]
         self._chat = chat
@@ -170,6 +178,24 @@ class Encoder:
         """The tokens of a text, without special tokens around it."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
+
+    def special_in_text(
+        self, pieces: Iterable[Piece], documents: Sequence[Document], first_document: int
+    ) -> Counter[str]:
+        """Special tokens that the documents' own text has, and the number of documents of each.
+
+        Args:
+            pieces: of the documents.
+            documents: the documents.
+            first_document: number of the first one in its split.
+        """
+        found = {
+            (piece.document, token)
+            for piece in pieces
+            for token in np.unique(piece.tokens[self._is_special[piece.tokens]]).tolist()
+            if self._special[token] in content(documents[piece.document - first_document])
+        }
+        return Counter(self._special[token] for _, token in found)
 
     def template(self) -> ChatTemplate:
         """The chat template that renders conversations.
