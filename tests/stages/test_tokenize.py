@@ -352,6 +352,23 @@ def test_documents_that_are_dropped_are_counted_and_reported(
     assert f", {total} documents longer than a row dropped" in capsys.readouterr().err
 
 
+def test_special_tokens_in_texts_are_named(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else nobody would know that an answer stops in its middle."""
+    rows = ["a<|endoftext|>b", "<|endoftext|>", "c"]
+    named = "; special tokens in the text of documents: <|endoftext|> in 6"
+    for texts in (rows, ["c"]):
+        folder = tmp_path / str(len(texts))
+        documents = [(split, Document(text=text)) for split in SPLITS for text in texts]
+        write_dataset(folder / "dataset", iter(documents), "text", {})
+        tokenize(folder / "dataset", model_folder, folder / "out", recipe(format="text"))
+        assert (named in capsys.readouterr().err) == (texts == rows)
+        for facts in read_manifest(folder / "out")["splits"].values():
+            found = {"<|endoftext|>": 2} if texts == rows else None
+            assert facts.get("special_tokens") == found
+
+
 def test_where_all_documents_are_dropped_the_length_is_named(
     tmp_path: Path, model_folder: Path
 ) -> None:

@@ -159,3 +159,14 @@ def test_pairs_of_two_kinds_in_one_dataset_cost_one_line(tmp_path: Path) -> None
     talk = Document(chosen="[]", rejected="[1]", tools=None)
     with pytest.raises(UserError, match="got some pairs as text and others as messages"):
         dataset_of(tmp_path / "dataset", [pair(1), talk])
+
+
+def test_special_tokens_in_pairs_are_named(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = pair(1)
+    marked = Document(**{**row, "rejected": "no<|endoftext|>"})
+    dataset = dataset_of(tmp_path / "dataset", [row, marked])
+    tokenize(dataset, model_folder, tmp_path / "out", recipe_of_pairs())
+    named = "; special tokens in the text of documents: <|endoftext|> in 3"
+    assert named in capsys.readouterr().err

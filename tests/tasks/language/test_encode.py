@@ -436,6 +436,22 @@ def test_offsets_that_leave_spaces_out_change_nothing(chatty: PreTrainedTokenize
     assert chatty.decode(trained) == " \n\n a  \n <|im_end|>\n<|im_end|>"
 
 
+@pytest.mark.parametrize("trim", [False, True])
+def test_a_token_of_template_and_answer_is_trained_and_counts_for_the_answer(trim: bool) -> None:
+    """Such as the template's line break with the space that the answer begins with."""
+    merging = chat_tokenizer(["a\n \n\n  \n b\n\n" * 50])
+    merging.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=trim)
+    begins = set()
+    for answer in (" ", " a", "\n\n", "  a  ", "b"):
+        talk = conversation(("user", "?"), ("assistant", answer))
+        (piece,) = chat_encoder(merging, 64).encode([talk], 0, count_bytes=True)[0]
+        begin, said, rest = merging.decode(piece.tokens[piece.mask]).rpartition(answer)
+        assert (said, rest) == (answer, "<|im_end|>")
+        assert piece.bytes == len(answer)
+        begins.add(begin)
+    assert begins == {"", "\n"}
+
+
 def test_long_conversations_can_be_dropped(chatty: PreTrainedTokenizerFast) -> None:
     whole_pieces, *_ = chat_encoder(chatty, 4096).encode(TALKS, 0, count_bytes=False)
     lengths = [len(piece.tokens) for piece in whole_pieces]

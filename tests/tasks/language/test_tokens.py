@@ -112,6 +112,20 @@ def test_a_row_that_cannot_be_encoded_is_known_by_its_number(
     assert caught.value.number == 3
 
 
+def test_special_tokens_in_the_text_of_documents_are_counted(texts: list[str]) -> None:
+    """They may end the answer that they are in; those of the template itself don't count."""
+    chatty = chat_tokenizer(texts)
+    chat = ChatTemplate(chatty, CHATML, ["<|im_end|>"])
+    encoder = Encoder(chatty, 64, chat=chat)
+    asked = conversation(("user", "<|im_end|>?"), ("assistant", "<|im_end|> ends, <|im_end|>"))
+    begun = conversation(("user", "<|im_start|>"), ("assistant", "and <|im_end|>"))
+    window = encode_window([*TALKS, asked, begun], 7, encoder, packing=True, count_bytes=False)
+    assert window.special == {"<|im_end|>": 2, "<|im_start|>": 1}
+    written = [Document(text="a<|im_end|>"), Document(text="a")]
+    window = encode_window(written, 7, encoder, packing=True, count_bytes=False)
+    assert window.special == {"<|im_end|>": 1}
+
+
 def test_a_bad_template_is_reported_by_its_key(tmp_path: Path, chat_folder: Path) -> None:
     file = write(tmp_path / "dataset", TALKS, "messages") / "test.parquet"
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"

@@ -1,7 +1,9 @@
 """From documents to pieces: at most `block_size` tokens, with a mask of the trained ones."""
 
+import copy
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,9 +109,18 @@ class Encoder:
         self.block_size = block_size
         self.dtype = np.dtype("<u2" if len(tokenizer) <= 2**16 else "<u4")
         self.tokenizer = tokenizer
-        self._backend = tokenizer.backend_tokenizer
+        # Post-processors can leave spaces out of the offsets; `opening` needs the tokenizer's own.
+        self._backend = copy.deepcopy(tokenizer.backend_tokenizer)
+        self._backend.post_processor = None
         self._opening = opening(tokenizer, bos)
         self._joins = joins(tokenizer)
+        self._special = {
+            number: token.content
+            for number, token in tokenizer.added_tokens_decoder.items()
+            if token.special
+        }
+        self._is_special = np.zeros(1 + max(tokenizer.get_vocab().values()), np.bool_)
+        self._is_special[[*self._special]] = True
         self._stop: int = tokenizer.eos_token_id
         self.stops = [self._stop, *(stop for stop in stop_token_ids if stop != self._stop)]
         self._chat = chat
@@ -167,6 +178,24 @@ class Encoder:
         """The tokens of a text, without special tokens around it."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
+
+    def special_in_text(
+        self, pieces: Iterable[Piece], documents: Sequence[Document], first_document: int
+    ) -> Counter[str]:
+        """Special tokens that the documents' own text has, and the number of documents of each.
+
+        Args:
+            pieces: of the documents.
+            documents: the documents.
+            first_document: number of the first one in its split.
+        """
+        found = {
+            (piece.document, token)
+            for piece in pieces
+            for token in np.unique(piece.tokens[self._is_special[piece.tokens]]).tolist()
+            if self._special[token] in content(documents[piece.document - first_document])
+        }
+        return Counter(self._special[token] for _, token in found)
 
     def template(self) -> ChatTemplate:
         """The chat template that renders conversations.
@@ -231,7 +260,11 @@ class Encoder:
                 mask |= (ends > start) & (starts < end)
             sizes = None
             if count_bytes:
-                sizes = _bytes_behind(conversation.text, ends)
+                sizes = np.zeros(len(tokens), np.int64)
+                # Of a token of both, only the bytes in the turn count.
+                for start, end in conversation.spans:
+                    reached = ends.clip(start, end) - start
+                    sizes += _bytes_behind(conversation.text[start:end], reached)
                 sizes[np.isin(tokens, self.stops)] = 0
             yield Encoded(tokens, mask, sizes)
 

@@ -9,8 +9,9 @@ tokenised on the fly, the store has its documents and the tokenizer instead of i
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -50,12 +51,14 @@ class Packed:
         segments: shape (pieces, 4), columns as in `Segment`; sorted by offset.
         dropped: number of documents that were dropped.
         cut: number of documents, or of pairs, that were too long for a row, and were cut.
+        special: the special tokens that documents have in their own text, and how many have each.
     """
 
     rows: Rows
     segments: NDArray[np.int64]
     dropped: int = 0
     cut: int = 0
+    special: Counter[str] = field(default_factory=Counter)
 
 
 class StoredSplit(StoredRows):
@@ -125,7 +128,8 @@ def encode_window(
     """
     pieces, dropped, cut = encoder.encode(documents, first_document, count_bytes)
     packed = pack_rows(pieces, encoder.block_size, encoder.dtype, packing)
-    return replace(packed, dropped=dropped, cut=cut)
+    special = encoder.special_in_text(pieces, documents, first_document)
+    return replace(packed, dropped=dropped, cut=cut, special=special)
 
 
 def pack_rows(

@@ -4,7 +4,7 @@ Each task on text has a module of this name, with functions `write_split` and `s
 """
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -95,7 +95,20 @@ def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
         f"{train['weight'] / train['tokens']:.0%} of them trained, {padding:.1%} padding"
         + (f", {dropped:,} documents longer than a row dropped" if dropped else "")
         + (f", {cut:,} documents longer than a row cut" if cut else "")
+        + special_tokens(facts)
     )
+
+
+def special_tokens(facts: dict[str, dict[str, Any]]) -> str:
+    """The special tokens that documents have in their own text, for a summary.
+
+    They may end the answer that they are in, or begin a turn that nobody said.
+    """
+    found = Counter[str]()
+    for counts in facts.values():
+        found.update(counts.get("special_tokens", {}))
+    named = ", ".join(f"{token} in {count:,}" for token, count in found.most_common())
+    return f"; special tokens in the text of documents: {named}" if found else ""
 
 
 class SplitWriter(RowsWriter):
@@ -114,6 +127,7 @@ class SplitWriter(RowsWriter):
         self.keep_rows = keep_rows
         self._positions = self.open(f"{split}.segments")
         self._segments = self._tokens = self._dropped = self._cut = 0
+        self._special = Counter[str]()
 
     def add_window(self, window: Packed) -> None:
         """Append a window."""
@@ -126,6 +140,7 @@ class SplitWriter(RowsWriter):
         self._tokens += int(window.segments[:, Segment.LENGTH].sum())
         self._dropped += window.dropped
         self._cut += window.cut
+        self._special += window.special
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -134,6 +149,7 @@ class SplitWriter(RowsWriter):
             "tokens": self._tokens,
             "dropped_documents": self._dropped,
             "cut_documents": self._cut,
+            **({"special_tokens": dict(sorted(self._special.items()))} if self._special else {}),
         }
 
 

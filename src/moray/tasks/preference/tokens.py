@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from moray.corpus.dataset import Document, halves
 from moray.tasks.language.encode import Encoded, Encoder, Piece
 from moray.tasks.language.rows import Packed, fill_rows, pack
-from moray.tasks.language.tokens import SplitWriter, write_windows
+from moray.tasks.language.tokens import SplitWriter, special_tokens, write_windows
 from moray.tasks.preference.rows import REJECTED, num_pairs
 
 
@@ -47,6 +48,7 @@ def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
         f"{train['pairs']:,} pairs in {train['rows']:,} rows to train on, {padding:.1%} padding"
         + (f", {dropped:,} pairs dropped" if dropped else "")
         + (f", {truncated:,} pairs truncated" if truncated else "")
+        + special_tokens(facts)
     )
 
 
@@ -96,7 +98,9 @@ def encode_window(
         documents, first_document, encoder, drop_long, count_bytes
     )
     packed = pack_pairs(pairs, encoder.block_size, encoder.dtype, packing)
-    return replace(packed, dropped=dropped, cut=truncated)
+    pieces = chain.from_iterable(pairs)
+    special = encoder.special_in_text(pieces, documents, first_document)
+    return replace(packed, dropped=dropped, cut=truncated, special=special)
 
 
 def encode_pairs(
