@@ -19,10 +19,12 @@ def hashed(
     given: Mapping[str, list[Document]] | None = None,
     dropped: Counter[str] | None = None,
     blanks: Counter[str] | None = None,
+    related: Counter[str] | None = None,
 ) -> list[tuple[str, Document]]:
     """By the hash of what train has, beside splits that are given."""
     splits = {split: rows.__iter__ for split, rows in {"train": documents, **(given or {})}.items()}
-    counters = (Counter[str]() if counts is None else counts for counts in (dropped, blanks))
+    given_counts = (dropped, blanks, related)
+    counters = (Counter[str]() if counts is None else counts for counts in given_counts)
     return list(by_hash(splits, validation, test, *counters))
 
 
@@ -234,6 +236,19 @@ def test_documents_of_a_given_split_stay_there_whatever_their_group() -> None:
     rows = [Document(text=f"text {i}", group=f"group {i % 9}") for i in range(90)]
     found = hashed([], 0.3, 0.3, given={"test": rows})
     assert found == [("test", row) for row in rows]
+
+
+def test_held_out_rows_of_the_source_that_share_a_prompt_with_train_are_counted() -> None:
+    def answer(prompt: str, completion: str) -> Document:
+        return Document(prompt=prompt, completion=completion)
+
+    train = [answer("a", "1"), answer("a", "2"), answer("b", "1"), answer("c", "1")]
+    # The only row of train with the second prompt is left out, as a copy.
+    test = [answer("a", "3"), answer("a", "4"), answer("b", "1"), answer("b", "2")]
+    validation = [answer("c", "2"), answer("d", "1")]
+    related: Counter[str] = Counter()
+    hashed(train, 0, 0, {"test": test, "validation": validation}, related=related)
+    assert related == {"test": 2, "validation": 1}
 
 
 def test_conversations_are_copies_if_messages_and_tools_are() -> None:

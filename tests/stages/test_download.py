@@ -196,6 +196,21 @@ def test_a_split_of_its_own_stays_whole_and_train_loses_what_it_has(tmp_path: Pa
     assert sum(lost.values()) == 2
 
 
+def test_rows_of_a_test_file_whose_prompt_is_trained_on_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {}
+    for split, answers in (("train", ("1", "2")), ("test", ("3", "4"))):
+        rows = [{"prompt": split, "completion": answer} for answer in answers]
+        rows.append({"prompt": "both", "completion": split})
+        files[split] = [str(write(tmp_path / f"{split}.jsonl", rows))]
+    cfg = config({split: paths[0] for split, paths in files.items()}, format="prompt-completion")
+    download(tmp_path / "out", cfg | {"validation_share": 0}, files)
+    assert (
+        "dataset out: 1 of 3 test rows share their prompt or group with rows to train on"
+    ) in capsys.readouterr().err
+
+
 def test_with_all_splits_given_no_share_is_taken(tmp_path: Path) -> None:
     path = {split: str(write(tmp_path / f"{split}.jsonl", [{"text": split}])) for split in SPLITS}
     download(tmp_path / "out", config(path), {split: [file] for split, file in path.items()})

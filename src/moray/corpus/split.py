@@ -15,6 +15,7 @@ def by_hash(
     test: float,
     duplicates: Counter[str],
     blanks: Counter[str],
+    related: Counter[str],
 ) -> Iterator[tuple[str, Document]]:
     """Assign each document of train to a split by the hash of its group, see `group_of`.
 
@@ -29,27 +30,40 @@ def by_hash(
         test: share of train to move to test, 0 if the source has a test split.
         duplicates: updated with the number of duplicates dropped from each split.
         blanks: updated with the number of blank documents dropped from each split.
+        related: at the end, updated with the number of documents in each split that the source
+            holds out whose group is in train.
     """
     held_out: dict[str, set[bytes]] = {"test": set(), "validation": set()}
+    groups = {split: Counter[bytes]() for split in given if split != "train"}
     for split, document in _labelled(given, validation, test):
         if split != "train":
             held_out[split].add(digest(content(document)))
     test_only, validation_only = held_out["test"], held_out["validation"] - held_out["test"]
     unwritten = {"test": set(test_only), "validation": set(validation_only)}
+    trained: set[bytes] = set()
     for split, document in _labelled(given, validation, test):
         if is_blank(document):
             blanks[split] += 1
             continue
-        identity = digest(content(document))
+        whole = content(document)
+        identity = digest(whole)
         if split == "train":
             keep = identity not in test_only and identity not in validation_only
         else:
             keep = identity in unwritten[split]
             unwritten[split].discard(identity)
-        if keep:
-            yield split, document
-        else:
+        if not keep:
             duplicates[split] += 1
+            continue
+        # Those of train with the content of a held-out one are left out.
+        if groups and (group := group_of(document)) != whole:
+            if split == "train":
+                trained.add(digest(group))
+            elif split in groups:
+                groups[split][digest(group)] += 1
+        yield split, document
+    for split, counts in groups.items():
+        related[split] += sum(number for group, number in counts.items() if group in trained)
 
 
 def by_tail(given: Given, validation: float, test: float) -> Iterator[tuple[str, Document]]:

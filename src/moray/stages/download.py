@@ -35,7 +35,7 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
     """
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
     images = section.format == "images"
-    duplicates, blanks = Counter[str](), Counter[str]()
+    duplicates, blanks, related = Counter[str](), Counter[str](), Counter[str]()
     with (
         refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),
         whole_or_nothing(output),
@@ -54,7 +54,7 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         if getattr(section, "split_by", "hash") == "tail":
             rows = by_tail(given, validation, test)
         else:
-            rows = by_hash(given, validation, test, duplicates, blanks)
+            rows = by_hash(given, validation, test, duplicates, blanks, related)
         if images:
             if len(label_names) < 2:
                 raise UserError(
@@ -89,6 +89,12 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         if dropped
     )
     say(f"dataset {output.name}: {counts} {what}{left_out}")
+    for split, number in related.items():
+        if number:
+            say(
+                f"dataset {output.name}: {number:,} of {described['splits'][split]['rows']:,} "
+                f"{split} rows share their prompt or group with rows to train on"
+            )
     for reason in bad_rows.facts()["bad_rows"]:
         say(
             f"dataset {output.name}: {reason['rows']:,} bad rows dropped, the first in "
