@@ -14,8 +14,8 @@ Figures = Callable[[NDArray[Any]], dict[str, float]]
 """Computes figures from sums over units, shape (sums,)."""
 
 
-# With fewer, their variance can hardly be estimated: with one, intervals would have no width. With 5
-# groups of 4 rows, 86 % of 95 % intervals have the truth, and 75 % of those that resample rows do.
+# With fewer, their variance can hardly be estimated: with one, intervals would have no width. Of
+# 95 % intervals over 5 groups of 4 rows, 86 % have the truth, and 75 % if rows are resampled.
 _MIN_UNITS = 5
 
 
