@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from moray.config.schema.train import Adapter
 from moray.model.adapter import merged, save_adapter
 from moray.model.folder import DTYPES, base_reference, stored_dtype, whole_model_and_adapters
-from moray.model.load import load_model
+from moray.model.load import convert, load_model
 from moray.model.obtain import copy_unchanged
 from moray.stages.export import Exported
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
@@ -42,7 +42,8 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
             del model
             model = merged(load_model(start), output / "adapter")
         facts["parameters"] = model.num_parameters()
-        _stop_at(model.to(_dtype(cfg["dtype"], start)), stops).save_pretrained(output)
+        convert(model, _dtype(cfg["dtype"], start))
+        _stop_at(model, stops).save_pretrained(output)
     if cfg["chat_template"] is not None:
         tokenizer.chat_template = cfg["chat_template"]
     tokenizer.save_pretrained(output)
