@@ -1,5 +1,6 @@
 """The export of a language model."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         facts["parameters"] = model.num_parameters()
         convert(model, _dtype(cfg["dtype"], start))
         _stop_at(model, stops).save_pretrained(output)
+        _name_rope_as_before(output / "config.json")
     if cfg["chat_template"] is not None:
         tokenizer.chat_template = cfg["chat_template"]
     tokenizer.save_pretrained(output)
@@ -62,6 +64,26 @@ def _stop_at(model: PreTrainedModel, stops: list[int]) -> PreTrainedModel:
     """Have the model's generation config name the stop tokens that are trained."""
     model.generation_config.eos_token_id = stops[0] if len(stops) == 1 else stops
     return model
+
+
+def _name_rope_as_before(path: Path) -> None:
+    """Write the settings of rotary positions under the names that they had before transformers 5.
+
+    transformers 4, and servers that use it, ignore `rope_parameters`, and take a base of 10,000.
+    """
+    config = json.loads(path.read_text())
+    for section in (config, config.get("text_config") or {}):
+        settings = section.get("rope_parameters") or {}
+        # Some models have settings for each type of layer, which had other names.
+        if "rope_theta" not in settings:
+            continue
+        scaling = {key: value for key, value in settings.items() if key != "rope_theta"}
+        section["rope_theta"] = settings["rope_theta"]
+        if "partial_rotary_factor" in scaling:
+            section["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
+        if scaling["rope_type"] != "default":
+            section["rope_scaling"] = scaling
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def _dtype(key: str, start: Path) -> torch.dtype:
