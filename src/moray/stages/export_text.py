@@ -49,6 +49,7 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     if cfg["chat_template"] is not None:
         tokenizer.chat_template = cfg["chat_template"]
     tokenizer.save_pretrained(output)
+    _name_tokens_as_before(output / "tokenizer_config.json")
     if not alone:
         copy_unchanged(whole_model_and_adapters(start)[0], output)
     return Exported(
@@ -83,7 +84,24 @@ def _name_rope_as_before(path: Path) -> None:
             section["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
         if scaling["rope_type"] != "default":
             section["rope_scaling"] = scaling
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    _write(path, config)
+
+
+def _name_tokens_as_before(path: Path) -> None:
+    """Write a tokenizer's class and its further special tokens as before transformers 5.
+
+    transformers 4, and servers that use it, fail on the new names; version 5 reads both.
+    """
+    config = json.loads(path.read_text())
+    if config["tokenizer_class"] == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if further := config.pop("extra_special_tokens", None):
+        config["additional_special_tokens"] = further
+    _write(path, config)
+
+
+def _write(path: Path, config: dict[str, Any]) -> None:
+    path.write_text(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def _dtype(key: str, start: Path) -> torch.dtype:
