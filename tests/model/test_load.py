@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from architectures import PACKED, UNPACKED, build
+from architectures import PACKED, UNPACKED
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 

@@ -301,9 +301,7 @@ def test_rotary_positions_are_also_named_as_transformers_4_reads_them(
     assert {name: written[name] for name in names if name in written} == older
 
 
-def test_the_tokenizer_is_written_as_transformers_4_reads_it(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_the_tokenizer_is_written_as_transformers_4_reads_it(trained: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(trained, tmp_path / "trained"))
     given = AutoTokenizer.from_pretrained(folder / "start")
     given.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "é"]})

@@ -168,7 +168,8 @@ def test_special_tokens_within_a_continuation_are_part_of_it(
     special = AutoTokenizer.from_pretrained(folder)
     special.add_special_tokens({"pad_token": tokenizer.convert_ids_to_tokens(first)})
     special.save_pretrained(folder)
-    (sample, *_) = run(folder, folder, pairs, tmp_path / "samples.jsonl", format="prompt-completion")
+    cfg = {"format": "prompt-completion"}
+    (sample, *_) = run(folder, folder, pairs, tmp_path / "samples.jsonl", **cfg)
     assert sample["tuned"].startswith(special.pad_token)
 
 

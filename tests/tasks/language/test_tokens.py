@@ -367,8 +367,8 @@ def test_a_prompt_that_has_other_tokens_in_generation_is_named(
     assert len(encoder.tokens_of(" None")) == 1
     entry = show(encoder, [conversation(("user", "é"), ("assistant", "None"))])[-1]
     remark = (
-        "... in generation, the prompt of document 0 has other tokens than here: the answer's first "
-        "one begins within 'ssistant: ', so end the prompt before that"
+        "... in generation, the prompt of document 0 has other tokens than here: the answer's "
+        "first one begins within 'ssistant: ', so end the prompt before that"
     )
     assert (entry.splitlines()[-1] == remark) == (prompt == "assistant: ")
     assert (remark in entry) == (prompt == "assistant: ")
