@@ -105,7 +105,8 @@ class Encoder:
             bos: whether texts begin with the BOS token; see `opening`.
         """
         self.block_size = block_size
-        self.dtype = np.dtype("<u2" if len(tokenizer) <= 2**16 else "<u4")
+        # Ids can have gaps, so the number of tokens says nothing.
+        self.dtype = np.dtype("<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4")
         self.tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
         self._opening = opening(tokenizer, bos)
