@@ -299,22 +299,8 @@ def test_rotary_positions_are_also_named_as_transformers_4_reads_them(
     names = ("rope_scaling", "partial_rotary_factor")
     assert written["rope_theta"] == 5e5
     assert {name: written[name] for name in names if name in written} == older
-
-
-def test_the_tokenizer_is_written_as_transformers_4_reads_it(trained: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(trained, tmp_path / "trained"))
-    given = AutoTokenizer.from_pretrained(folder / "start")
-    given.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "é"]})
-    given.save_pretrained(folder / "start")
-    model = run(folder, tmp_path / "model")
-    written = json.loads((model / "tokenizer_config.json").read_text())
-    assert written["tokenizer_class"] == "PreTrainedTokenizerFast"
-    assert written["additional_special_tokens"] == ["<|im_start|>", "é"]
-    assert "extra_special_tokens" not in written
-    found = AutoTokenizer.from_pretrained(model)
-    assert found.all_special_tokens == given.all_special_tokens
-    text = "<|im_start|>user é"
-    assert found(text)["input_ids"] == given(text)["input_ids"]
+    plain = json.loads((run(trained, tmp_path / "plain") / "config.json").read_text())
+    assert "rope_theta" not in plain
 
 
 def held_out_loss(model: Any, tokens: Path) -> float:

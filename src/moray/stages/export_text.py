@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from moray.config.schema.train import Adapter
 from moray.model.adapter import merged, save_adapter
@@ -49,7 +49,6 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     if cfg["chat_template"] is not None:
         tokenizer.chat_template = cfg["chat_template"]
     tokenizer.save_pretrained(output)
-    _name_tokens_as_before(output / "tokenizer_config.json")
     if not alone:
         copy_unchanged(whole_model_and_adapters(start)[0], output)
     return Exported(
@@ -70,13 +69,15 @@ def _stop_at(model: PreTrainedModel, stops: list[int]) -> PreTrainedModel:
 def _name_rope_as_before(path: Path) -> None:
     """Write the settings of rotary positions under the names that they had before transformers 5.
 
-    transformers 4, and servers that use it, ignore `rope_parameters`, and take a base of 10,000.
+    transformers 4, and servers that use it, ignore `rope_parameters`, and take those that the
+    architecture has by default.
     """
     config = json.loads(path.read_text())
+    named = False
     for section in (config, config.get("text_config") or {}):
         settings = section.get("rope_parameters") or {}
         # Some models have settings for each type of layer, which had other names.
-        if "rope_theta" not in settings:
+        if "rope_theta" not in settings or settings == _usual_rope(section["model_type"]):
             continue
         scaling = {key: value for key, value in settings.items() if key != "rope_theta"}
         section["rope_theta"] = settings["rope_theta"]
@@ -84,24 +85,13 @@ def _name_rope_as_before(path: Path) -> None:
             section["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
         if scaling["rope_type"] != "default":
             section["rope_scaling"] = scaling
-    _write(path, config)
+        named = True
+    if named:
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
-def _name_tokens_as_before(path: Path) -> None:
-    """Write a tokenizer's class and its further special tokens as before transformers 5.
-
-    transformers 4, and servers that use it, fail on the new names; version 5 reads both.
-    """
-    config = json.loads(path.read_text())
-    if config["tokenizer_class"] == "TokenizersBackend":
-        config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    if further := config.pop("extra_special_tokens", None):
-        config["additional_special_tokens"] = further
-    _write(path, config)
-
-
-def _write(path: Path, config: dict[str, Any]) -> None:
-    path.write_text(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+def _usual_rope(architecture: str) -> Any:
+    return AutoConfig.for_model(architecture).to_dict().get("rope_parameters")
 
 
 def _dtype(key: str, start: Path) -> torch.dtype:
