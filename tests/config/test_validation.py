@@ -283,7 +283,7 @@ FAULTS: list[tuple[str, object, str]] = [
         "datasets.x",
         {**HUB, "format": "instruction", "columns": {"prompt": "q"}},
         "datasets.x.columns.prompt: format instruction doesn't have this column, only "
-        "instruction, input, output, system; rename the key or change the format",
+        "instruction, input, output, system, history; rename the key or change the format",
     ),
     ("datasets.x", {**TABLE, "columns": {"text": 3}}, "datasets.x.columns.text: got 3, expected t"),
     (

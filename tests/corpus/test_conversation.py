@@ -150,8 +150,14 @@ def test_a_key_that_is_not_used_is_named_once(capsys: pytest.CaptureFixture[str]
             "value": "",
             "tool_calls": [{"name": "add", "arguments": {"a": [1, None]}, "id": "c1"}],
         },
+        # As Llama's models call them.
+        {
+            "role": "assistant",
+            "tool_calls": [{"name": "add", "parameters": {"a": [1, None]}, "id": "c1"}],
+        },
+        {"role": "assistant", "tool_calls": json.dumps([call({"a": [1, None]}, id="c1")])},
     ],
-    ids=["a mapping", "JSON text", "bare"],
+    ids=["a mapping", "JSON text", "bare", "parameters", "calls as JSON text"],
 )
 def test_a_call_of_a_tool_has_its_arguments_as_a_mapping(message: dict[str, Any]) -> None:
     calls = [call({"a": [1, None]}, id="c1")]
@@ -172,7 +178,7 @@ def test_a_function_call_of_openai_s_older_spelling_is_a_call() -> None:
 
 
 def test_a_call_without_arguments_has_none() -> None:
-    without: list[Any] = [None, "", "{}", {}]
+    without: list[Any] = [None, "", "{}", {}, "null"]
     for arguments in without:
         (message,) = spoken([said("assistant", "", tool_calls=[call(arguments)])])
         assert message["tool_calls"] == [call({})], arguments
@@ -187,7 +193,7 @@ def test_a_message_keeps_its_text_beside_several_calls() -> None:
 
 def test_no_calls_are_left_out() -> None:
     talk = [said("assistant", "a", tool_calls=None), said("assistant", "a", tool_calls=[])]
-    assert spoken(talk) == [said("assistant", "a")] * 2
+    assert spoken([*talk, said("assistant", "a", tool_calls="[]")]) == [ANSWER] * 3
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -210,7 +216,8 @@ WRAPPED = {"type": "function", "function": ADD}
 
 
 def test_tools_come_wrapped_or_bare_as_a_list_or_as_text() -> None:
-    for tools in ([WRAPPED], [ADD], json.dumps([WRAPPED]), json.dumps([ADD], indent=2)):
+    inside = {**ADD, "parameters": json.dumps(ADD["parameters"])}
+    for tools in ([WRAPPED], [ADD], json.dumps([WRAPPED]), json.dumps([ADD], indent=2), [inside]):
         assert functions(tools) == [WRAPPED], tools
 
 
@@ -292,7 +299,14 @@ WRONG: list[tuple[Any, str]] = [
             [ASK, {"role": "assistant", **nothing}],
             "message 2, of the assistant, is empty, expected text or a tool call",
         )
-        for nothing in NOTHING
+        for nothing in (*NOTHING, {"content": " \n"})
+    ),
+    *(
+        (
+            [said("assistant", "", tool_calls=[call(arguments)])],
+            f"got {kind} for the arguments of a tool call in message 1, expected a mapping",
+        )
+        for arguments, kind in ((json.dumps('{"a": 1}'), "str"), ("[1]", "list"), (1, "int"))
     ),
     *(
         (

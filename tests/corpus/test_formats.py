@@ -35,6 +35,11 @@ ROWS: list[tuple[str, dict[str, Any], Document]] = [
         chat(("system", "S"), ("user", "Add.\n\n1 é"), ("assistant", "2")),
     ),
     (
+        "instruction",
+        {"instruction": "d", "output": "e", "history": [["é", "b"]]},
+        chat(("user", "é"), ("assistant", "b"), ("user", "d"), ("assistant", "e")),
+    ),
+    (
         "messages",
         {"messages": TALK, "tools": TOOLS, "system": "S"},
         chat(("system", "S"), ("user", "é"), ("assistant", "b"), tools=TOOLS),
@@ -80,6 +85,15 @@ def test_two_columns_may_change_places() -> None:
 def test_an_instruction_may_be_without_input(more: dict[str, Any]) -> None:
     row = {"instruction": "Say é.", "output": "é", **more}
     assert document(row, Shape("instruction")) == chat(("user", "Say é."), ("assistant", "é"))
+
+
+@pytest.mark.parametrize("history", ["é", [["é"]], [["é", "b", "c"]], ["éb"]])
+def test_a_history_is_a_list_of_pairs(history: Any) -> None:
+    row = {"instruction": "é", "output": "b", "history": history}
+    with pytest.raises(RowError, match="got a history that is no list of pairs"):
+        document(row, Shape("instruction"))
+    unused = Shape("instruction", {"history": "none"})
+    assert document(row, unused) == chat(("user", "é"), ("assistant", "b"))
 
 
 @pytest.mark.parametrize("columns", [{}, {"messages": "conversations"}])

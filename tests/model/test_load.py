@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
+from architectures import PACKED, UNPACKED
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from moray.errors import UserError
-from moray.model.load import check_length, empty_model, load_model
+from moray.model.load import check_length, convert, empty_model, load_model
 
 
 @pytest.fixture
@@ -47,6 +48,27 @@ def test_weights_are_fp32_whatever_the_file_has(folder: Path, dtype: torch.dtype
     assert model.config.dtype == torch.float32
     for name, weights in model.state_dict().items():
         assert torch.equal(weights, stored[name].float())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["Llama", "DeepSeek-V3", "ERNIE 4.5 MoE", "gpt-oss"])
+def test_weights_are_converted_as_transformers_loads_them(
+    tmp_path: Path, name: str, dtype: torch.dtype
+) -> None:
+    """That is, except those that the architecture keeps in fp32."""
+    model = build((PACKED | UNPACKED)[name]())
+    for value in model.state_dict().values():
+        value.normal_()
+    model.save_pretrained(tmp_path / "start")
+    expected = AutoModelForCausalLM.from_pretrained(tmp_path / "start", dtype=dtype)
+    converted = load_model(tmp_path / "start")
+    convert(converted, dtype)
+    converted.save_pretrained(tmp_path / "converted")
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "converted", dtype=dtype)
+    assert found.config.dtype == dtype
+    for key, value in expected.state_dict().items():
+        assert found.state_dict()[key].dtype == value.dtype
+        assert torch.equal(found.state_dict()[key], value), key
 
 
 class _Trap:

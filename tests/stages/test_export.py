@@ -15,7 +15,13 @@ from conversations import CHATML, TALKS
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+)
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
@@ -258,6 +264,43 @@ def test_weights_have_the_type_of_the_start_or_the_one_that_the_config_names(
     for name, value in AutoModelForCausalLM.from_pretrained(model).state_dict().items():
         assert torch.equal(value, weights[name].to(kind))
     assert {path: path.read_bytes() for path in (folder / "start").iterdir()} == before
+
+
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "older"),
+    [
+        ({"rope_type": "default"}, {}),
+        (_LLAMA3, {"rope_scaling": _LLAMA3}),
+        (
+            {"rope_type": "default", "partial_rotary_factor": 0.5},
+            {"partial_rotary_factor": 0.5},
+        ),
+    ],
+)
+def test_rotary_positions_are_also_named_as_transformers_4_reads_them(
+    trained: Path, tmp_path: Path, settings: dict[str, Any], older: dict[str, Any]
+) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "trained"))
+    config = folder / "start/config.json"
+    given = {**settings, "rope_theta": 5e5}
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"rope_parameters": given}))
+    model = run(folder, tmp_path / "model")
+    written = json.loads((model / "config.json").read_text())
+    assert written["rope_parameters"] == AutoConfig.from_pretrained(model).rope_parameters == given
+    names = ("rope_scaling", "partial_rotary_factor")
+    assert written["rope_theta"] == 5e5
+    assert {name: written[name] for name in names if name in written} == older
+    plain = json.loads((run(trained, tmp_path / "plain") / "config.json").read_text())
+    assert "rope_theta" not in plain
 
 
 def held_out_loss(model: Any, tokens: Path) -> float:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from conversations import CHATML, chat_tokenizer, conversation
 from jobs import execution_of
-from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
@@ -153,6 +153,24 @@ def test_the_stop_tokens_of_the_model_s_folder_end_a_continuation(
         assert len(tokenizer(sample["tuned"])["input_ids"]) <= 1, "the first token stops"
     longer = run(tuned_folder, tuned_folder, pairs, tmp_path / "longer.jsonl")
     assert any(len(tokenizer(sample["tuned"])["input_ids"]) > 1 for sample in longer)
+
+
+def test_special_tokens_within_a_continuation_are_part_of_it(
+    tmp_path: Path, model_folder: Path, tokenizer: PreTrainedTokenizerFast, pairs: Path
+) -> None:
+    """Such as the one that begins the call of a tool, which references have too."""
+    folder = Path(shutil.copytree(model_folder, tmp_path / "model"))
+    model, prompt = load_model(folder), tokenizer(PAIRS[0]["prompt"])["input_ids"]
+    stop = tokenizer.eos_token_id
+    sampling = Sampling(8, 0.0, 1.0, seed=0, stops=(stop,), padding=stop)
+    (first, *_) = continue_prompts(model, {0: [tokenizer.bos_token_id, *prompt]}, sampling)[0]
+    assert first not in prompt
+    special = AutoTokenizer.from_pretrained(folder)
+    special.add_special_tokens({"pad_token": tokenizer.convert_ids_to_tokens(first)})
+    special.save_pretrained(folder)
+    cfg = {"format": "prompt-completion"}
+    (sample, *_) = run(folder, folder, pairs, tmp_path / "samples.jsonl", **cfg)
+    assert sample["tuned"].startswith(special.pad_token)
 
 
 def test_of_functions_it_is_said_whether_they_parse(

@@ -8,6 +8,8 @@ import pytest
 from conversations import CHATML
 from fleet import until
 from run_stage import stage_command
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer
 
 from moray.errors import ConfigError, UserError
 from moray.provenance.manifest import damaged_files, read_manifest
@@ -55,6 +57,32 @@ def test_a_file_for_each_type_and_a_modelfile(tmp_path: Path, chat_folder: Path)
     written = (output / "Modelfile").read_text()
     assert written.startswith('FROM ./tuned-q4_k_m.gguf\nTEMPLATE """')
     assert 'PARAMETER stop "<|im_end|>"' in written
+
+
+@pytest.mark.usefixtures("llama_cpp")
+@pytest.mark.parametrize("added", [False, True], ids=["", "added"])
+@pytest.mark.parametrize("written", [False, True], ids=["", "in the template"])
+def test_the_template_begins_with_the_bos_token_unless_llama_cpp_adds_it(
+    tmp_path: Path,
+    chat_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    added: bool,
+    written: bool,
+) -> None:
+    model = shutil.copytree(chat_folder, tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    bos = tokenizer.bos_token
+    if added:
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, tokenizer.bos_token_id)]
+        )
+    tokenizer.chat_template = ("{{ bos_token }}" if written else "") + CHATML
+    tokenizer.save_pretrained(model)
+    gguf("tuned", model, tmp_path / "gguf", {"types": ["f16"]})
+    template = (tmp_path / "gguf/Modelfile").read_text().partition('"""')[2]
+    assert template.startswith(bos) == (written and not added)
+    remark = f"llama.cpp begins each prompt with {bos}, which the chat template doesn't"
+    assert (remark in capsys.readouterr().err) == (added and not written)
 
 
 @pytest.mark.long

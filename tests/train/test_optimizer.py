@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from architectures import HYBRID, UNPACKED, build
 from torch import Tensor, nn
 
 from moray.config.schema.train import Train
@@ -21,6 +22,26 @@ def test_decays_matrices_and_leaves_vectors() -> None:
         # With a gradient of zero, all that AdamW does is to decay by rate times decay.
         expected = old * (1 - 0.1 * 0.5) if old.dim() == 2 else old
         torch.testing.assert_close(new.detach(), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "spared"),
+    [
+        ("gpt-oss", {"gate_up_proj_bias", "down_proj_bias", "bias", "sinks"}),
+        ("Mamba", {"A_log", "D", "bias"}),
+        ("RecurrentGemma", {"input_gate_bias", "recurrent_gate_bias", "recurrent_param", "bias"}),
+    ],
+)
+def test_biases_and_rates_of_states_are_not_decayed_whatever_their_shape(
+    name: str, spared: set[str]
+) -> None:
+    model = build((UNPACKED | HYBRID)[name]())
+    groups = Optimizer(Train(weight_decay=0.1)).make(model).param_groups
+    decayed = {id(one) for group in groups if group["weight_decay"] for one in group["params"]}
+    for path, parameter in model.named_parameters():
+        own = path.rpartition(".")[2]
+        norm = own == "weight" and "norm" in path
+        assert (id(parameter) in decayed) == (own not in spared and not norm), path
 
 
 def test_leaves_frozen_parameters_out() -> None:

@@ -32,8 +32,9 @@ FORMATS: dict[FormatName, Format] = {
         {"prompt": True, "completion": True}, kept=("prompt", "completion")
     ),
     "instruction": Format(
-        {"instruction": True, "input": False, "output": True, "system": False},
+        {"instruction": True, "input": False, "output": True, "system": False, "history": False},
         kept=("messages", "tools"),
+        nested=("history",),
         chat=True,
     ),
     # `prompt` and `completion` together, as lists of messages, replace `messages`.

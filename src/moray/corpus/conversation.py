@@ -105,10 +105,9 @@ def _message(message: Any, number: int) -> dict[str, Any]:
     made: dict[str, Any] = {"role": _ROLES[spelled], "content": content}
     if spelled == "function_call":
         made |= {"content": None, "tool_calls": _calls(_parsed(content, spelled), number)}
-    # `function_call` is OpenAI's older form of a tool call.
-    elif calls := message.get("tool_calls") or message.get("function_call"):
+    elif calls := _calls_beside(message):
         made |= {"content": content or None, "tool_calls": _calls(calls, number)}
-    elif made["role"] == "assistant" and not (content or reasoning):
+    elif made["role"] == "assistant" and not (content + reasoning).strip():
         raise RowError(
             f"message {number}, of the assistant, is empty, expected text or a tool call",
             "fill it in or remove the row",
@@ -178,6 +177,12 @@ def _part(part: Mapping[str, Any], number: int) -> str:
     return "".join(found[:1])
 
 
+def _calls_beside(message: Mapping[str, Any]) -> Any:
+    """The tool calls beside a message's content; `function_call` is OpenAI's older form."""
+    found = (_parsed(message.get(key), key) for key in ("tool_calls", "function_call"))
+    return next(filter(None, found), None)
+
+
 def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
     made = []
     for call in calls if isinstance(calls, list) else [calls]:
@@ -187,8 +192,16 @@ def _calls(calls: Any, number: int) -> list[dict[str, Any]]:
                 f"a tool call in message {number} has no name, expected name and arguments",
                 "fix the row",
             )
-        # OpenAI writes arguments as a JSON string; chat templates need them parsed.
-        arguments = _parsed(function.get("arguments") or {}, "arguments")
+        # OpenAI writes arguments as a JSON string; chat templates need them parsed. Llama's models
+        # call them parameters.
+        given = function.get("arguments") or function.get("parameters")
+        arguments = _parsed(given, "arguments") or {}
+        if not isinstance(arguments, Mapping):
+            raise RowError(
+                f"got {_kind(arguments)} for the arguments of a tool call in message {number}, "
+                "expected a mapping",
+                "fix the row; as text, arguments are encoded once",
+            )
         entry: dict[str, Any] = {
             "type": "function",
             "function": {"name": function["name"], "arguments": arguments},
@@ -209,6 +222,9 @@ def _functions(tools: Any) -> list[dict[str, Any]]:
         function = tool.get("function") if wrapped else tool
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise RowError(f"tool {number} has no name, expected a function", "fix the row")
+        if "parameters" in function:
+            parameters = _parsed(function["parameters"], "parameters")
+            function = {**function, "parameters": parameters}
         made.append({"type": "function", "function": function})
     return made
 

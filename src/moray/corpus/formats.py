@@ -73,7 +73,8 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
             _check_text(value, column)
     match shape.format:
         case "instruction":
-            messages = _instructed(values["instruction"], values["input"], values["output"])
+            asked = _instructed(values["instruction"], values["input"], values["output"])
+            messages = [*_earlier(values["history"]), *asked]
             made = conversation(messages, None, values["system"], shape.system)
         case "messages":
             messages = values["messages"]
@@ -96,6 +97,19 @@ def _instructed(instruction: str, context: str | None, output: str) -> list[dict
         {"role": "user", "content": question},
         {"role": "assistant", "content": output},
     ]
+
+
+def _earlier(history: Any) -> list[dict[str, str]]:
+    """The pairs of an instruction and its output that came before, as LLaMA-Factory has them."""
+    pairs = history or []
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 for pair in pairs
+    ):
+        raise RowError(
+            "got a history that is no list of pairs, expected [instruction, output] for each turn",
+            "fix the row, or name another column under columns.history",
+        )
+    return [turn for asked, answered in pairs for turn in _instructed(asked, None, answered)]
 
 
 def _has_completion(row: Mapping[str, Any], shape: Shape) -> bool:

@@ -65,11 +65,20 @@ def load_model(
     model = _whole_model(whole, torch.float32, in_4bit=False)
     for adapter in adapters:
         model = merged(model, adapter)
-    # Buffers keep their type, as in a model that is loaded whole: angles of rotary positions in
-    # bf16 would be wrong.
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
+    convert(model, dtype)
     return model.to(device).eval()
+
+
+def convert(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Convert what is stored of a model to a type, as if it were loaded in it.
+
+    Some architectures keep weights in fp32, such as the biases that choose between experts. So are
+    buffers that aren't stored: angles of rotary positions in bf16 would be wrong.
+    """
+    kept = model._get_dtype_plan(dtype)
+    for name, value in model.state_dict(keep_vars=True).items():
+        if value.is_floating_point() and not any(part in name for part in kept):
+            value.data = value.data.to(dtype)
 
 
 def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:

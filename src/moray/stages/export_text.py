@@ -1,15 +1,16 @@
 """The export of a language model."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from moray.config.schema.train import Adapter
 from moray.model.adapter import merged, save_adapter
 from moray.model.folder import DTYPES, base_reference, stored_dtype, whole_model_and_adapters
-from moray.model.load import load_model
+from moray.model.load import convert, load_model
 from moray.model.obtain import copy_unchanged
 from moray.stages.export import Exported
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
@@ -42,7 +43,9 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
             del model
             model = merged(load_model(start), output / "adapter")
         facts["parameters"] = model.num_parameters()
-        _stop_at(model.to(_dtype(cfg["dtype"], start)), stops).save_pretrained(output)
+        convert(model, _dtype(cfg["dtype"], start))
+        _stop_at(model, stops).save_pretrained(output)
+        _name_rope_as_before(output / "config.json")
     if cfg["chat_template"] is not None:
         tokenizer.chat_template = cfg["chat_template"]
     tokenizer.save_pretrained(output)
@@ -61,6 +64,34 @@ def _stop_at(model: PreTrainedModel, stops: list[int]) -> PreTrainedModel:
     """Have the model's generation config name the stop tokens that are trained."""
     model.generation_config.eos_token_id = stops[0] if len(stops) == 1 else stops
     return model
+
+
+def _name_rope_as_before(path: Path) -> None:
+    """Write the settings of rotary positions under the names that they had before transformers 5.
+
+    transformers 4, and servers that use it, ignore `rope_parameters`, and take those that the
+    architecture has by default.
+    """
+    config = json.loads(path.read_text())
+    named = False
+    for section in (config, config.get("text_config") or {}):
+        settings = section.get("rope_parameters") or {}
+        # Some models have settings for each type of layer, which had other names.
+        if "rope_theta" not in settings or settings == _usual_rope(section["model_type"]):
+            continue
+        scaling = {key: value for key, value in settings.items() if key != "rope_theta"}
+        section["rope_theta"] = settings["rope_theta"]
+        if "partial_rotary_factor" in scaling:
+            section["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
+        if scaling["rope_type"] != "default":
+            section["rope_scaling"] = scaling
+        named = True
+    if named:
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def _usual_rope(architecture: str) -> Any:
+    return AutoConfig.for_model(architecture).to_dict().get("rope_parameters")
 
 
 def _dtype(key: str, start: Path) -> torch.dtype:

@@ -81,7 +81,10 @@ def generate(
         job = GenerateJob(models, (), workers.execution, [p.tokens for p in prompts], sampling)
         batches = num_batches(models, workers.execution.batch_size, len(prompts))
         results = workers.run(continue_on_worker, job, batches)
-    written = {name: _texts([result[name] for result in results], tokenizer) for name in models}
+    written = {
+        name: _texts([result[name] for result in results], tokenizer, sampling.stops)
+        for name in models
+    }
     first: dict[str, int] = {}
     groups = [first.setdefault(prompt.group, number) for number, prompt in enumerate(prompts)]
     owners = [name for name, some in drawn.items() for _ in some]
@@ -143,13 +146,21 @@ def _documents(rows: Path, format: str) -> Iterator[Document]:
             yield halves(document)[0] if format == "preference" else document
 
 
-def _texts(results: list[dict[int, list[int]]], tokenizer: PreTrainedTokenizerFast) -> list[str]:
-    """The continuations of all workers as text, in the order of the prompts."""
+def _texts(
+    results: list[dict[int, list[int]]], tokenizer: PreTrainedTokenizerFast, stops: tuple[int, ...]
+) -> list[str]:
+    """The continuations of all workers as text, in the order of the prompts.
+
+    Without the stop token, as references are. Other special tokens stay: one may begin the call of
+    a tool.
+    """
     tokens = {number: tokens for result in results for number, tokens in result.items()}
     return [
         str(
             tokenizer.decode(
-                tokens[number], skip_special_tokens=True, clean_up_tokenization_spaces=False
+                tokens[number][:-1] if tokens[number][-1] in stops else tokens[number],
+                skip_special_tokens=False,
+                clean_up_tokenization_spaces=False,
             )
         )
         for number in sorted(tokens)

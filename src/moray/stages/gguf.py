@@ -9,7 +9,7 @@ from moray.provenance.manifest import whole_or_nothing, write_manifest
 from moray.serving.llama_cpp import CONVERTED, convert, missing_tools, quantize
 from moray.serving.ollama import around, modelfile
 from moray.tasks.language.chat import ChatTemplate
-from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
+from moray.tasks.language.tokenizer import adds_bos, load_tokenizer, stop_token_ids
 
 _MODELFILE = "Modelfile"
 
@@ -44,18 +44,15 @@ def gguf(run: str, model: Path, output: Path, cfg: dict[str, Any]) -> None:
                 quantize(whole, files[kind], kind)
             if "f32" not in direct:
                 whole.unlink()
-        has_template = _write_modelfile(model, folder / _MODELFILE, files[types[-1]].name)
+        remark = _write_modelfile(model, folder / _MODELFILE, files[types[-1]].name)
         write_manifest(folder, run=run)
     say(f"{run} as GGUF: {output}, {', '.join(types)}")
-    if not has_template:
-        say(
-            f"{run}: the Modelfile has no template, because the model has no chat template, or one "
-            "that can't be written for Ollama"
-        )
+    if remark:
+        say(f"{run}: {remark}")
 
 
-def _write_modelfile(model: Path, file: Path, weights: str) -> bool:
-    """Write it; returns whether it has a template."""
+def _write_modelfile(model: Path, file: Path, weights: str) -> str | None:
+    """Write it; returns in what it differs from the training."""
     tokenizer = load_tokenizer(model)
     stops = tokenizer.convert_ids_to_tokens(stop_token_ids(tokenizer, model))
     found = None
@@ -63,5 +60,17 @@ def _write_modelfile(model: Path, file: Path, weights: str) -> bool:
         # As in training, also the date.
         template = ChatTemplate(tokenizer, None, stops)
         found = around(template.up_to, template.before_answer)
-    file.write_text(modelfile(weights, found, tokenizer.bos_token, stops))
-    return found is not None
+    # llama.cpp adds it where the tokenizer does.
+    bos = tokenizer.bos_token if adds_bos(tokenizer) else None
+    file.write_text(modelfile(weights, found, bos, stops))
+    if found is None:
+        return (
+            "the Modelfile has no template, because the model has no chat template, or one that "
+            "can't be written for Ollama"
+        )
+    if bos and not found.opening.startswith(bos):
+        return (
+            f"llama.cpp begins each prompt with {bos}, which the chat template doesn't, so no "
+            "conversation of the training did"
+        )
+    return None

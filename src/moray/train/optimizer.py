@@ -7,7 +7,7 @@ so PyTorch is imported where it is used.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moray.config.schema.train import Train
 
@@ -33,17 +33,16 @@ class Optimizer:
         self.state_bytes = 4 * len(self.moments)
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
-        """PyTorch's optimizer over all trainable parameters.
-
-        Norms and biases are vectors and are not decayed.
-        """
+        """PyTorch's optimizer over all trainable parameters."""
         from torch.optim import AdamW
 
-        settings, trained = self._settings, trained_parameters(model).values()
-        groups = [
-            {"params": [p for p in trained if p.dim() >= 2], "weight_decay": settings.weight_decay},
-            {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+        settings = self._settings
+        groups: list[dict[str, Any]] = [
+            {"params": [], "weight_decay": settings.weight_decay},
+            {"params": [], "weight_decay": 0.0},
         ]
+        for name, parameter in trained_parameters(model).items():
+            groups[not _is_decayed(name, parameter)]["params"].append(parameter)
         betas = (settings.adam_beta1, settings.adam_beta2)
         filled = [group for group in groups if group["params"]]
         return AdamW(filled, lr=settings.learning_rate, betas=betas, fused=True)
@@ -83,6 +82,15 @@ class Optimizer:
             made.step()
         made.zero_grad()
         return norm
+
+
+def _is_decayed(name: str, parameter: nn.Parameter) -> bool:
+    """Whether weight decay applies: to matrices, but to no biases, norms or decay rates of states.
+
+    Norms are vectors, but the biases of a layer of experts are a matrix, and so are Mamba's rates.
+    """
+    own = name.rpartition(".")[2]
+    return parameter.dim() >= 2 and "bias" not in own and own != "A_log"
 
 
 def set_learning_rate(made: torch.optim.Optimizer, learning_rate: float) -> None:

@@ -341,7 +341,13 @@ BAD: list[tuple[str, bytes, FormatName, str]] = [
         "a.csv",
         b"text,n,text\nHello,1,you\n",
         "text",
-        "{}, line 1: got the column text 2 times in the header; rename or remove it",
+        "{}, line 1: got the column text 2 times; rename or remove it",
+    ),
+    (
+        "a.jsonl",
+        b'{"text": "x"}\n{"text": "y", "meta": {"a": 1, "a": 2}}\n',
+        "text",
+        "{}, line 2: invalid JSON (the key a is there 2 times); fix it",
     ),
     (
         "a.jsonl",
@@ -392,6 +398,16 @@ def test_a_row_of_a_parquet_file_is_counted_over_its_batches(tmp_path: Path) -> 
         list(documents_of([path], TEXT))
     assert str(caught.value) == (
         f"{path}, row 2401: got nothing in column text, expected text; {FILL}"
+    )
+
+
+def test_two_columns_of_a_parquet_file_with_one_name_are_reported(tmp_path: Path) -> None:
+    columns = pa.array(["x"]), pa.array(["y"])
+    pq.write_table(pa.Table.from_arrays(columns, ["text", "text"]), tmp_path / "a.parquet")
+    with pytest.raises(UserError) as caught:
+        list(documents_of([tmp_path / "a.parquet"], TEXT))
+    assert str(caught.value) == (
+        f"{tmp_path}/a.parquet: got the column text 2 times; rename or remove it"
     )
 
 

@@ -1,5 +1,6 @@
 """From documents to pieces."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -322,13 +323,17 @@ def assert_equal_but_for_bytes(counted: list[Piece], uncounted: list[Piece]) -> 
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "width"), [(2**16, 2), (2**16 + 1, 4)], ids=["fits two bytes", "does not"]
+    ("ids", "width"),
+    [(range(2**16), 2), (range(2**16 + 1), 4), ((0, 1, 2**16), 4)],
+    ids=["fits two bytes", "does not", "does not because of a gap"],
 )
-def test_tokens_take_two_bytes_where_the_vocabulary_lets_them(vocabulary: int, width: int) -> None:
-    backend = Tokenizer(models.WordLevel({str(n): n for n in range(vocabulary)}, unk_token="0"))
+def test_tokens_take_two_bytes_where_the_vocabulary_lets_them(
+    ids: Sequence[int], width: int
+) -> None:
+    backend = Tokenizer(models.WordLevel({str(n): n for n in ids}, unk_token="0"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="0")
-    last = vocabulary - 1
+    last = ids[-1]
     (piece,), *_ = Encoder(tokenizer, 8).encode([Document(text=f"1 {last}")], 0, False)
     assert piece.tokens.tolist() == [1, last, 0]
     assert piece.tokens.itemsize == Encoder(tokenizer, 8).dtype.itemsize == width

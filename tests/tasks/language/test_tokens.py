@@ -363,6 +363,31 @@ def test_of_a_conversation_what_its_template_leaves_out_is_counted(texts: list[s
     )
 
 
+_PLAIN = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+    "{% if m.role == 'assistant' %}<|im_end|>{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@pytest.mark.parametrize("prompt", ["assistant: ", "assistant:"])
+def test_a_prompt_that_has_other_tokens_in_generation_is_named(
+    texts: list[str], prompt: str
+) -> None:
+    tokenizer = chat_tokenizer(texts)
+    template = _PLAIN.replace("assistant: {% endif", f"{prompt}{{% endif")
+    encoder = Encoder(tokenizer, 4096, chat=ChatTemplate(tokenizer, template, ["<|im_end|>"]))
+    # One token begins with the space before it.
+    assert len(encoder.tokens_of(" None")) == 1
+    entry = show(encoder, [conversation(("user", "é"), ("assistant", "None"))])[-1]
+    remark = (
+        "... in generation, the prompt of document 0 has other tokens than here: the answer's "
+        "first one begins within 'ssistant: ', so end the prompt before that"
+    )
+    assert (entry.splitlines()[-1] == remark) == (prompt == "assistant: ")
+    assert (remark in entry) == (prompt == "assistant: ")
+
+
 def test_a_document_that_is_cut_is_shown_piece_by_piece(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:

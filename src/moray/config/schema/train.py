@@ -142,7 +142,7 @@ class Train(Section):
     weight_decay: float = Field(
         0.1,
         ge=0,
-        description="AdamW's weight decay for matrices; vectors (norms, biases) are not decayed.",
+        description="AdamW's weight decay for matrices; norms and biases are not decayed.",
     )
     adam_beta1: Fraction = Field(
         0.9, description="AdamW's decay rate for the mean of the gradient."

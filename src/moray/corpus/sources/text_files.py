@@ -181,13 +181,12 @@ def _check_header(names: Sequence[str], place: str) -> None:
     # Empty names are those of a spreadsheet's empty columns.
     for name, times in Counter(filter(None, names)).items():
         if times > 1:
-            raise UserError(
-                place, f"got the column {name} {times} times in the header", "rename or remove it"
-            )
+            raise UserError(place, f"got the column {name} {times} times", "rename or remove it")
 
 
 def _parquet(file: Path) -> Rows:
     with pq.ParquetFile(file) as table:
+        _check_header(table.schema_arrow.names, str(file))
         number = 0
         for batch in table.iter_batches(batch_size=1000):
             try:
@@ -236,7 +235,7 @@ def _decoded(file: Path, content: bytes, offset: int) -> str:
 
 def _json(file: Path, text: str, line: int) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         if "\n" not in text and getattr(error, "pos", None) == len(text):
             # As a value over several lines begins.
@@ -249,6 +248,15 @@ def _json(file: Path, text: str, line: int) -> Any:
         raise UserError(
             f"{file}, line {found}", f"invalid JSON ({getattr(error, 'msg', error)})", "fix it"
         ) from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; Python's own keeps the last of two values."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        name, times = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {name} is there {times} times")
+    return made
 
 
 def _of_line(file: Path, line: str, number: int) -> Row | RowError:

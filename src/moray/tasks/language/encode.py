@@ -107,7 +107,8 @@ class Encoder:
             bos: whether texts begin with the BOS token; see `opening`.
         """
         self.block_size = block_size
-        self.dtype = np.dtype("<u2" if len(tokenizer) <= 2**16 else "<u4")
+        # Ids can have gaps, so the number of tokens says nothing.
+        self.dtype = np.dtype("<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4")
         self.tokenizer = tokenizer
         # Post-processors can leave spaces out of the offsets; `opening` needs the tokenizer's own.
         self._backend = copy.deepcopy(tokenizer.backend_tokenizer)

@@ -70,9 +70,14 @@ def opening(tokenizer: PreTrainedTokenizerFast, bos: str | bool = "auto") -> lis
             raise UserError("data.bos", "the tokenizer has no bos_token", "set it to auto")
         return []
     if bos == "auto":
-        ids = tokenizer.backend_tokenizer.encode("a", add_special_tokens=True).ids
-        bos = ids[0] == token or token == tokenizer.eos_token_id
+        bos = adds_bos(tokenizer) or token == tokenizer.eos_token_id
     return [token] if bos else []
+
+
+def adds_bos(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether a call of the tokenizer begins with its BOS token."""
+    ids = tokenizer.backend_tokenizer.encode("a", add_special_tokens=True).ids
+    return bool(ids[0] == tokenizer.bos_token_id)
 
 
 def joins(tokenizer: PreTrainedTokenizerFast) -> bool:

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from moray.console import progress
 from moray.corpus.dataset import (
     Document,
+    RowError,
     halves,
     num_groups,
     read_documents,
@@ -232,22 +233,44 @@ def preview(
     for number in np.unique(numbers)[:num_documents].tolist():
         pieces = window.segments[numbers == number]
         lines += _shown(window.rows, pieces, encoder.tokenizer, names)
-        lines += _left_out(documents[number], number, encoder, names)
+        lines += _remarks(documents[number], number, encoder, names)
     return "\n".join(lines) + "\n"
 
 
-def _left_out(
+def _remarks(
     document: Document, number: int, encoder: Encoder, names: Sequence[str]
 ) -> Iterator[str]:
-    """What the chat template leaves out of a conversation, or of each half of a pair, in a line."""
+    """What its chat template does to a conversation, or to each half of a pair, in a line each."""
     talks = halves(document) if "chosen" in document else (document,)
     for talk, name in zip(talks, names, strict=True):
-        if "messages" in talk and (parts := encoder.template().left_out(talk)):
+        if "messages" not in talk:
+            continue
+        if parts := encoder.template().left_out(talk):
             count = sum(len(encoder.tokens_of(part)) for part in parts)
             yield (
                 f"... the chat template leaves out {count:,} tokens of the messages of {name} "
                 f"{number}, beginning with {parts[0].strip()[:40]!r}"
             )
+        if end := _end_of_other_prompt(talk, encoder):
+            yield (
+                f"... in generation, the prompt of {name} {number} has other tokens than here: the "
+                f"answer's first one begins within {end!r}, so end the prompt before that"
+            )
+
+
+def _end_of_other_prompt(talk: Document, encoder: Encoder) -> str | None:
+    """The end of the last answer's prompt, if a token of its text goes on into the answer."""
+    try:
+        prompt, _ = encoder.template().prompt(talk)
+    except RowError:
+        # Many templates fail on the empty prompt of an assistant who has the first turn.
+        return None
+    alone = encoder.tokens_of(prompt)
+    (whole,) = encoder.encoded([talk], 0, count_bytes=False)
+    same = encoder.template().render(talk).text.startswith(prompt)
+    if not same or whole.tokens[: len(alone)].tolist() == alone:
+        return None
+    return prompt[-10:]
 
 
 def _shown(
