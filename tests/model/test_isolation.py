@@ -1,5 +1,6 @@
 """Whether packed documents attend to each other."""
 
+import copy
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +9,7 @@ from architectures import HYBRID, PACKED, UNPACKED, Config, build
 from transformers import PreTrainedModel
 
 from moray.errors import UserError
-from moray.model.isolation import check_isolation, isolates_documents
+from moray.model.isolation import check_isolation, computed_in_fp32, isolates_documents
 
 
 def small_weights(model: PreTrainedModel) -> PreTrainedModel:
@@ -52,6 +53,28 @@ def test_what_leaks_through_small_weights_is_found(architecture: str) -> None:
     """It may be a thousandth of what attention lets through, and grows in training."""
     assert not isolates_documents(build(HYBRID[architecture]()))
     assert not isolates_documents(small_weights(build(HYBRID[architecture]())))
+    in_bf16 = small_weights(build(HYBRID[architecture]()))
+    for weights in in_bf16.parameters():
+        weights.data = weights.data.bfloat16()
+    with computed_in_fp32(in_bf16):
+        assert not isolates_documents(in_bf16)
+
+
+@pytest.mark.parametrize("architecture", ["Gemma 3 with images", "Mixtral", "GPT-2", "OPT"])
+def test_a_model_in_bf16_is_computed_in_fp32_and_stays_as_it_was(architecture: str) -> None:
+    model = build((PACKED | UNPACKED)[architecture]())
+    for weights in model.parameters():
+        # Some architectures keep vectors in fp32.
+        if weights.dim() > 1:
+            weights.data = weights.data.bfloat16()
+    tokens = torch.arange(20).unsqueeze(0)
+    whole = copy.deepcopy(model).float()(input_ids=tokens).logits
+    before = {name: (value.clone(), value.dtype) for name, value in model.named_parameters()}
+    with computed_in_fp32(model):
+        assert torch.equal(model(input_ids=tokens).logits, whole)
+    for name, value in model.named_parameters():
+        assert value.dtype == before[name][1], name
+        assert torch.equal(value, before[name][0]), name
 
 
 def test_positions_that_do_not_restart_are_found_too() -> None:

@@ -139,7 +139,7 @@ def no_stop_token(source: Path) -> None:
         (shutil.rmtree, ""),
         (renamed_weights, ""),
         (lambda source: (source / "config.json").unlink(), ""),
-        (half_of_the_weights, ""),
+        (half_of_the_weights, "model.safetensors: can.t read the weights"),
         (no_stop_token, "the tokenizer has no eos_token, so there is no stop"),
         (
             more_tokens_than_embeddings,

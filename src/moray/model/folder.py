@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.provenance.manifest import MANIFEST, sha256_file
 
 # For transformers' `from_pretrained`: never ask the hub, and never ask on the terminal whether to
@@ -47,14 +47,23 @@ def whole_model_and_adapters(folder: Path) -> tuple[Path, list[Path]]:
 
 
 def stored_dtype(folder: Path) -> torch.dtype:
-    """The most common weight type in a full model's safetensors: bf16 or fp16, otherwise fp32."""
+    """The most common weight type in a full model's safetensors: bf16 or fp16, otherwise fp32.
+
+    Raises:
+        UserError: if a file is damaged.
+    """
     sizes: dict[str, int] = {}
     for file in sorted(folder.glob("model*.safetensors")):
-        with safe_open(file, framework="pt") as weights:
-            for name in weights.keys():  # noqa: SIM118 - it is no mapping
-                part = weights.get_slice(name)
-                size = torch.Size(part.get_shape()).numel()
-                sizes[part.get_dtype()] = sizes.get(part.get_dtype(), 0) + size
+        try:
+            with safe_open(file, framework="pt") as weights:
+                for name in weights.keys():  # noqa: SIM118 - it is no mapping
+                    part = weights.get_slice(name)
+                    size = torch.Size(part.get_shape()).numel()
+                    sizes[part.get_dtype()] = sizes.get(part.get_dtype(), 0) + size
+        except SafetensorError as error:
+            raise UserError(
+                str(file), f"can't read the weights ({first_line(error)})", "copy the file again"
+            ) from error
     most = max(sizes, key=lambda name: sizes[name], default="F32")
     return _STORED.get(most, torch.float32)
 

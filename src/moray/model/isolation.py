@@ -1,10 +1,15 @@
 """Check whether a model's architecture isolates documents that share a row."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from moray.errors import UserError
+from moray.model.forward import blocks_of
 
 # Largest effect of neighbouring documents on an isolated one, relative to their effect if positions
 # don't restart: zero, or rounding error (experts get other numbers of tokens). Fresh weights of a
@@ -42,6 +47,33 @@ def isolates_documents(model: PreTrainedModel) -> bool:
     rounding = _ROUNDING.get(model.dtype, _ROUNDING_OF_OTHERS)
     # Strictly less: no effect at all would prove nothing.
     return difference(restarting) < rounding * difference(one_document)
+
+
+@contextmanager
+def computed_in_fp32(model: PreTrainedModel) -> Iterator[None]:
+    """Have a model compute in fp32 during the body; only one block at a time is held in it."""
+    blocks = blocks_of(model)
+    types = {weight: weight.dtype for weight in model.parameters()}
+    in_blocks = set(chain.from_iterable(block.parameters() for block in blocks))
+    others = types.keys() - in_blocks
+
+    def convert(module: nn.Module, *_: object) -> None:
+        for weight in module.parameters():
+            weight.data = weight.data.float()
+
+    def convert_back(module: nn.Module, *_: object) -> None:
+        for weight in module.parameters():
+            weight.data = weight.data.to(types[weight])
+
+    for weight in others:
+        weight.data = weight.data.float()
+    with ExitStack() as hooks:
+        for block in blocks:
+            hooks.enter_context(block.register_forward_pre_hook(convert))
+            hooks.enter_context(block.register_forward_hook(convert_back))
+        yield
+    for weight in others:
+        weight.data = weight.data.to(types[weight])
 
 
 def check_isolation(model: PreTrainedModel) -> None:

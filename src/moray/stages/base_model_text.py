@@ -10,7 +10,8 @@ from moray.console import say
 from moray.corpus.dataset import num_groups, plain_text, read_group
 from moray.errors import UserError
 from moray.model.dequantize import dequantize
-from moray.model.isolation import isolates_documents
+from moray.model.folder import stored_dtype
+from moray.model.isolation import computed_in_fp32, isolates_documents
 from moray.model.load import load_config, load_model
 from moray.model.obtain import copy_folder
 from moray.model.scratch import save_llama, train_tokenizer
@@ -43,7 +44,7 @@ def make(
         add_tokens(output, tokenizer, words, f"{path}.new_tokens")
     if word := cfg.get("eos_token"):
         set_eos_token(output, tokenizer, word, f"{path}.eos_token")
-    model = load_model(output)
+    model = load_model(output, stored_dtype(output))
     _check_vocabulary(tokenizer, model, path)
     given, loaded = load_config(output).model_type, model.config.model_type
     if given != loaded:
@@ -51,7 +52,8 @@ def make(
         say(f"model {output.name}: of {given}, {part}")
     if getattr(model.config.get_text_config(), "output_router_logits", False):
         say(f"model {output.name}: the auxiliary loss of its router isn't part of the loss")
-    return model, {"isolates_documents": isolates_documents(model)}
+    with computed_in_fp32(model):
+        return model, {"isolates_documents": isolates_documents(model)}
 
 
 def _check_vocabulary(
