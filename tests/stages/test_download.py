@@ -211,6 +211,16 @@ def test_rows_of_a_test_file_whose_prompt_is_trained_on_are_told(
     ) in capsys.readouterr().err
 
 
+def test_rows_of_one_prompt_need_another_group(tmp_path: Path) -> None:
+    rows = [{"prompt": "Hello", "completion": str(number), "topic": number} for number in range(90)]
+    file = write(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(UserError, match="all 90 rows share their prompt or group, so all are in"):
+        local(tmp_path / "out", [file], format="prompt-completion")
+    columns = {"group": "topic"}
+    local(tmp_path / "out", [file], format="prompt-completion", columns=columns)
+    assert all(read(tmp_path / "out", "completion").values())
+
+
 def test_with_all_splits_given_no_share_is_taken(tmp_path: Path) -> None:
     path = {split: str(write(tmp_path / f"{split}.jsonl", [{"text": split}])) for split in SPLITS}
     download(tmp_path / "out", config(path), {split: [file] for split, file in path.items()})

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
 from moray.corpus.bad_rows import BadRows
-from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.dataset import Document, group_of, write_dataset
 from moray.corpus.sources import opened
 from moray.corpus.split import Documents, by_hash, by_tail
 from moray.errors import UserError
@@ -126,10 +126,18 @@ def _complete(
     blanks: Counter[str],
 ) -> Iterator[tuple[str, Document]]:
     """The rows, of which some must be left to train and to test on."""
-    left = set()
+    left, groups = Counter[str](), set[str]()
     for split, document in rows:
-        left.add(split)
+        left[split] += 1
+        if len(groups) < 2:
+            groups.add(group_of(document))
         yield split, document
+    if len(left) == len(groups) == 1 and left.total() > 1:
+        raise UserError(
+            places["train"],
+            f"all {left.total():,} rows share their prompt or group, so all are in one split",
+            "name a column whose values differ under columns.group, or give a file for test",
+        )
     for split in ("train", "test"):
         if split not in left:
             raise UserError(
