@@ -12,17 +12,16 @@ import torch
 from conversations import chat_tokenizer
 from jobs import Make, job_maker
 from pair_stores import write_stores
-from small_model import MODEL
+from small_model import write_small
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import SPLITS, Document, write_dataset
-from moray.corpus.sources.text_python_stdlib import functions, pairs
+from moray.corpus.sources.text_python_stdlib import pairs
 from moray.model.load import load_model
 from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import write_manifest
-from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.workers.entry import Worker
@@ -205,13 +204,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[s
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `model`, a Hugging Face folder, and `tokens`, a store of functions."""
     folder = tmp_path_factory.mktemp("small")
-    rows = [row for row, _ in zip(functions(), range(80), strict=False)]
-    splits = ["test", "validation", *["train"] * 6]
-    pairs = ((splits[number % 8], Document(**row)) for number, row in enumerate(rows))
-    write_dataset(folder / "dataset", pairs, "prompt-completion", {"source": "test"})
-    base_model(folder / "model", MODEL, folder / "dataset")
-    cfg = {"format": "prompt-completion", **result_keys(Data(block_size=64))}
-    tokenize(folder / "dataset", folder / "model", folder / "tokens", cfg)
+    write_small(folder)
     return folder
 
 

@@ -2,12 +2,14 @@
 
 import os
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from moray.config.schema.sections import Ray
+from moray.errors import UserError, first_line
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.workers.entry import Worker
@@ -50,6 +52,20 @@ def train_each(jobs: list[Job], worker: Worker) -> None:
 
     for job in jobs:
         train(job, worker)
+
+
+def train_or_say_why(jobs: list[Job], worker: Worker) -> None:
+    """Train jobs; what one of them raises is left in its folder."""
+    from moray.train.loop import train
+
+    for job in jobs:
+        try:
+            train(job, worker)
+        except UserError as error:
+            (job.work / "why").write_text(str(error))
+        except Exception as error:
+            traceback.print_exc()
+            (job.work / "why").write_text(f"{type(error).__name__}: {first_line(error)}")
 
 
 def losses(job: Job, key: str = "loss") -> list[float]:

@@ -1,4 +1,13 @@
-"""A model's section of the config, for runs that take seconds."""
+"""A model's section of the config, for runs that take seconds, and what such a run reads."""
+
+from pathlib import Path
+
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
+from moray.corpus.dataset import Document, write_dataset
+from moray.corpus.sources.text_python_stdlib import functions
+from moray.stages.base_model import base_model
+from moray.stages.tokenize import tokenize
 
 MODEL = {
     "source": "scratch",
@@ -13,3 +22,14 @@ MODEL = {
     "tie_word_embeddings": True,
     "seed": 0,
 }
+
+
+def write_small(folder: Path) -> None:
+    """Write `dataset`, functions, `model`, a Hugging Face folder, and `tokens`, their store."""
+    rows = [row for row, _ in zip(functions(), range(80), strict=False)]
+    splits = ["test", "validation", *["train"] * 6]
+    pairs = ((splits[number % 8], Document(**row)) for number, row in enumerate(rows))
+    write_dataset(folder / "dataset", pairs, "prompt-completion", {"source": "test"})
+    base_model(folder / "model", MODEL, folder / "dataset")
+    cfg = {"format": "prompt-completion", **result_keys(Data(block_size=64))}
+    tokenize(folder / "dataset", folder / "model", folder / "tokens", cfg)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import HYBRID, PACKED, UNPACKED, build
 from peft import PeftModel
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -76,6 +77,25 @@ def test_all_linear_layers_but_the_output_get_a_pair(model_folder: Path) -> None
     assert layers == {"q_proj", "k_proj", "v_proj", "o_proj"} | mlp
     assert len(shapes) == 2 * 7
     assert {shape[0] for shape in shapes.values()} == {3}
+
+
+@pytest.mark.parametrize("architecture", PACKED | UNPACKED | HYBRID)
+def test_every_layer_with_an_adapter_is_called_as_a_layer(
+    architecture: str, tmp_path: Path
+) -> None:
+    """Code that reads a layer's weights would leave its adapter out, which merging adds."""
+    build((PACKED | UNPACKED | HYBRID)[architecture]()).save_pretrained(tmp_path / "base")
+    adapter = Adapter(rank=2)
+    model = adapted(tmp_path / "base", adapter)
+    # Some is only read so in training.
+    torch.autograd.backward(model.train()(input_ids=TOKENS, labels=TOKENS).loss)
+    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    assert trained
+    assert [name for name, value in trained.items() if value.grad is None] == []
+    model.eval()
+    save_adapter(model, adapter, tmp_path / "adapter", torch.float32)
+    whole = merged(load_model(tmp_path / "base"), tmp_path / "adapter")
+    torch.testing.assert_close(logits_of(whole), logits_of(model), rtol=1e-3, atol=1e-3)
 
 
 OUTPUT = "model.layers.{}.self_attn.o_proj"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from architectures import PACKED, UNPACKED
+from architectures import HYBRID, PACKED, UNPACKED
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -243,6 +243,20 @@ def test_experts_are_not_taken_for_quantized(tmp_path: Path) -> None:
     weights = 2 * 4 * 3 * 32 * 48
     expected = rf"4bit doesn't quantize the experts of a mixtral model \({weights:,} weights\)"
     with pytest.raises(UserError, match=expected):
+        load_model(tmp_path, in_4bit=True)
+
+
+def test_gates_of_three_dimensions_are_not_taken_for_experts(tmp_path: Path) -> None:
+    build(HYBRID["RecurrentGemma"]()).save_pretrained(tmp_path)
+    load_model(tmp_path, in_4bit=True)
+
+
+@pytest.mark.parametrize("architecture", ["Gemma 3n", "Mamba"])
+def test_layers_whose_weights_are_read_directly_are_not_quantized(
+    architecture: str, tmp_path: Path
+) -> None:
+    build((PACKED | UNPACKED)[architecture]()).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"4bit doesn't work with .* models, which compute with"):
         load_model(tmp_path, in_4bit=True)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Adapter
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
 
 # The key of `config.json` with the tokens whose embeddings an adapter trains too.
 NEW_TOKENS = "new_token_ids"
+# Linear layers whose weights an architecture's code or kernels read without calling the layer: an
+# adapter would have no effect. PEFT refuses `out_proj` for the same reason.
+_NOT_CALLED = {
+    "falcon_h1": ["out_proj"],
+    "falcon_mamba": ["dt_proj", "out_proj"],
+    "gemma3n_text": ["correction_coefs"],
+    "jamba": ["dt_proj"],
+    "mamba": ["dt_proj", "out_proj"],
+    "mamba2": ["out_proj"],
+    "nemotron_h": ["out_proj"],
+}
 
 
 def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
@@ -114,11 +126,26 @@ def _config(settings: Adapter, model: PreTrainedModel) -> "LoraConfig":
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
         target_modules=targets if isinstance(targets, str) else list(targets),
+        exclude_modules=_not_adapted(model) or None if isinstance(targets, str) else None,
         use_rslora=settings.use_rslora,
         use_dora=settings.use_dora,
         trainable_token_indices=dict.fromkeys(_embeddings(model), ids) if ids else None,
         task_type="CAUSAL_LM",
     )
+
+
+def _not_adapted(model: PreTrainedModel) -> list[str]:
+    """The names of linear layers that `all-linear` leaves out, besides the output embedding.
+
+    Routers that are linear layers return more than one tensor. Those of other mixtures of experts
+    aren't linear layers, and aren't adapted either.
+    """
+    routers = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")
+    ]
+    return [*routers, *_NOT_CALLED.get(model.config.get_text_config().model_type, ())]
 
 
 def _embeddings(model: PreTrainedModel) -> list[str]:

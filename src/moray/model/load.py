@@ -25,6 +25,10 @@ _FOUR_BITS = BitsAndBytesConfig(
     bnb_4bit_use_double_quant=True,
     bnb_4bit_compute_dtype=torch.bfloat16,
 )
+# Gates of recurrent layers and position embeddings of images have three dimensions too.
+_FEW = 0.05
+# Their code uses the weights of some linear layers without calling these.
+_COMPUTE_WITH_WEIGHTS = {"falcon_mamba", "gemma3n", "gemma3n_text", "mamba"}
 
 
 def load_model(
@@ -136,18 +140,19 @@ def _check_tied(model: PreTrainedModel, folder: Path) -> None:
 
 
 def _check_quantized(model: PreTrainedModel) -> None:
-    """Check that a model has no experts: transformers keeps them in tensors of three dimensions,
-    which bitsandbytes leaves as they are.
-    """
+    """Check that all large layers of a model are in 4 bits, and are called as layers."""
+    kind, remedy = model.config.model_type, "set it to null, and adapter.base_dtype: bf16"
+    if kind in _COMPUTE_WITH_WEIGHTS:
+        problem = f"4bit doesn't work with {kind} models, which compute with weights of layers"
+        raise UserError("adapter.quantize_base", problem, remedy)
+    # transformers keeps experts in tensors of three dimensions, which bitsandbytes leaves as they
+    # are.
     others = (module for module in model.modules() if not isinstance(module, nn.Conv1d))
     direct = (weight for module in others for weight in module.parameters(recurse=False))
-    if whole := sum(weight.numel() for weight in direct if weight.dim() == 3):
-        raise UserError(
-            "adapter.quantize_base",
-            f"4bit doesn't quantize the experts of a {model.config.model_type} model "
-            f"({whole:,} weights)",
-            "set it to null, and adapter.base_dtype: bf16",
-        )
+    whole = sum(weight.numel() for weight in direct if weight.dim() == 3)
+    if whole > _FEW * model.num_parameters():
+        problem = f"4bit doesn't quantize the experts of a {kind} model ({whole:,} weights)"
+        raise UserError("adapter.quantize_base", problem, remedy)
 
 
 def _keep_layout(model: PreTrainedModel) -> None:

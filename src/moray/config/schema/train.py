@@ -248,7 +248,8 @@ class Adapter(Section):
     target_modules: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = Field(
         "all-linear",
         description="Names, or ends of names, of the layers to adapt. `all-linear`: all linear "
-        "layers except the output embedding.",
+        "layers except the output embedding, routers, and layers of which an architecture's code "
+        "uses the weights alone.",
     )
     use_rslora: bool = Field(
         False,
