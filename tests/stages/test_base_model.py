@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers as hf
-from architectures import HYBRID
-from safetensors.torch import load_file
+from architectures import HYBRID, PACKED, build
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from moray.errors import UserError
@@ -92,6 +93,44 @@ def test_weights_that_transformers_leaves_out_are_announced(
     ) in capsys.readouterr().err
     assert any("visual" in name for name in load_file(tmp_path / "tiny/model.safetensors"))
     assert not any("visual" in name for name in load_model(tmp_path / "tiny").state_dict())
+
+
+def given(name: str, source: Path, tokenizer: Path, **config: Any) -> Path:
+    """A folder with a tiny model of an architecture."""
+    made = PACKED[name]()
+    for key, value in config.items():
+        setattr(made, key, value)
+    build(made).save_pretrained(source)
+    load_tokenizer(tokenizer).save_pretrained(source)
+    return source
+
+
+def test_layers_that_predict_several_tokens_are_left_out_with_a_word(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = given("GLM-4-MoE", tmp_path / "given", model_folder)
+    weights = load_file(source / "model.safetensors")
+    # As in published folders: a layer after the last one of the config.
+    weights["model.layers.92.eh_proj.weight"] = torch.zeros(32, 64)
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    base_model(tmp_path / "tiny", {"source": "path", "path": str(source)})
+    assert (
+        "model tiny: glm4_moe leaves out weights that it doesn't compute with (1, e.g. "
+        "model.layers.92.eh_proj.weight); they aren't exported either"
+    ) in capsys.readouterr().err
+
+
+def test_a_router_s_own_loss_is_said_to_be_left_out(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for balanced in (True, False):
+        source = given(
+            "Mixtral", tmp_path / str(balanced), model_folder, output_router_logits=balanced
+        )
+        base_model(tmp_path / f"tiny-{balanced}", {"source": "path", "path": str(source)})
+    assert [line for line in capsys.readouterr().err.splitlines() if "auxiliary" in line] == [
+        "model tiny-True: the auxiliary loss of its router isn't part of the loss"
+    ]
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A base model of text, with its tokenizer."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from moray.model.isolation import computed_in_fp32, isolates_documents
 from moray.model.load import load_config, load_model
 from moray.model.obtain import copy_folder
 from moray.model.scratch import save_llama, train_tokenizer
-from moray.model.shapes import quantization_in
+from moray.model.shapes import quantization_in, shapes_in
 from moray.model.special_tokens import add_tokens, set_eos_token
 from moray.tasks.language.tokenizer import load_tokenizer
 
@@ -50,10 +51,22 @@ def make(
     if given != loaded:
         part = f"only the part for text ({loaded}) is loaded and exported"
         say(f"model {output.name}: of {given}, {part}")
+    elif unused := _unused(model, output):
+        part = f"weights that it doesn't compute with ({len(unused)}, e.g. {unused[0]})"
+        say(f"model {output.name}: {loaded} leaves out {part}; they aren't exported either")
     if getattr(model.config.get_text_config(), "output_router_logits", False):
         say(f"model {output.name}: the auxiliary loss of its router isn't part of the loss")
     with computed_in_fp32(model):
         return model, {"isolates_documents": isolates_documents(model)}
+
+
+def _unused(model: PreTrainedModel, folder: Path) -> list[str]:
+    """The names of stored weights that transformers leaves out, such as those that predict several
+    tokens; masks and other constants don't count.
+    """
+    patterns = model._keys_to_ignore_on_load_unexpected or ()
+    names = (name for name in shapes_in(folder) if name.endswith(".weight"))
+    return [name for name in names if any(re.search(pattern, name) for pattern in patterns)]
 
 
 def _check_vocabulary(
