@@ -1,6 +1,7 @@
 """A model's section of the config, for runs that take seconds, and what such a run reads."""
 
 from pathlib import Path
+from typing import Any
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
@@ -24,12 +25,12 @@ MODEL = {
 }
 
 
-def write_small(folder: Path) -> None:
+def write_small(folder: Path, section: dict[str, Any] = MODEL) -> None:
     """Write `dataset`, functions, `model`, a Hugging Face folder, and `tokens`, their store."""
     rows = [row for row, _ in zip(functions(), range(80), strict=False)]
     splits = ["test", "validation", *["train"] * 6]
     pairs = ((splits[number % 8], Document(**row)) for number, row in enumerate(rows))
     write_dataset(folder / "dataset", pairs, "prompt-completion", {"source": "test"})
-    base_model(folder / "model", MODEL, folder / "dataset")
+    base_model(folder / "model", section, folder / "dataset")
     cfg = {"format": "prompt-completion", **result_keys(Data(block_size=64))}
     tokenize(folder / "dataset", folder / "model", folder / "tokens", cfg)

@@ -43,7 +43,16 @@ TRAIN_FLOORS = [
     {"checkpoints", "engine", "restore", "step", "supervision"},
     {"kernels", "strategies"},
     {"checks"},
-    {"history", "identity", "job", "optimizer", "performance", "schedule", "statistics"},
+    {
+        "adamw_8bit",
+        "history",
+        "identity",
+        "job",
+        "optimizer",
+        "performance",
+        "schedule",
+        "statistics",
+    },
 ]
 
 

@@ -227,6 +227,18 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         "deterministic; set one of them to its default",
     ),
     (
+        {f"{TRAIN}.optimizer": "adamw_8bit", f"{TRAIN}.deterministic": True},
+        f"{TRAIN}.deterministic",
+        "bitsandbytes, which optimizer: adamw_8bit needs, doesn't document that its kernels are "
+        "deterministic; set one of them to its default",
+    ),
+    (
+        {f"{TRAIN}.optimizer": "adamw_8bit", f"{TRAIN}.strategy": "deepspeed"},
+        f"{TRAIN}.optimizer",
+        "adamw_8bit can't be combined with strategy: deepspeed, which keeps the optimizer state in "
+        "its own form; set strategy to ddp or fsdp2, or optimizer to adamw",
+    ),
+    (
         {f"{TRAIN}.strategy": "deepspeed", f"{TRAIN}.deterministic": True},
         f"{TRAIN}.deterministic",
         "strategy: deepspeed is not documented to be deterministic on GPUs; set strategy to ddp or "

@@ -82,7 +82,7 @@ def test_more_cpus_than_there_are_are_reported(tmp_path: Path) -> None:
 def test_a_library_that_is_not_installed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = {"strategy": "deepspeed"}
+    train = {"strategy": "deepspeed", "optimizer": "adamw_8bit"}
     assert found(tmp_path, train=train, include_dashboard=True) == []
     for name in ("deepspeed", "bitsandbytes", "aiohttp_cors"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -97,6 +97,8 @@ def test_a_library_that_is_not_installed_is_reported(
         "pip install 'moray[dashboard]', or set it to false",
         "runs.tuned.adapter.quantize_base: 4bit needs bitsandbytes, which is not installed; "
         "pip install 'moray[qlora]', or remove it",
+        "runs.tuned.train.optimizer: adamw_8bit needs bitsandbytes, which is not installed; "
+        "pip install 'moray[qlora]', or set it to adamw",
     ]
     assert found(tmp_path, adapter=adapter, train=train, address="auto") == []
 
@@ -283,6 +285,8 @@ ADDED = 8 * (10 + 30)
         # Weights and two moments of each kept checkpoint and of the one that is written; a model.
         ({}, None, (ENDLESS + 1) * 12 * WHOLE + 4 * WHOLE),
         ({"load_best_model_at_end": True}, None, (ENDLESS + 2) * 12 * WHOLE + 4 * WHOLE),
+        # Moments are in fp32 there in any case.
+        ({"optimizer": "adamw_8bit"}, None, (ENDLESS + 1) * 12 * WHOLE + 4 * WHOLE),
         ({}, Adapter(rank=8), (ENDLESS + 1) * 12 * ADDED + 4 * WHOLE),
         # No more than the run has.
         ({"max_steps": 100 * 10**14 + 1}, None, (10**14 + 1) * 12 * WHOLE + 4 * WHOLE),
@@ -413,6 +417,12 @@ def test_what_is_spread_is_divided_by_the_workers(name: str) -> None:
     each = (found.parameters, found.gradients, found.optimizer)
     assert each == tuple(4000 * floats for floats in FLOATS[name])
     assert found.total == sum(each)
+
+
+def test_moments_in_8_bits_take_2_bytes_and_those_in_fp32_8() -> None:
+    settings = Train(strategy="fsdp2", optimizer="adamw_8bit")
+    found = footprint(settings, trained=1000, frozen=0, workers=4)
+    assert (found.parameters, found.gradients, found.optimizer) == (1000, 1000, 500)
 
 
 def test_gradients_that_add_up_before_they_meet_are_whole() -> None:

@@ -111,6 +111,17 @@ def test_a_run_that_resumes_or_is_new_says_nothing(case: Case) -> None:
     assert case.said(job) == []
 
 
+def test_a_run_that_continues_in_8_bits_says_that_it_rounds(case: Case) -> None:
+    given = case.checkpoint(6)
+    job = case.job(given, optimizer="adamw_8bit")
+    assert case.said(job) == [
+        f"run name: continuing from {given}, whose optimizer state is in fp32; "
+        "train.optimizer: adamw_8bit rounds it to 8 bits"
+    ]
+    # From then on, it has checkpoints of its own.
+    assert case.said(job) == []
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("best", [False, True])
 def test_a_run_continues_from_a_checkpoint_of_another_fingerprint_and_records_it(

@@ -263,6 +263,21 @@ def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
             "are deterministic",
             "set one of them to its default",
         )
+    if train.deterministic and train.optimizer == "adamw_8bit":
+        yield UserError(
+            f"{path}.train.deterministic",
+            "bitsandbytes, which optimizer: adamw_8bit needs, doesn't document that its kernels "
+            "are deterministic",
+            "set one of them to its default",
+        )
+    if train.optimizer == "adamw_8bit" and not STRATEGIES[train.strategy].takes_adamw_8bit:
+        others = [name for name, strategy in STRATEGIES.items() if strategy.takes_adamw_8bit]
+        yield UserError(
+            f"{path}.train.optimizer",
+            f"adamw_8bit can't be combined with strategy: {train.strategy}, which keeps the "
+            "optimizer state in its own form",
+            f"set strategy to {' or '.join(others)}, or optimizer to adamw",
+        )
     if train.deterministic and not STRATEGIES[train.strategy].deterministic:
         others = [name for name, strategy in STRATEGIES.items() if strategy.deterministic]
         yield UserError(

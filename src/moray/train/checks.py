@@ -84,7 +84,7 @@ def unmet_requirements(
         layout = lay_out_here(ray, settings.global_batch_size)
         if not layout.use_gpu:
             found += _memory(run, settings, layout.num_workers, trained, frozen)
-    checkpoint = (_FLOAT + Optimizer(settings).state_bytes) * trained
+    checkpoint = (_FLOAT + Optimizer(settings).saved_bytes) * trained
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
         kept = min(kept, -(-settings.max_steps // settings.save_steps))
@@ -172,6 +172,12 @@ def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> 
             f"runs.{run}.adapter.quantize_base",
             f"{adapter.quantize_base} needs bitsandbytes, which is not installed",
             "pip install 'moray[qlora]', or remove it",
+        )
+    if settings.optimizer == "adamw_8bit" and not find_spec("bitsandbytes"):
+        yield UserError(
+            f"runs.{run}.train.optimizer",
+            "adamw_8bit needs bitsandbytes, which is not installed",
+            "pip install 'moray[qlora]', or set it to adamw",
         )
 
 

@@ -57,6 +57,11 @@ def prepare_work(
         _check_tensors(key, given, spec)
         _bring_in(key, given, storage, spec.settings)
         before = read_identity(storage_with(given).records)
+        if spec.settings.optimizer == "adamw_8bit" and before and not _in_8bit(before):
+            say(
+                f"run {spec.name}: continuing from {given}, whose optimizer state is in fp32; "
+                "train.optimizer: adamw_8bit rounds it to 8 bits"
+            )
         differing = differences(before, identity)
         record = {
             "checkpoint": given,
@@ -73,6 +78,11 @@ def continued_from(storage: Storage) -> dict[str, Any] | None:
     content = storage.records.read(_RECORD)
     record: dict[str, Any] | None = None if content is None else json.loads(content)
     return record
+
+
+def _in_8bit(identity: Identity) -> bool:
+    # Defaults aren't recorded.
+    return bool(identity.settings["train"].get("optimizer") == "adamw_8bit")
 
 
 def _from_elsewhere(spec: RunSpec, storage: Storage, identity: Identity) -> Identity:

@@ -65,8 +65,8 @@ def _libraries(job: Job) -> Iterator[str]:
         yield library
     if job.adapter:
         yield "peft"
-        if job.adapter.quantize_base:
-            yield "bitsandbytes"
+    if (job.adapter and job.adapter.quantize_base) or job.settings.optimizer == "adamw_8bit":
+        yield "bitsandbytes"
 
 
 def train_on_worker(job: Job, worker: Worker) -> dict[str, Any]:

@@ -6,7 +6,7 @@ so PyTorch is imported where it is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from moray.config.schema.train import Train
@@ -15,14 +15,22 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from moray.train.adamw_8bit import Blocks
+
+# Moments in 8 bits that are read from a checkpoint, in fp32, at a time.
+_READ_AT_ONCE = 16
+
 
 class Optimizer:
     """The optimizer of a run: AdamW (Loshchilov and Hutter, 2019).
 
     Attributes:
-        moments: what it keeps for a weight, by PyTorch's names: fp32 tensors of the weight's shape.
+        moments: what it keeps for a weight, by PyTorch's names: fp32 tensors of the weight's shape,
+            or `Blocks` that stand for them.
         numbers: tensors of shape () that it keeps for a weight in addition.
-        state_bytes: bytes of state for each trained parameter; numbers don't count.
+        state_bytes: bytes of state for each trained parameter; numbers don't count, and scales of
+            blocks don't either.
+        saved_bytes: the same in a checkpoint.
     """
 
     moments = ("exp_avg", "exp_avg_sq")
@@ -30,7 +38,9 @@ class Optimizer:
 
     def __init__(self, settings: Train) -> None:
         self._settings = settings
-        self.state_bytes = 4 * len(self.moments)
+        self._in_8bit = settings.optimizer == "adamw_8bit"
+        self.state_bytes = (1 if self._in_8bit else 4) * len(self.moments)
+        self.saved_bytes = 4 * len(self.moments)
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
         """PyTorch's optimizer over all trainable parameters."""
@@ -45,26 +55,69 @@ class Optimizer:
             groups[not _is_decayed(name, parameter)]["params"].append(parameter)
         betas = (settings.adam_beta1, settings.adam_beta2)
         filled = [group for group in groups if group["params"]]
-        return AdamW(filled, lr=settings.learning_rate, betas=betas, fused=True)
+        kind = AdamW
+        if self._in_8bit:
+            # Importing bitsandbytes takes a while.
+            from moray.train.adamw_8bit import AdamW8bit
+
+            kind = AdamW8bit
+        return kind(filled, lr=settings.learning_rate, betas=betas, fused=True)
 
     def make_state(self, made: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> None:
         """Initialise the state of parameters, as before the first step."""
         import torch
 
         for parameter in parameters:
+            blocks = self._blocks(parameter)
+            # A step of blocks takes its number from the host; PyTorch's from the device.
+            device = "cpu" if blocks else parameter.device
             made.state[parameter] = {
-                **{key: torch.zeros((), device=parameter.device) for key in self.numbers},
-                **{key: torch.zeros_like(parameter) for key in self.moments},
+                **{key: torch.zeros((), device=device) for key in self.numbers},
+                **(blocks or {key: torch.zeros_like(parameter) for key in self.moments}),
             }
 
-    def training_state(self, model: nn.Module, made: torch.optim.Optimizer) -> dict[str, Tensor]:
+    def _blocks(self, parameter: Tensor) -> dict[str, Blocks]:
+        if not self._in_8bit:
+            return {}
+        from moray.train.adamw_8bit import make_blocks
+
+        return make_blocks(parameter)
+
+    def training_state(
+        self, model: nn.Module, made: torch.optim.Optimizer
+    ) -> dict[str, Tensor | Blocks]:
         """Weights and their state, by their names in a checkpoint; they share memory with both."""
-        state: dict[str, Tensor] = {}
+        state: dict[str, Tensor | Blocks] = {}
         for name, parameter in trained_parameters(model).items():
             state[name] = parameter.detach()
             for key in (*self.moments, *self.numbers):
                 state[state_name(name, key)] = made.state[parameter][key]
         return state
+
+    def restore(
+        self,
+        model: nn.Module,
+        made: torch.optim.Optimizer,
+        read: Callable[[dict[str, Tensor]], None],
+    ) -> None:
+        """Load weights and their state from a checkpoint.
+
+        Args:
+            model: has the weights.
+            made: has their state.
+            read: fills tensors in place, by their names.
+        """
+        from torch import Tensor
+
+        state = self.training_state(model, made)
+        read({name: value for name, value in state.items() if isinstance(value, Tensor)})
+        blocks = [(name, value) for name, value in state.items() if not isinstance(value, Tensor)]
+        for start in range(0, len(blocks), _READ_AT_ONCE):
+            some = blocks[start : start + _READ_AT_ONCE]
+            values = {name: moment.empty() for name, moment in some}
+            read(values)
+            for name, moment in some:
+                moment.quantize(values[name])
 
     def step(self, model: nn.Module, made: torch.optim.Optimizer, learning_rate: float) -> Tensor:
         """Clip, step, and clear the gradients; returns their norm before clipping, shape ().
@@ -102,6 +155,13 @@ def set_learning_rate(made: torch.optim.Optimizer, learning_rate: float) -> None
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that are trained, by name; tied ones once."""
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def as_saved(value: Tensor | Blocks) -> Tensor:
+    """A value of the training state as a checkpoint has it."""
+    from torch import Tensor
+
+    return value if isinstance(value, Tensor) else value.dequantized()
 
 
 def state_name(weight: str, key: str) -> str:

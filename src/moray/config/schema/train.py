@@ -21,6 +21,7 @@ class StrategyFacts:
         library: optional library that it needs, and the extra of that name.
         deterministic: whether it is documented to be deterministic on GPUs.
         takes_4bit: whether a frozen base can be quantized to 4 bits.
+        takes_adamw_8bit: whether it steps with any optimizer, and not with copies of its own.
     """
 
     sharded: frozenset[Part] = frozenset()
@@ -28,6 +29,7 @@ class StrategyFacts:
     library: str | None = None
     deterministic: bool = True
     takes_4bit: bool = False
+    takes_adamw_8bit: bool = True
 
 
 _ALL: frozenset[Part] = frozenset(("parameters", "gradients", "optimizer"))
@@ -37,7 +39,11 @@ STRATEGIES: dict[StrategyName, StrategyFacts] = {
     "fsdp2": StrategyFacts(sharded=_ALL),
     # Of ZeRO's third stage.
     "deepspeed": StrategyFacts(
-        sharded=_ALL, copies_weights=True, library="deepspeed", deterministic=False
+        sharded=_ALL,
+        copies_weights=True,
+        library="deepspeed",
+        deterministic=False,
+        takes_adamw_8bit=False,
     ),
 }
 
@@ -121,6 +127,12 @@ class Train(Section):
     )
     micro_batch_size: PositiveInt = execution_only(
         8, description="Maximum number of rows in a worker's forward pass."
+    )
+    optimizer: Literal["adamw", "adamw_8bit"] = added(
+        "adamw",
+        description="`adamw`: AdamW (Loshchilov and Hutter, 2019), whose two moments take 8 bytes "
+        "for each trained weight. `adamw_8bit`: in 8 bits, they take 2 (Dettmers et al., 2022). "
+        "Needs the optional `qlora` extra and `strategy: ddp` or `fsdp2`.",
     )
     learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate.")
     lr_scheduler_type: Literal["cosine", "linear", "constant", "wsd"] = Field(

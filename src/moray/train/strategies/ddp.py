@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from moray.config.schema.train import Train
 from moray.tasks.interface import LossModule
-from moray.train.optimizer import Optimizer, trained_parameters
+from moray.train.optimizer import Optimizer, as_saved, trained_parameters
 from moray.train.strategies import Read
 from moray.workers.entry import Worker
 
@@ -55,10 +55,10 @@ class _DDP:
         state = self._optimizer.training_state(self._model, self._made)
         by_size = sorted(state, key=lambda name: state[name].numel())
         mine = by_size[self._worker.rank :: self._worker.world_size]
-        return {name: state[name] for name in mine}
+        return {name: as_saved(state[name]) for name in mine}
 
     def restore(self, read: Read) -> None:
-        read(self._optimizer.training_state(self._model, self._made))
+        self._optimizer.restore(self._model, self._made, read)
 
 
 strategy = _DDP

@@ -22,7 +22,7 @@ from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.forward import blocks_of, resolve
 from moray.tasks.interface import LossModule
-from moray.train.optimizer import Optimizer, trained_parameters
+from moray.train.optimizer import Optimizer, as_saved, trained_parameters
 from moray.train.strategies import Read
 from moray.workers.entry import Worker
 
@@ -103,10 +103,11 @@ class _FSDP2:
         return self._optimizer.step(self._model, self._made, learning_rate)
 
     def state(self) -> dict[str, Tensor]:
-        return self._optimizer.training_state(self._model, self._made)
+        state = self._optimizer.training_state(self._model, self._made)
+        return {name: as_saved(value) for name, value in state.items()}
 
     def restore(self, read: Read) -> None:
-        read(self._optimizer.training_state(self._model, self._made))
+        self._optimizer.restore(self._model, self._made, read)
 
 
 def _mesh(settings: Train, worker: Worker) -> DeviceMesh:

@@ -1,0 +1,190 @@
+"""AdamW with moments in 8 bits. Source: Dettmers et al., "8-bit Optimizers via Block-wise
+Quantization", 2022.
+
+A moment has a code of 8 bits for each weight, and for each block of 256 codes a scale, the largest
+magnitude in the block. A step dequantizes, steps in fp32, and quantizes; on GPUs, it is a kernel of
+bitsandbytes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from bitsandbytes.functional import create_dynamic_map
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim.adamw import AdamW, adamw
+
+_BLOCK = 256
+# Elements of a tensor, over all workers, whose moments are in 8 bits: as in bitsandbytes, no fewer,
+# and no more than its kernels count.
+_ELEMENTS = range(4096, 2**31)
+
+
+class Blocks:
+    """A moment of this worker's shard of a parameter.
+
+    Attributes:
+        levels: what codes stand for, as shares of a block's scale, ascending.
+        codes: of the shard's elements, in their order.
+        scales: of the blocks.
+    """
+
+    def __init__(self, parameter: Tensor, signed: bool) -> None:
+        """Zeros.
+
+        Args:
+            parameter: what it is a moment of.
+            signed: whether values can be negative.
+        """
+        self._parameter = parameter
+        shard = _shard(parameter)
+        number = shard.numel()
+        self.levels = create_dynamic_map(signed).to(shard.device)
+        if signed:
+            # bitsandbytes' lowest is -0.993, so a block would lose its scale where the largest
+            # magnitude is negative, and couldn't be restored from its values.
+            self.levels[0] = -1.0
+        self.codes = torch.zeros(number, dtype=torch.uint8, device=shard.device)
+        self.scales = torch.zeros(-(-number // _BLOCK), device=shard.device)
+
+    def numel(self) -> int:
+        """The number of elements over all workers."""
+        return self._parameter.numel()
+
+    def empty(self) -> Tensor:
+        """An fp32 tensor like the parameter, and sharded like it, but in main memory.
+
+        Devices have no room for moments in fp32.
+        """
+        return torch.empty_like(self._parameter, device="cpu", requires_grad=False)
+
+    def values(self) -> Tensor:
+        """The values of the shard in fp32, in one dimension."""
+        if not len(self.codes):
+            return torch.empty(0, device=self.codes.device)
+        found: Tensor = torch.ops.bitsandbytes.dequantize_blockwise(
+            self.codes, self.scales, self.levels, _BLOCK, torch.float32
+        )
+        return found
+
+    def dequantized(self) -> Tensor:
+        """The values; see `empty`."""
+        tensor = self.empty()
+        shard = _shard(tensor)
+        shard.copy_(self.values().view_as(shard))
+        return tensor
+
+    def quantize(self, values: Tensor) -> None:
+        """Set the values, each to the nearest level.
+
+        Values that were dequantized are set exactly: the largest magnitude is the scale, and no
+        rounding moves a value half the way to the next level.
+
+        Args:
+            values: of the shard, or like `empty`.
+        """
+        given = _shard(values).to(self.codes.device).flatten()
+        blocks = nn.functional.pad(given, (0, -len(given) % _BLOCK)).view(-1, _BLOCK)
+        scales = blocks.abs().amax(1)
+        # Blocks of zeros have a scale of zero.
+        shares = (blocks / scales.unsqueeze(1)).nan_to_num_(0.0)
+        borders = (self.levels[1:] + self.levels[:-1]) / 2
+        codes = torch.bucketize(shares, borders, out_int32=True).flatten()
+        self.codes.copy_(codes[: len(given)])
+        self.scales.copy_(scales)
+
+
+def make_blocks(parameter: Tensor) -> dict[str, Blocks]:
+    """The moments of a parameter before the first step, by AdamW's names; empty for fp32."""
+    if parameter.numel() not in _ELEMENTS:
+        return {}
+    return {
+        "exp_avg": Blocks(parameter, signed=True),
+        "exp_avg_sq": Blocks(parameter, signed=False),
+    }
+
+
+class AdamW8bit(AdamW):
+    """PyTorch's AdamW, in which moments can be `Blocks`."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take a step; gradients of moments in `Blocks` are cleared."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if parameter.grad is not None and isinstance(state["exp_avg"], Blocks):
+                    _step(parameter, state, group)
+                    # PyTorch steps what has a gradient.
+                    parameter.grad = None
+        return super().step(closure)
+
+
+def _step(parameter: nn.Parameter, state: dict[str, Any], group: dict[str, Any]) -> None:
+    assert parameter.grad is not None
+    weights, gradients = _shard(parameter).view(-1), _shard(parameter.grad).flatten()
+    if weights.device.type == "cpu":
+        _step_on_cpu(weights, gradients, state, group)
+        return
+    state["step"] += 1
+    # Of a small tensor, some workers have nothing.
+    if not len(weights):
+        return
+    mean, square = state["exp_avg"], state["exp_avg_sq"]
+    torch.ops.bitsandbytes.optimizer_update_8bit_blockwise(
+        "adam",
+        gradients,
+        weights,
+        mean.codes,
+        square.codes,
+        *group["betas"],
+        # Of other optimizers.
+        0.0,
+        0.0,
+        group["eps"],
+        int(state["step"]),
+        group["lr"],
+        mean.levels,
+        square.levels,
+        mean.scales,
+        square.scales,
+        group["weight_decay"],
+        1.0,
+        False,
+    )
+
+
+def _step_on_cpu(
+    weights: Tensor, gradients: Tensor, state: dict[str, Any], group: dict[str, Any]
+) -> None:
+    """What the kernel does on GPUs.
+
+    On CPUs, bitsandbytes looks shares up in a table of 2^15 rows, so that a moment of zero becomes
+    2e-5 of the block's largest.
+    """
+    mean, square = state["exp_avg"], state["exp_avg_sq"]
+    means, squares = mean.values(), square.values()
+    beta1, beta2 = group["betas"]
+    adamw(
+        [weights],
+        [gradients],
+        [means],
+        [squares],
+        [],
+        [state["step"]],
+        fused=True,
+        amsgrad=False,
+        beta1=beta1,
+        beta2=beta2,
+        lr=group["lr"],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        maximize=False,
+    )
+    mean.quantize(means)
+    square.quantize(squares)
+
+
+def _shard(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
