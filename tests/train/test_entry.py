@@ -18,9 +18,10 @@ from jobs import train_run, training_command
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Ray
+from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.storage.interface import folder_of, step_of
-from moray.train.entry import run_job
+from moray.train.entry import _libraries, run_job
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.loop import train
@@ -55,6 +56,19 @@ def test_a_fault_reaches_the_user_and_spends_no_restart(make_job: Any, tmp_path:
     with pytest.raises(UserError, match="at step 2"):
         run_job(job, Ray(num_workers=1), "name")
     assert len(losses(job)) == 1
+
+
+def test_nodes_are_asked_for_the_libraries_that_a_job_needs(make_job: Any) -> None:
+    qlora = Adapter(quantize_base="4bit")
+    for job, expected in (
+        (make_job(), []),
+        (make_job(strategy="deepspeed"), ["deepspeed"]),
+        (make_job(adapter=Adapter()), ["peft"]),
+        (make_job(adapter=qlora), ["peft", "bitsandbytes"]),
+        (make_job(optimizer="adamw_8bit"), ["bitsandbytes"]),
+        (make_job(adapter=qlora, optimizer="adamw_8bit"), ["peft", "bitsandbytes"]),
+    ):
+        assert [*_libraries(job)] == expected
 
 
 def test_more_workers_than_cores_are_refused(make_job: Any) -> None:
