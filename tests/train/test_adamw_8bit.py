@@ -106,6 +106,19 @@ def test_values_are_set_to_the_nearest_levels() -> None:
     assert np.abs(in_numpy(blocks.dequantized()) - expected).max() <= 1e-6 * scales.max()
 
 
+@pytest.mark.parametrize("signed", [True, False])
+def test_shares_on_both_sides_of_each_border_get_the_level_on_their_side(signed: bool) -> None:
+    levels = Blocks(torch.zeros(1), signed).levels
+    borders = (levels[1:] + levels[:-1]) / 2
+    above, below = (torch.nextafter(borders, torch.tensor(end)) for end in (2.0, -2.0))
+    # A scale of one leaves shares as they are.
+    given = torch.stack([torch.ones(255), levels[1:], borders, above, below], 1).flatten()
+    blocks = Blocks(given, signed)
+    blocks.quantize(given)
+    assert torch.equal(blocks.scales, torch.ones_like(blocks.scales))
+    assert torch.equal(blocks.codes.int(), torch.bucketize(given, borders, out_int32=True))
+
+
 def in_numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().double().numpy().ravel()
 
