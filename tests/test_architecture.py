@@ -43,6 +43,7 @@ TRAIN_FLOORS = [
     {"checkpoints", "engine", "restore", "step", "supervision"},
     {"kernels", "strategies"},
     {"checks"},
+    {"memory"},
     {"history", "identity", "job", "optimizer", "performance", "schedule", "statistics"},
 ]
 
