@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from moray.errors import UserError
+from moray.errors import ConfigError, UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 # A folder of images that is gone would cost a line for each.
@@ -18,7 +18,7 @@ _MOST_MISSING = 10
 def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
-    except UserError as error:
+    except (ConfigError, UserError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
 
@@ -91,6 +91,30 @@ def chat(
     with _errors_in_one_line():
         chats = open_chats(run, base=base or both, tuned=both or not base)
     talk(chats)
+
+
+@app.command()
+def plan(
+    run: Annotated[str, typer.Argument(help="Name of a run.")],
+    configfile: Annotated[
+        list[Path] | None, typer.Option(help="Overlay of the config; can be given repeatedly.")
+    ] = None,
+) -> None:
+    """Say how much memory a worker needs to train a run, and which GPUs have it.
+
+    Nothing has to be made before; of a model on the Hub, its `config.json` is needed.
+    """
+    from transformers.utils.logging import set_verbosity_error
+
+    from moray.planning.start import read_config, setup_of
+    from moray.planning.table import lines
+
+    set_verbosity_error()
+    with _errors_in_one_line():
+        experiment = read_config(configfile or [])
+        with setup_of(experiment, run) as setup:
+            for line in lines(run, setup):
+                typer.echo(line)
 
 
 @app.command()
