@@ -1,5 +1,7 @@
 """The command `moray`, for what isn't a result of the workflow."""
 
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,18 @@ def _errors_in_one_line() -> Iterator[None]:
     except (ConfigError, UserError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """During the body, libraries don't warn, such as of kernels that are missing here."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @app.callback()
@@ -104,13 +118,10 @@ def plan(
 
     Nothing has to be made before; of a model on the Hub, its `config.json` is needed.
     """
-    from transformers.utils.logging import set_verbosity_error
-
     from moray.planning.start import read_config, setup_of
     from moray.planning.table import lines
 
-    set_verbosity_error()
-    with _errors_in_one_line():
+    with _errors_in_one_line(), _without_warnings():
         experiment = read_config(configfile or [])
         with setup_of(experiment, run) as setup:
             for line in lines(run, setup):

@@ -32,8 +32,9 @@ def _title(run: str, demand: Demand) -> str:
     trained = f"{demand.trained / 1e6:,.1f} M of {demand.whole / 1e6:,.1f} M weights trained"
     where = "GPU" if setup.device == "cuda" else "CPU"
     workers = "1 worker" if setup.workers == 1 else f"each of {setup.workers} workers"
+    rows = f"{setup.rows} row{'s' * (setup.rows != 1)} of {setup.block_size:,} tokens"
     return (
-        f"{run}: {trained}; {setup.rows} rows of {setup.block_size:,} tokens in a micro-batch, "
+        f"{run}: {trained}; {rows} in a micro-batch, "
         f"{setup.precision}, {settings.strategy}; {workers}, on a {where}, needs at most"
     )
 
