@@ -61,7 +61,8 @@ class Advice:
         return self._more_workers(limit)
 
     def _changes(self) -> Iterator[tuple[tuple[str, ...], Setup]]:
-        setup, keys = self.setup, ()
+        setup = self.setup
+        keys: tuple[str, ...] = ()
         if not setup.settings.gradient_checkpointing:
             keys = (*keys, "train.gradient_checkpointing: true")
             setup = setup.with_train(gradient_checkpointing=True)

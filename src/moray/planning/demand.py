@@ -317,9 +317,9 @@ _LINEAR = {
 }  # fmt: skip
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Callable[..., object], types, args=(), kwargs=None):  # type: ignore[no-untyped-def]

@@ -58,11 +58,11 @@ class Pass:
     backward: Bytes
 
 
-class _Ledger(TorchDispatchMode):
+class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the memory of tensors that are made while it is active, until they are freed."""
 
     def __init__(self, module: nn.Module, batch: Batch) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kind = Kind.ACTIVATIONS
         self._alive = np.zeros(len(Kind))
         self._held: dict[int, tuple[Kind, int]] = {}
@@ -110,7 +110,8 @@ class _Ledger(TorchDispatchMode):
 
 
 def _key(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    key: int = tensor.untyped_storage()._cdata
+    return key
 
 
 def on_fake_cpu(module: nn.Module, mode: FakeTensorMode) -> None:
@@ -149,7 +150,7 @@ def simulate(module: LossModule, batch: Batch, precision: str, mode: FakeTensorM
 
     hooks = [decoder_of(module.model).register_forward_hook(begin_loss)]
     hooks += [
-        parameter.register_post_accumulate_grad_hook(ledger.is_gradient)
+        parameter.register_post_accumulate_grad_hook(ledger.is_gradient)  # type: ignore[no-untyped-call]
         for parameter in module.parameters()
         if parameter.requires_grad
     ]
@@ -220,7 +221,7 @@ class _Dequantized(torch.autograd.Function):
         return states.to(dtype) @ weight
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         shape, dtype = ctx.of
         return (
             gradient.to(dtype) @ torch.empty(shape, dtype=dtype, device=gradient.device).T,
@@ -247,7 +248,7 @@ def quantize(model: PreTrainedModel, dtype: torch.dtype) -> int:
         count += module.weight.numel()
         if isinstance(module, nn.Linear):
             shape = shape[::-1]
-        module.forward = _forward_of(module, shape, dtype)
+        module.forward = _forward_of(module, shape, dtype)  # type: ignore[method-assign]
     return count
 
 
