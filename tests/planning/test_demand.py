@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedConfig,
+)
 
 from moray.config.schema.train import Adapter, Train
 from moray.model.adapter import add_adapter
@@ -20,6 +26,15 @@ from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
 
 TOKENS, VOCABULARY = 128, 1000
+SHARED = {
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+}
 GPT2 = GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=VOCABULARY, n_positions=TOKENS)
 LLAMA = LlamaConfig(
     hidden_size=64,
@@ -32,10 +47,14 @@ LLAMA = LlamaConfig(
 )
 # A width at which weights count for as much as activations.
 WIDE = LlamaConfig(**{**LLAMA.to_diff_dict(), "hidden_size": 256, "intermediate_size": 688})
+# Logits with a cap, which are computed all at once.
+_SHAPE = {key: value for key, value in LLAMA.to_dict().items() if key in SHARED}
+GEMMA2 = Gemma2Config(**_SHAPE, head_dim=16)
 CASES: dict[str, tuple[PreTrainedConfig, dict[str, Any], Adapter | None]] = {
     "gpt2": (GPT2, {}, None),
     "llama": (LLAMA, {}, None),
     "wide": (WIDE, {}, None),
+    "gemma2": (GEMMA2, {}, None),
     "checkpointing": (LLAMA, {"gradient_checkpointing": True}, None),
     "accumulation": (WIDE, {"global_batch_size": 12}, None),
     "lora": (LLAMA, {}, Adapter(rank=4)),

@@ -11,16 +11,12 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-)
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Adapter, Train
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.model.attention import VARLEN, fault_of_kernel
 from moray.model.folder import DTYPES
 from moray.model.forward import blocks_of, resolve
@@ -222,10 +218,11 @@ class Demand:
         batches = (_batch(rows, self.setup.block_size) for rows in _ROWS)
         try:
             return [simulate(module, batch, self.setup.precision, mode) for batch in batches]
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        except RuntimeError as error:
             raise UserError(
                 self.setup.model,
-                f"what a {module.model.config.model_type} model holds depends on its data",
+                f"a {module.model.config.model_type} model can't be run without values "
+                f"({first_line(error)})",
                 "train a few steps, and see what is used",
             ) from error
 

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.pytorch_utils import Conv1D
 
 from moray.model.forward import autocast, decoder_of
@@ -192,14 +192,20 @@ def simulate_loss(
     return float(ledger.counted(Kind.LOSS).sum(axis=1).max())
 
 
+class _Output(BaseModelOutput):
+    """The output of any architecture's decoder, most of which have more than its states."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 @contextmanager
 def states_of_decoder(model: PreTrainedModel, states: Tensor) -> Iterator[None]:
     """During the body, a model's decoder returns these."""
     decoder = decoder_of(model)
     before = decoder.forward
-    decoder.forward = lambda *_, **__: BaseModelOutputWithPastAndCrossAttentions(
-        last_hidden_state=states
-    )
+    decoder.forward = lambda *_, **__: _Output(last_hidden_state=states)
     try:
         yield
     finally:
