@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # From the top. A room imports from floors below; rooms on one floor don't know each other.
 FLOORS = [
     {"cli"},
-    {"chat", "doctor", "stages"},
+    {"chat", "doctor", "planning", "stages"},
     {"report", "sweeps"},
     {"results"},
     {"evaluate", "serving", "train"},
@@ -43,6 +43,7 @@ TRAIN_FLOORS = [
     {"checkpoints", "engine", "restore", "step", "supervision"},
     {"kernels", "strategies"},
     {"checks"},
+    {"memory", "simulation"},
     {
         "adamw_8bit",
         "history",

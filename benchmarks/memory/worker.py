@@ -19,8 +19,8 @@ from moray.model.shapes import (
 from moray.rows.store import Drawn
 from moray.tasks import task_of
 from moray.tasks.language.rows import StoredSplit
-from moray.train.checks import footprint, frozen_bytes
 from moray.train.engine import build
+from moray.train.memory import footprint, frozen_bytes
 from moray.train.step import feeds, gradients
 from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker

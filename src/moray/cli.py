@@ -1,5 +1,7 @@
 """The command `moray`, for what isn't a result of the workflow."""
 
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from moray.errors import UserError
+from moray.errors import ConfigError, UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 # A folder of images that is gone would cost a line for each.
@@ -18,9 +20,21 @@ _MOST_MISSING = 10
 def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
-    except UserError as error:
+    except (ConfigError, UserError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """During the body, libraries don't warn, such as of kernels that are missing here."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @app.callback()
@@ -91,6 +105,27 @@ def chat(
     with _errors_in_one_line():
         chats = open_chats(run, base=base or both, tuned=both or not base)
     talk(chats)
+
+
+@app.command()
+def plan(
+    run: Annotated[str, typer.Argument(help="Name of a run.")],
+    configfile: Annotated[
+        list[Path] | None, typer.Option(help="Overlay of the config; can be given repeatedly.")
+    ] = None,
+) -> None:
+    """Say how much memory a worker needs to train a run, and which GPUs have it.
+
+    Nothing has to be made before; of a model on the Hub, its `config.json` is needed.
+    """
+    from moray.planning.start import read_config, setup_of
+    from moray.planning.table import lines
+
+    with _errors_in_one_line(), _without_warnings():
+        experiment = read_config(configfile or [])
+        with setup_of(experiment, run) as setup:
+            for line in lines(run, setup):
+                typer.echo(line)
 
 
 @app.command()

@@ -205,7 +205,7 @@ NEVER_DECIDING = (
     "storage/*",
     "tracking/*",
     *_in("train", "checkpoints checks continuation driver entry failures history identity job"),
-    *_in("train", "performance restore saver supervision"),
+    *_in("train", "memory performance restore saver supervision"),
     "workers/*",
 )
 

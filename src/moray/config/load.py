@@ -94,14 +94,14 @@ def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
     defaults, runs = config.get("defaults", {}), config.get("runs")
     if not isinstance(defaults, Mapping) or not isinstance(runs, Mapping):
         return config
-    return {**config, "runs": {name: _merge(defaults, run) for name, run in runs.items()}}
+    return {**config, "runs": {name: merge(defaults, run) for name, run in runs.items()}}
 
 
-def _merge(base: Any, override: Any) -> Any:
+def merge(base: Any, override: Any) -> Any:
     """Override a mapping key by key, at every depth."""
     if not isinstance(base, Mapping) or not isinstance(override, Mapping):
         return override
     merged = dict(base)
     for key, value in override.items():
-        merged[key] = _merge(base[key], value) if key in base else value
+        merged[key] = merge(base[key], value) if key in base else value
     return merged

@@ -67,7 +67,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         softmax: SoftmaxLoss,
     ) -> Tensor:
         device = hidden.device.type
-        autocast = torch.is_autocast_enabled(device)
+        # Where memory is planned, on `meta`, there is no autocast.
+        autocast = device != "meta" and torch.is_autocast_enabled(device)
         kind = torch.get_autocast_dtype(device) if autocast else hidden.dtype
         states, matrix = hidden.to(kind), _aligned(weight.to(kind))
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]

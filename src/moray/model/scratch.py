@@ -31,6 +31,28 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     )
 
 
+def llama_config(cfg: dict[str, Any], vocab_size: int) -> LlamaConfig:
+    """The config of a Llama, without its tokens.
+
+    Args:
+        cfg: the `scratch` section of the config.
+        vocab_size: number of tokens.
+    """
+    return LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=cfg["hidden_size"],
+        intermediate_size=cfg["intermediate_size"],
+        num_hidden_layers=cfg["num_hidden_layers"],
+        num_attention_heads=cfg["num_attention_heads"],
+        num_key_value_heads=cfg["num_key_value_heads"],
+        max_position_embeddings=cfg["max_position_embeddings"],
+        tie_word_embeddings=cfg["tie_word_embeddings"],
+        # With a padding token here, its embedding would be zero and never trained. But the same
+        # token is also the BOS token.
+        pad_token_id=None,
+    )
+
+
 def save_llama(folder: Path, tokenizer: PreTrainedTokenizerFast, cfg: dict[str, Any]) -> int:
     """Write a randomly initialised Llama and its tokenizer as a Hugging Face folder.
 
@@ -42,21 +64,8 @@ def save_llama(folder: Path, tokenizer: PreTrainedTokenizerFast, cfg: dict[str, 
     Returns:
         Number of parameters.
     """
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=cfg["hidden_size"],
-        intermediate_size=cfg["intermediate_size"],
-        num_hidden_layers=cfg["num_hidden_layers"],
-        num_attention_heads=cfg["num_attention_heads"],
-        num_key_value_heads=cfg["num_key_value_heads"],
-        max_position_embeddings=cfg["max_position_embeddings"],
-        tie_word_embeddings=cfg["tie_word_embeddings"],
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        # With a padding token here, its embedding would be zero and never trained. But the same
-        # token is also the BOS token.
-        pad_token_id=None,
-    )
+    config = llama_config(cfg, len(tokenizer))
+    config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(cfg["seed"])
         model = LlamaForCausalLM(config)

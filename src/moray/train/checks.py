@@ -4,7 +4,6 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import psutil
 from moray import machine
 from moray.config.layout import check_gpus, lay_out_here, workers_are_here
 from moray.config.schema.sections import Ray
-from moray.config.schema.train import STRATEGIES, Adapter, Part, Train
+from moray.config.schema.train import STRATEGIES, Adapter, Train
 from moray.errors import UserError
 from moray.model.shapes import (
     Shapes,
@@ -28,20 +27,10 @@ from moray.storage.interface import step_of
 from moray.storage.objects import check_objects
 from moray.storage.opened import is_remote, needed_libraries, storage_with
 from moray.storage.transfer import scratch
+from moray.train.memory import FLOAT, footprint, frozen_bytes
 from moray.train.optimizer import Optimizer
 from moray.workers.launch import check_cores
 
-_FLOAT = 4
-_BYTES = {"fp32": 4, "bf16": 2}
-# A weight's own 4 bits; a scale of 8 bits for every 64 weights, and one of 32 bits for every 256 of
-# these. Source: Dettmers et al., "QLoRA", 2023, section 3.
-_FOUR_BIT_BYTES = 1 / 2 + 1 / 64 + 4 / (64 * 256)
-# What earlier stages of ZeRO don't shard.
-_WHOLE_UNTIL_STAGE_3: dict[int, set[Part]] = {
-    1: {"parameters", "gradients"},
-    2: {"parameters"},
-    3: set(),
-}
 # Memory limit of a container: bytes, or "max". Doesn't exist elsewhere.
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
@@ -84,7 +73,7 @@ def unmet_requirements(
         layout = lay_out_here(ray, settings.global_batch_size)
         if not layout.use_gpu:
             found += _memory(run, settings, layout.num_workers, trained, frozen)
-    checkpoint = (_FLOAT + Optimizer(settings).saved_bytes) * trained
+    checkpoint = (FLOAT + Optimizer(settings).saved_bytes) * trained
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
         kept = min(kept, -(-settings.max_steps // settings.save_steps))
@@ -94,9 +83,9 @@ def unmet_requirements(
     missing = kept * checkpoint - sum(map(bytes_below, steps))
     if ray.in_object_store:
         # A checkpoint is on this machine's disk only until it is uploaded.
-        found += _disk(scratch(), checkpoint, results, _FLOAT * whole)
+        found += _disk(scratch(), checkpoint, results, FLOAT * whole)
     else:
-        found += _disk(Path(ray.storage_path), max(0, missing), results, _FLOAT * whole)
+        found += _disk(Path(ray.storage_path), max(0, missing), results, FLOAT * whole)
     return found
 
 
@@ -269,74 +258,6 @@ def _existing(folder: Path) -> Path:
     folders = (folder.absolute(), *folder.absolute().parents)
     # `os.path.exists` is false for folders that can't be read, where pathlib would raise.
     return next(path for path in folders if os.path.exists(path))
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """Bytes on a worker; activations come on top.
-
-    Attributes:
-        parameters: what the forward pass computes with.
-        gradients: gradients of the trained parameters.
-        optimizer: the optimizer's state; with ZeRO, also a copy of the trained parameters.
-    """
-
-    parameters: int
-    gradients: int
-    optimizer: int
-
-    @property
-    def total(self) -> int:
-        """Sum of all three."""
-        return self.parameters + self.gradients + self.optimizer
-
-
-def frozen_bytes(adapter: Adapter | None, linear: int, other: int) -> int:
-    """Bytes of the weights of a frozen base; 0 without an adapter, when all weights are trained.
-
-    Args:
-        adapter: the `adapter` section.
-        linear: number of weights in linear layers other than the output embedding.
-        other: number of all other weights.
-    """
-    if adapter is None:
-        return 0
-    each: float = _BYTES[adapter.base_dtype]
-    in_linear = _FOUR_BIT_BYTES if adapter.quantize_base == "4bit" else each
-    return round(in_linear * linear + each * other)
-
-
-def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footprint:
-    """The memory footprint of a run's strategy.
-
-    Source: Rajbhandari et al., "ZeRO", 2020, section 3, for fp32 throughout.
-
-    Args:
-        settings: the `train` section.
-        trained: number of trained parameters, which are in fp32.
-        frozen: bytes of the frozen parameters; see `frozen_bytes`.
-        workers: number of workers.
-    """
-    strategy = STRATEGIES[settings.strategy]
-    sharded = strategy.sharded
-    if settings.strategy == "fsdp2":
-        if settings.global_batch_size > workers * settings.micro_batch_size:
-            # Gradients that are accumulated before they are reduced are not sharded.
-            sharded -= {"gradients"}
-        workers = settings.fsdp2.shard_size or workers
-    if settings.strategy == "deepspeed":
-        sharded -= _WHOLE_UNTIL_STAGE_3[settings.deepspeed.zero_stage]
-
-    copy = _FLOAT if strategy.copies_weights else 0
-
-    def share(part: Part) -> int:
-        return workers if part in sharded else 1
-
-    return Footprint(
-        (_FLOAT * trained + frozen) // share("parameters"),
-        _FLOAT * trained // share("gradients"),
-        (Optimizer(settings).state_bytes + copy) * trained // share("optimizer"),
-    )
 
 
 def needs_gpu(path: str, kind: str) -> UserError:

@@ -10,7 +10,6 @@ from moray.errors import UserError
 from moray.model.folder import DTYPES
 from moray.model.size import num_quantized, num_weights
 from moray.tasks.interface import Task
-from moray.train.checks import footprint, frozen_bytes
 from moray.train.job import Job
 from moray.train.kernels import (
     choose_attention,
@@ -20,6 +19,7 @@ from moray.train.kernels import (
     use_attention,
     use_cache,
 )
+from moray.train.memory import footprint, frozen_bytes
 from moray.train.statistics import Statistics
 from moray.train.strategies import Strategy
 from moray.workers.collectives import from_any_worker, from_first_worker, together

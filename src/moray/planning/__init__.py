@@ -1,0 +1,1 @@
+"""How much memory a run needs, before it starts: `moray plan`."""

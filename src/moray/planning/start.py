@@ -1,0 +1,117 @@
+"""What is to be planned, from a project's config: nothing has to be made or downloaded yet."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from moray import machine
+from moray.config import plan
+from moray.config.layout import lay_out_here
+from moray.config.load import check_encoding, load_experiment, merge
+from moray.config.schema.experiment import Experiment
+from moray.config.schema.models import HubModel, PathModel, ScratchModel
+from moray.config.schema.sections import Ray, WorkerRange
+from moray.errors import UserError
+from moray.model.scratch import llama_config
+from moray.planning.demand import Setup
+from moray.provenance.manifest import MANIFEST
+
+_CONFIG = Path("config/config.yaml")
+
+
+def read_config(overlays: Sequence[Path]) -> Experiment:
+    """The experiment of this project, with overlays merged over its config in their order.
+
+    Raises:
+        ConfigError: with every fault of the config.
+        UserError: if a file is missing or isn't YAML.
+    """
+    merged: Any = {}
+    for file in (_CONFIG, *overlays):
+        merged = merge(merged, _yaml(file))
+    return load_experiment(merged)
+
+
+def _yaml(file: Path) -> Mapping[str, Any]:
+    if not file.is_file():
+        raise UserError(str(file), "there is no such file", "go to the project's folder")
+    check_encoding(file)
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        where = " ".join(str(error).split())
+        raise UserError(str(file), f"isn't YAML ({where})", "correct it") from error
+    if not isinstance(content, Mapping):
+        raise UserError(str(file), "isn't a mapping", "correct it")
+    return content
+
+
+@contextmanager
+def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
+    """What the memory of a run depends on; its model's folder exists during the body.
+
+    Raises:
+        UserError: if there is no such run, it can't be planned, or its model isn't known yet.
+    """
+    if run not in experiment.runs:
+        known = ", ".join(sorted(experiment.runs))
+        raise UserError(f"runs.{run}", "there is no such run", f"name one of {known}")
+    section = experiment.runs[run]
+    if (task := plan.task(experiment, run)) != "language":
+        raise UserError(
+            f"runs.{run}",
+            f"a run on {task} can't be planned, only language modelling",
+            "train a few steps, and see what is used",
+        )
+    device = "cpu" if section.ray.use_gpu is False else "cuda"
+    with TemporaryDirectory() as temporary:
+        model = experiment.base_model(run)
+        yield Setup(
+            model=f"models.{model}",
+            folder=_folder(experiment, model, Path(temporary)),
+            block_size=section.data.block_size,
+            settings=section.train,
+            adapter=section.adapter,
+            workers=_workers(section.ray, section.train.global_batch_size, device),
+            device=device,  # type: ignore[arg-type]
+        )
+
+
+def _workers(ray: Ray, batch_size: int, device: str) -> int:
+    """Number of workers; of one that depends on the GPUs of another machine, the smallest."""
+    if ray.address == "local" and (device == "cpu" or machine.gpus()):
+        return lay_out_here(ray, batch_size).num_workers
+    if isinstance(ray.num_workers, WorkerRange):
+        return ray.num_workers.min
+    return 1 if ray.num_workers == "auto" else ray.num_workers
+
+
+def _folder(experiment: Experiment, model: str, temporary: Path) -> Path:
+    """A folder with the `config.json` of a base model."""
+    made = Path("results/models", model)
+    if (made / MANIFEST).is_file():
+        return made
+    section = experiment.models[model]
+    if isinstance(section, ScratchModel):
+        llama_config(section.model_dump(), section.tokenizer.vocab_size).save_pretrained(temporary)
+        return temporary
+    if isinstance(section, PathModel):
+        # Its errors are those of the workflow.
+        plan.model_files(experiment, model)
+        return Path(section.path)
+    assert isinstance(section, HubModel)
+    # Takes a while to import.
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(section.repo_id, "config.json", revision=section.revision)
+    if not isinstance(found, str):
+        raise UserError(
+            f"models.{model}",
+            f"{section.repo_id} isn't in the local cache yet, so its shape isn't known",
+            f"snakemake results/models/{model}/{MANIFEST}",
+        )
+    return Path(found).parent

@@ -1,0 +1,86 @@
+"""The memory of a worker for weights, gradients and optimizer state; activations come on top."""
+
+from dataclasses import dataclass
+
+from moray.config.schema.train import STRATEGIES, Adapter, Part, Train
+from moray.train.optimizer import Optimizer
+
+FLOAT = 4
+_BYTES = {"fp32": 4, "bf16": 2}
+# A weight's own 4 bits; a scale of 8 bits for every 64 weights, and one of 32 bits for every 256 of
+# these. Source: Dettmers et al., "QLoRA", 2023, section 3.
+_FOUR_BIT_BYTES = 1 / 2 + 1 / 64 + 4 / (64 * 256)
+# What earlier stages of ZeRO don't shard.
+_WHOLE_UNTIL_STAGE_3: dict[int, set[Part]] = {
+    1: {"parameters", "gradients"},
+    2: {"parameters"},
+    3: set(),
+}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes on a worker; activations come on top.
+
+    Attributes:
+        parameters: what the forward pass computes with.
+        gradients: gradients of the trained parameters.
+        optimizer: the optimizer's state; with ZeRO, also a copy of the trained parameters.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """Sum of all three."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+def frozen_bytes(adapter: Adapter | None, linear: int, other: int) -> int:
+    """Bytes of the weights of a frozen base; 0 without an adapter, when all weights are trained.
+
+    Args:
+        adapter: the `adapter` section.
+        linear: number of weights in linear layers other than the output embedding.
+        other: number of all other weights.
+    """
+    if adapter is None:
+        return 0
+    each: float = _BYTES[adapter.base_dtype]
+    in_linear = _FOUR_BIT_BYTES if adapter.quantize_base == "4bit" else each
+    return round(in_linear * linear + each * other)
+
+
+def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footprint:
+    """The memory footprint of a run's strategy.
+
+    Source: Rajbhandari et al., "ZeRO", 2020, section 3, for fp32 throughout.
+
+    Args:
+        settings: the `train` section.
+        trained: number of trained parameters, which are in fp32.
+        frozen: bytes of the frozen parameters; see `frozen_bytes`.
+        workers: number of workers.
+    """
+    strategy = STRATEGIES[settings.strategy]
+    sharded = strategy.sharded
+    if settings.strategy == "fsdp2":
+        if settings.global_batch_size > workers * settings.micro_batch_size:
+            # Gradients that are accumulated before they are reduced are not sharded.
+            sharded -= {"gradients"}
+        workers = settings.fsdp2.shard_size or workers
+    if settings.strategy == "deepspeed":
+        sharded -= _WHOLE_UNTIL_STAGE_3[settings.deepspeed.zero_stage]
+
+    copy = FLOAT if strategy.copies_weights else 0
+
+    def share(part: Part) -> int:
+        return workers if part in sharded else 1
+
+    return Footprint(
+        (FLOAT * trained + frozen) // share("parameters"),
+        FLOAT * trained // share("gradients"),
+        (Optimizer(settings).state_bytes + copy) * trained // share("optimizer"),
+    )

@@ -1,0 +1,270 @@
+"""What a forward and a backward pass hold in memory, found by running them on fake tensors.
+
+Fake tensors have shapes and types, but no values, so a model of any size is run in seconds, as the
+training runs it. What is alive is counted after each operation; what an operation needs inside
+itself is not.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.pytorch_utils import Conv1D
+
+from moray.model.forward import autocast, decoder_of
+from moray.tasks.interface import Batch, LossModule
+
+_CPU = torch.device("cpu")
+
+
+class Kind(IntEnum):
+    """What memory is held for: columns of what is counted."""
+
+    CASTS = 0
+    ACTIVATIONS = 1
+    LOSS = 2
+    WORKSPACE = 3
+    GRADIENTS = 4
+
+
+Bytes = NDArray[np.float64]
+"""Bytes of each kind, last axis as in `Kind`."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What is held after each operation of a micro-batch, besides weights and optimizer state.
+
+    Attributes:
+        forward: of the decoder's forward pass, shape (operations, kinds).
+        loss: of the loss, whose operations depend on the number of rows, likewise.
+        backward: of the backward pass, likewise.
+    """
+
+    forward: Bytes
+    loss: Bytes
+    backward: Bytes
+
+
+class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the memory of tensors that are made while it is active, until they are freed."""
+
+    def __init__(self, module: nn.Module, batch: Batch) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kind = Kind.ACTIVATIONS
+        self._alive = np.zeros(len(Kind))
+        self._held: dict[int, tuple[Kind, int]] = {}
+        self._weights = {_key(weight) for weight in module.parameters()}
+        inputs = [*module.buffers(), *vars(batch).values()]
+        self._known = self._weights | {_key(tensor) for tensor in inputs}
+        self.events: dict[Kind, list[Bytes]] = {kind: [] for kind in Kind}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        kind = self.kind
+        if func is torch.ops.aten._to_copy.default and _key(args[0]) in self._weights:
+            kind = Kind.CASTS
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor):
+                self._add(tensor, kind)
+        self.events[self.kind].append(self._alive.copy())
+        return made
+
+    def _add(self, tensor: Tensor, kind: Kind) -> None:
+        key = _key(tensor)
+        if key in self._known or key in self._held:
+            return
+        storage = tensor.untyped_storage()
+        self._held[key] = kind, storage.nbytes()
+        self._alive[kind] += storage.nbytes()
+        weakref.finalize(storage, self._remove, key)
+
+    def _remove(self, key: int) -> None:
+        kind, size = self._held.pop(key)
+        self._alive[kind] -= size
+
+    def is_gradient(self, parameter: Tensor) -> None:
+        """Count a parameter's gradient, which the backward pass has just finished, as one."""
+        assert parameter.grad is not None
+        key = _key(parameter.grad)
+        kind, size = self._held[key]
+        self._held[key] = Kind.GRADIENTS, size
+        self._alive[kind] -= size
+        self._alive[Kind.GRADIENTS] += size
+
+    def counted(self, kind: Kind) -> Bytes:
+        """What was alive after each operation while memory was counted as of a kind."""
+        return np.array(self.events[kind])
+
+
+def _key(tensor: Tensor) -> int:
+    key: int = tensor.untyped_storage()._cdata
+    return key
+
+
+def on_fake_cpu(module: nn.Module, mode: FakeTensorMode) -> None:
+    """Move a module from `meta` to fake tensors on the CPU, the only ones with a backward pass and
+    autocast on every machine.
+    """
+    made: dict[int, Tensor] = {}
+    with mode:
+        for part in module.modules():
+            for group in (part._parameters, part._buffers):
+                for name, value in group.items():
+                    if value is None:
+                        continue
+                    if id(value) not in made:
+                        empty = torch.empty(value.shape, dtype=value.dtype, device=_CPU)
+                        if isinstance(value, nn.Parameter):
+                            empty = nn.Parameter(empty, value.requires_grad)
+                        made[id(value)] = empty
+                    group[name] = made[id(value)]  # type: ignore[assignment]
+
+
+def simulate(module: LossModule, batch: Batch, precision: str, mode: FakeTensorMode) -> Pass:
+    """Run a micro-batch forward and backward.
+
+    Args:
+        module: as `on_fake_cpu` leaves it.
+        batch: real tensors.
+        precision: `bf16` or `fp32`.
+        mode: that of the module's tensors.
+    """
+    batch = batch._each(mode.from_tensor)
+    ledger = _Ledger(module, batch)
+
+    def begin_loss(*_: object) -> None:
+        ledger.kind = Kind.LOSS
+
+    hooks = [decoder_of(module.model).register_forward_hook(begin_loss)]
+    hooks += [
+        parameter.register_post_accumulate_grad_hook(ledger.is_gradient)  # type: ignore[no-untyped-call]
+        for parameter in module.parameters()
+        if parameter.requires_grad
+    ]
+    with mode, ledger:
+        with autocast(precision, _CPU):
+            loss = module(batch)
+        ledger.kind = Kind.WORKSPACE
+        loss.backward()
+    for hook in hooks:
+        hook.remove()
+    module.zero_grad()
+    kinds = (Kind.ACTIVATIONS, Kind.LOSS, Kind.WORKSPACE)
+    return Pass(*map(ledger.counted, kinds))
+
+
+def simulate_loss(
+    module: LossModule, batch: Batch, states: Tensor, precision: str, mode: FakeTensorMode | None
+) -> float:
+    """Bytes that the loss of a micro-batch needs at most, beyond the decoder's states.
+
+    Args:
+        module: on `meta`, which stands for a GPU, since more logits are computed at once there;
+            or as `on_fake_cpu` leaves it.
+        batch: real tensors.
+        states: the decoder's, shape (rows, tokens, width), on the module's device.
+        precision: `bf16` or `fp32`.
+        mode: that of the module's tensors; None on `meta`.
+    """
+    batch = batch._each(mode.from_tensor) if mode else batch.to(states.device)
+    ledger = _Ledger(module, batch)
+    ledger.kind = Kind.LOSS
+    with ExitStack() as around:
+        around.enter_context(states_of_decoder(module.model, states))
+        if mode:
+            around.enter_context(mode)
+            around.enter_context(autocast(precision, _CPU))
+        around.enter_context(ledger)
+        module(batch)
+    return float(ledger.counted(Kind.LOSS).sum(axis=1).max())
+
+
+class _Output(BaseModelOutput):
+    """The output of any architecture's decoder, most of which have more than its states."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+@contextmanager
+def states_of_decoder(model: PreTrainedModel, states: Tensor) -> Iterator[None]:
+    """During the body, a model's decoder returns these."""
+    decoder = decoder_of(model)
+    before = decoder.forward
+    decoder.forward = lambda *_, **__: _Output(last_hidden_state=states)
+    try:
+        yield
+    finally:
+        decoder.forward = before
+
+
+def compiled_softmax(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """What the compiled `softmax_loss` makes: its results, and nothing on the way."""
+    return logits.new_empty(len(logits), dtype=torch.float32), torch.empty_like(logits)
+
+
+class _Dequantized(torch.autograd.Function):
+    """A product with a 4-bit weight, which is dequantized for it, and again for its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        ctx.of = shape, dtype
+        weight = torch.empty(shape, dtype=dtype, device=states.device)
+        return states.to(dtype) @ weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        shape, dtype = ctx.of
+        return (
+            gradient.to(dtype) @ torch.empty(shape, dtype=dtype, device=gradient.device).T,
+            None,
+            None,
+        )
+
+
+def quantize(model: PreTrainedModel, dtype: torch.dtype) -> int:
+    """Have a model's linear layers but the output embedding compute as 4-bit ones do.
+
+    Args:
+        model: on `meta`.
+        dtype: type that they compute in.
+
+    Returns:
+        Number of their weights.
+    """
+    count = 0
+    for module in model.modules():
+        if not isinstance(module, nn.Linear | Conv1D) or module is model.get_output_embeddings():
+            continue
+        shape = tuple(module.weight.shape)
+        count += module.weight.numel()
+        if isinstance(module, nn.Linear):
+            shape = shape[::-1]
+        module.forward = _forward_of(module, shape, dtype)  # type: ignore[method-assign]
+    return count
+
+
+def _forward_of(
+    module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype
+) -> Callable[[Tensor], Tensor]:
+    apply: Callable[..., Tensor] = _Dequantized.apply
+
+    def forward(states: Tensor) -> Tensor:
+        product = apply(states, shape, dtype)
+        return product if module.bias is None else product + module.bias  # type: ignore[operator]
+
+    return forward

@@ -1,0 +1,132 @@
+"""`moray plan`, before anything is made or downloaded."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from small_config import config_with
+from transformers import LlamaConfig
+from typer.testing import CliRunner
+
+from moray.cli import app
+from moray.config.schema.train import Adapter, Train
+from moray.planning.advice import Advice
+from moray.planning.demand import Demand, Setup
+
+SHAPE = LlamaConfig(
+    hidden_size=1024,
+    num_hidden_layers=4,
+    num_attention_heads=8,
+    num_key_value_heads=2,
+    intermediate_size=2816,
+    vocab_size=32_000,
+    max_position_embeddings=2048,
+    tie_word_embeddings=False,
+)
+
+
+def planned(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], *arguments: str
+) -> tuple[int, str]:
+    """The exit status and the output of the command for a project with these values."""
+    monkeypatch.chdir(folder)
+    Path("config").mkdir()
+    Path("config/config.yaml").write_text(yaml.safe_dump(config_with(values)))
+    done = CliRunner().invoke(app, ["plan", *arguments])
+    return done.exit_code, done.output
+
+
+def setup_of(folder: Path, adapter: Adapter | None = None, **train: Any) -> Setup:
+    SHAPE.save_pretrained(folder)
+    keys = {"micro_batch_size": 2, "global_batch_size": 2, **train}
+    return Setup("models.m", folder, 512, Train(**keys), adapter, workers=1, device="cuda")
+
+
+def test_a_model_from_scratch_is_planned_from_the_config_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, output = planned(tmp_path, monkeypatch, {}, "base")
+    assert status == 0, output
+    assert "saved activations" in output
+    assert "80 GB: fits" in output
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_overlay_is_merged_over_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other.yaml").write_text("defaults: {data: {block_size: 24}}")
+    overlay = ("--configfile", "other.yaml")
+    _, output = planned(tmp_path, monkeypatch, {}, "base", *overlay)
+    assert "rows of 24 tokens" in output, output
+
+
+@pytest.mark.parametrize(
+    ("values", "run", "error"),
+    [
+        ({}, "bas", "runs.bas: there is no such run; name one of"),
+        (
+            {"models.tiny": {"source": "hub", "repo_id": "a/b", "revision": "0" * 40}},
+            "base",
+            "models.tiny: a/b isn't in the local cache yet",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_said_in_one_line(
+    values: dict[str, Any],
+    run: str,
+    error: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    status, output = planned(tmp_path, monkeypatch, values, run)
+    assert status == 1
+    assert output.startswith(f"error: {error}"), output
+    assert len(output.splitlines()) == 1
+
+
+def test_changes_are_tried_from_the_cheapest_on(tmp_path: Path) -> None:
+    setup = setup_of(tmp_path, micro_batch_size=1, global_batch_size=1)
+    advice = Advice(setup)
+    checkpointing = setup.with_train(gradient_checkpointing=True)
+    lora = replace(checkpointing, adapter=Adapter(base_dtype="bf16"))
+    four = replace(lora, adapter=Adapter(base_dtype="bf16", quantize_base="4bit"))
+    needed = [advice.demand(each).total(1) for each in (setup, checkpointing, lora, four)]
+    assert needed == sorted(needed, reverse=True)
+    keys = ["train.gradient_checkpointing: true"]
+    for limit, key in zip(
+        needed[1:], (None, "adapter.base_dtype: bf16", "adapter.quantize_base: 4bit"), strict=True
+    ):
+        keys += [key] if key else []
+        change = advice.change(limit)
+        assert change is not None
+        assert (*change.keys, change.largest) == (*keys, 1)
+    assert advice.change(1e6) is None
+
+
+def test_a_smaller_micro_batch_comes_before_an_adapter(tmp_path: Path) -> None:
+    setup = setup_of(tmp_path, micro_batch_size=16, global_batch_size=16)
+    advice = Advice(setup)
+    limit = advice.demand(setup.with_train(gradient_checkpointing=True)).total(8)
+    change = advice.change(limit)
+    assert change is not None
+    assert change.keys == ("train.gradient_checkpointing: true", "train.micro_batch_size: 8")
+
+
+def test_the_largest_micro_batch_fits_and_one_more_row_does_not(tmp_path: Path) -> None:
+    demand = Demand(setup_of(tmp_path))
+    limit = 4e9
+    largest = demand.largest(limit)
+    assert demand.total(largest) <= limit < demand.total(largest + 1)
+
+
+def test_fsdp2_shares_weights_and_state_and_gathers_a_part(tmp_path: Path) -> None:
+    alone = Demand(setup_of(tmp_path, strategy="fsdp2", global_batch_size=16))
+    eight = alone.with_workers(8)
+    one, shared = alone.parts(2), eight.parts(2)
+    for part in ("weights", "optimizer state"):
+        assert shared[part] == pytest.approx(one[part] / 8, rel=1e-6)
+    assert shared["gradients"] == pytest.approx(4 * alone.whole / 8, rel=1e-6)
+    assert shared["workspace"] >= 2 * 2 * SHAPE.vocab_size * SHAPE.hidden_size
