@@ -64,12 +64,12 @@ def _verdict(advice: Advice, limit: float) -> str:
     demand = advice.demand(setup)
     largest = demand.largest(limit)
     if demand.total(setup.rows) <= limit:
-        return f"fits; micro_batch_size at most {_number(largest)}"
+        return f"fits; micro_batch_size {_number(largest)}"
     change = advice.change(limit)
     if change is None:
         return "doesn't fit, nor with any change that is known"
-    return f"doesn't fit; set {', '.join(change.keys)} (at most {_number(change.largest)})"
+    return f"doesn't fit; set {', '.join(change.keys)} ({_number(change.largest)})"
 
 
 def _number(largest: int) -> str:
-    return f"{largest:,} or more" if largest == MOST_ROWS else f"{largest:,}"
+    return f"{largest:,} or more" if largest == MOST_ROWS else f"at most {largest:,}"
