@@ -1,10 +1,15 @@
 """Replace the quantized weights of a base model by plain ones."""
 
+import json
+from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     FineGrainedFP8Config,
@@ -31,6 +36,8 @@ def dequantize(folder: Path, method: str) -> None:
     """
     # An explicit None would have transformers take the weights as they are stored for plain ones.
     how: dict[str, Any] = {}
+    if method == "fp8":
+        _dequantize_ragged(folder)
     if method in _WHILE_LOADING:
         how["quantization_config"] = _WHILE_LOADING[method](dequantize=True)
     loaded: PreTrainedModel
@@ -57,3 +64,36 @@ def dequantize(folder: Path, method: str) -> None:
     for file in folder.glob("*.safetensors*"):
         file.unlink()
     model.save_pretrained(folder)
+
+
+def _dequantize_ragged(folder: Path) -> None:
+    """Dequantize the weights in FP8 that end in a part of a block; their scale becomes 1.
+
+    transformers divides rows by scales, so it takes all blocks of a weight for equally large. With
+    blocks of 128, those of 192 rows would be 96 rows.
+    """
+    config = json.loads((folder / "config.json").read_text())["quantization_config"]
+    if not (block := config.get("weight_block_size")):
+        return
+    changed: dict[Path, dict[str, Tensor]] = defaultdict(dict)
+    with ExitStack() as opened:
+        stored: dict[Path, Any] = {
+            file: opened.enter_context(safe_open(file, framework="pt"))
+            for file in folder.glob("*.safetensors")
+        }
+        where = {name: file for file, weights in stored.items() for name in weights.keys()}  # noqa: SIM118 - it is no mapping
+        for name, file in where.items():
+            if (scale := f"{name}_scale_inv") not in where:
+                continue
+            rows, columns = stored[file].get_slice(name).get_shape()[-2:]
+            sides = zip((rows, columns), block, strict=True)
+            if all(side <= part or side % part == 0 for side, part in sides):
+                continue
+            scales = stored[where[scale]].get_tensor(scale)
+            of_rows = scales.float().repeat_interleave(block[0], -2)[..., :rows, :]
+            of_each = of_rows.repeat_interleave(block[1], -1)[..., :columns]
+            weight = stored[file].get_tensor(name).float() * of_each
+            changed[file][name] = weight.bfloat16()
+            changed[where[scale]][scale] = torch.ones_like(scales[..., :1, :1])
+    for file, tensors in changed.items():
+        save_file(load_file(file) | tensors, file, {"format": "pt"})
