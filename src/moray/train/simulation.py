@@ -49,12 +49,10 @@ class Pass:
 
     Attributes:
         forward: of the decoder's forward pass, shape (operations, kinds).
-        loss: of the loss, whose operations depend on the number of rows, likewise.
         backward: of the backward pass, likewise.
     """
 
     forward: Bytes
-    loss: Bytes
     backward: Bytes
 
 
@@ -162,8 +160,7 @@ def simulate(module: LossModule, batch: Batch, precision: str, mode: FakeTensorM
     for hook in hooks:
         hook.remove()
     module.zero_grad()
-    kinds = (Kind.ACTIVATIONS, Kind.LOSS, Kind.WORKSPACE)
-    return Pass(*map(ledger.counted, kinds))
+    return Pass(ledger.counted(Kind.ACTIVATIONS), ledger.counted(Kind.WORKSPACE))
 
 
 def simulate_loss(

@@ -108,7 +108,8 @@ class Encoder:
         """
         self.block_size = block_size
         # Ids can have gaps, so the number of tokens says nothing.
-        self.dtype = np.dtype("<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4")
+        highest = max(tokenizer.get_vocab().values())
+        self.dtype = np.dtype("<u2" if highest < 2**16 else "<u4")
         self.tokenizer = tokenizer
         # Post-processors can leave spaces out of the offsets; `opening` needs the tokenizer's own.
         self._backend = copy.deepcopy(tokenizer.backend_tokenizer)
@@ -120,7 +121,7 @@ class Encoder:
             for number, token in tokenizer.added_tokens_decoder.items()
             if token.special
         }
-        self._is_special = np.zeros(1 + max(tokenizer.get_vocab().values()), np.bool_)
+        self._is_special = np.zeros(1 + highest, np.bool_)
         self._is_special[[*self._special]] = True
         self._stop: int = tokenizer.eos_token_id
         self.stops = [self._stop, *(stop for stop in stop_token_ids if stop != self._stop)]
