@@ -318,12 +318,12 @@ def test_the_forward_pass_is_in_the_precision_of_the_config(
     assert (torch.bfloat16 in kinds) is (precision == "bf16")
 
 
-@pytest.mark.parametrize(("checkpointing", "times"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize(("checkpointing", "times"), [(False, 1), (True, 2), ("offload", 2)])
 def test_with_gradient_checkpointing_the_backward_pass_computes_blocks_again(
     make_job: Any,
     alone: Worker,
     monkeypatch: pytest.MonkeyPatch,
-    checkpointing: bool,
+    checkpointing: bool | str,
     times: int,
 ) -> None:
     calls, forward = 0, LlamaMLP.forward

@@ -1,6 +1,7 @@
 """How a model's forward pass runs: its precision, its blocks, the compiler's options."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -76,6 +77,23 @@ def compile_model(model: PreTrainedModel, whole: bool) -> None:
     """
     for module in [_body(model)] if whole else blocks_of(model):
         module.compile(dynamic=False, options=compiler_options())
+
+
+def hook_saved(model: PreTrainedModel, hooks: Callable[[], AbstractContextManager[None]]) -> None:
+    """Pass what a model saves for its backward pass through hooks, but for its output layer.
+
+    Args:
+        model: the model.
+        hooks: makes the context, see `torch.autograd.graph.saved_tensors_hooks`.
+    """
+    body = _body(model)
+    forward = body.forward
+
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        with hooks():
+            return forward(*args, **kwargs)
+
+    body.forward = hooked
 
 
 def freeze_unused(model: PreTrainedModel) -> None:

@@ -67,6 +67,9 @@ class Advice:
             keys = (*keys, "train.gradient_checkpointing: true")
             setup = setup.with_train(gradient_checkpointing=True)
         yield keys, setup
+        if setup.settings.gradient_checkpointing is True:
+            offloads = setup.with_train(gradient_checkpointing="offload")
+            yield ("train.gradient_checkpointing: offload",), offloads
         adapter = setup.adapter
         if adapter is None or adapter.base_dtype == "fp32":
             adapter = (adapter or Adapter()).model_copy(update={"base_dtype": "bf16"})

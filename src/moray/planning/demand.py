@@ -19,7 +19,7 @@ from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError, first_line
 from moray.model.attention import VARLEN, fault_of_kernel
 from moray.model.folder import DTYPES
-from moray.model.forward import blocks_of, resolve
+from moray.model.forward import blocks_of, hook_saved, resolve
 from moray.model.load import empty_model
 from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch
 from moray.tasks.language.rows import FIRST, TRAINED, row_type
@@ -30,6 +30,7 @@ from moray.train.simulation import (
     Kind,
     Pass,
     compiled_softmax,
+    offloaded,
     on_fake_cpu,
     quantize,
     simulate,
@@ -254,6 +255,8 @@ class Demand:
                     "set it to false",
                 )
             model.gradient_checkpointing_enable({"use_reentrant": False})
+        if settings.gradient_checkpointing == "offload" and setup.device == "cuda":
+            hook_saved(model, offloaded)
         if setup.device == "cuda" and settings.compile is not False:
             module.softmax = compiled_softmax
         module.train()

@@ -4,10 +4,12 @@ import os
 from dataclasses import dataclass
 
 import torch
+from torch.autograd.graph import save_on_cpu
 from transformers import PreTrainedModel
 
 from moray.errors import UserError
 from moray.model.folder import DTYPES
+from moray.model.forward import hook_saved
 from moray.model.size import num_quantized, num_weights
 from moray.tasks.interface import Task
 from moray.train.job import Job
@@ -77,6 +79,8 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
     if settings.gradient_checkpointing:
         _check_checkpointing(model)
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    if settings.gradient_checkpointing == "offload":
+        hook_saved(model, lambda: save_on_cpu(pin_memory=True))
     whole = compiles_whole(model, settings, job.adapter, flops, num_rows, worker)
     if reason is None:
         compile_module(module, whole)

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
@@ -212,6 +213,16 @@ def states_of_decoder(model: PreTrainedModel, states: Tensor) -> Iterator[None]:
 def compiled_softmax(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """What the compiled `softmax_loss` makes: its results, and nothing on the way."""
     return logits.new_empty(len(logits), dtype=torch.float32), torch.empty_like(logits)
+
+
+def offloaded() -> saved_tensors_hooks:
+    """What `save_on_cpu` leaves on a GPU: nothing until it is used."""
+
+    def made_again(saved: tuple[torch.Size, torch.dtype]) -> Tensor:
+        shape, dtype = saved
+        return torch.empty(shape, dtype=dtype, device=_CPU)
+
+    return saved_tensors_hooks(lambda tensor: (tensor.shape, tensor.dtype), made_again)
 
 
 class _Dequantized(torch.autograd.Function):

@@ -187,10 +187,11 @@ class Train(Section):
         description="Whether to use only deterministic algorithms on a GPU, so that the same "
         "run on the same machine produces the same bytes; slower. CPUs are always deterministic.",
     )
-    gradient_checkpointing: bool = execution_only(
+    gradient_checkpointing: bool | Literal["offload"] = execution_only(
         False,
         description="Whether to recompute a block's activations in the backward pass: much less "
-        "memory, a third more computation.",
+        "memory, a third more computation. `offload`: the blocks' inputs, from which they are "
+        "recomputed, are kept in main memory.",
     )
     seed: int = Field(0, ge=0, description="Seed for the sample order and for dropout.")
     logging_steps: PositiveInt = Field(10, description="Steps between lines in the history.")
