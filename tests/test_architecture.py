@@ -12,8 +12,9 @@ SOURCE = Path(__file__).parents[1] / "src"
 # From the top. A room imports from floors below; rooms on one floor don't know each other.
 FLOORS = [
     {"cli"},
-    {"chat", "doctor", "planning", "stages"},
+    {"chat", "doctor", "stages"},
     {"report", "sweeps"},
+    {"planning"},
     {"results"},
     {"evaluate", "serving", "train"},
     {"tasks"},
@@ -40,7 +41,7 @@ TRAIN_FLOORS = [
     {"entry"},
     {"loop"},
     {"continuation", "failures", "saver"},
-    {"checkpoints", "engine", "restore", "step", "supervision"},
+    {"checkpoints", "engine", "micro_batch", "restore", "step", "supervision"},
     {"kernels", "strategies"},
     {"checks"},
     {"memory", "simulation"},

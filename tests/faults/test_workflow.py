@@ -152,7 +152,7 @@ def test_a_worker_with_too_little_memory_is_tried_again_and_the_key_to_lower_is_
         "error: train.micro_batch_size: micro-batches of 256 don't fit in the memory of worker 1 "
     )
     assert line.startswith(start)
-    assert "; lower it, or set train.gradient_checkpointing: true or " in line
+    assert "; set it to 128, or set train.gradient_checkpointing: true or " in line
     # As often as `max_failures` says, and once before.
     assert (project.folder / "ledger.capped").read_text().count("capped") == 2
     assert "Traceback" not in done.stderr

@@ -72,7 +72,7 @@ def test_memory_that_is_too_small_is_reported_with_what_to_lower(
     )
     assert text in line
     assert line.endswith(
-        "); lower it, or set train.gradient_checkpointing: true or train.strategy: fsdp2"
+        "); set it to 2, or set train.gradient_checkpointing: true or train.strategy: fsdp2"
     )
 
 

@@ -199,13 +199,14 @@ NEVER_DECIDING = (
     *_in("config", "formats layout schema/* splits tasks"),
     "evaluate/requirements",
     *_in("model", "shapes size"),
+    "planning/*",
     "provenance/*",
     "rows/remote",
     *_in("stages", "boundary evaluation"),
     "storage/*",
     "tracking/*",
     *_in("train", "checkpoints checks continuation driver entry failures history identity job"),
-    *_in("train", "memory performance restore saver supervision"),
+    *_in("train", "memory micro_batch performance restore saver supervision"),
     "workers/*",
 )
 

@@ -24,7 +24,7 @@ from moray.model.load import empty_model
 from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch
 from moray.tasks.language.rows import FIRST, TRAINED, row_type
 from moray.train.kernels import choose_attention, use_attention
-from moray.train.memory import FLOAT, Footprint, footprint, frozen_bytes
+from moray.train.memory import FLOAT, Footprint, footprint, frozen_bytes, rows_of_micro_batch
 from moray.train.simulation import (
     Bytes,
     Kind,
@@ -74,10 +74,8 @@ class Setup:
 
     @property
     def rows(self) -> int:
-        """Rows of a micro-batch: a step's rows are shared by workers, then divided evenly."""
-        mine = -(-self.settings.global_batch_size // self.workers)
-        batches = -(-mine // self.settings.micro_batch_size)
-        return -(-mine // batches)
+        """Rows of a micro-batch."""
+        return rows_of_micro_batch(self.settings, self.workers)
 
     @property
     def precision(self) -> str:
@@ -224,7 +222,7 @@ class Demand:
                 self.setup.model,
                 f"a {module.model.config.model_type} model can't be run without values "
                 f"({first_line(error)})",
-                "train a few steps, and see what is used",
+                "set train.micro_batch_size to a number, train a few steps, and see what is used",
             ) from error
 
     def _module(self) -> tuple[TokenLoss, int]:

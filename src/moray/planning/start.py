@@ -74,7 +74,10 @@ def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
             model=f"models.{model}",
             folder=_folder(experiment, model, Path(temporary)),
             block_size=section.data.block_size,
-            settings=section.train,
+            # What fits is what `auto` takes.
+            settings=section.train.model_copy(update={"micro_batch_size": 1})
+            if section.train.micro_batch_size == "auto"
+            else section.train,
             adapter=section.adapter,
             workers=_workers(section.ray, section.train.global_batch_size, device),
             device=device,  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from moray.planning.fit import rows_that_fit
 from moray.train.driver import run_training
 from moray.train.job import RunSpec
 
@@ -27,4 +28,5 @@ def finetune(
         execution: see `RunSpec.of_params`.
         code: digest of the code that the result depends on.
     """
-    run_training(RunSpec.of_params(run, start, stores, cfg, execution, code), output)
+    spec = RunSpec.of_params(run, start, stores, cfg, execution, code)
+    run_training(spec, output, rows_that_fit=rows_that_fit)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from moray.config.schema.train import Train
 from moray.errors import UserError
+from moray.planning.fit import rows_that_fit
 from moray.provenance.manifest import as_json
 from moray.storage.interface import Records
 from moray.storage.opened import state_of
@@ -73,7 +74,7 @@ def carry_out(trial: Trial, training: RunSpec, output: Path) -> tuple[Verdict, f
     followed = _Followed(trial, training.settings)
     fault: UserError | None = None
     try:
-        run_training(training, output, followed.judge)
+        run_training(training, output, followed.judge, rows_that_fit)
     except UserError as error:
         fault = error
     if followed.latest is None:

@@ -29,7 +29,7 @@ from moray.train.entry import run_job
 from moray.train.failures import forget, meaning_of
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import id_of_training, identity_of, other_libraries
-from moray.train.job import Job, Part, RunSpec
+from moray.train.job import Job, Part, RowsThatFit, RunSpec
 from moray.train.supervision import (
     Judge,
     Requests,
@@ -42,7 +42,12 @@ from moray.train.supervision import (
 from moray.workers.launch import WorkersFailedError
 
 
-def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> None:
+def run_training(
+    spec: RunSpec,
+    output: Path,
+    judge: Judge | None = None,
+    rows_that_fit: RowsThatFit | None = None,
+) -> None:
     """Train a run, from its newest checkpoint if there is one, and record the result.
 
     Writes `history.jsonl` and `train.json` to `output`, unless it is a trial of a search. The
@@ -54,6 +59,7 @@ def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> Non
         spec: the run.
         output: its folder.
         judge: of a trial, what reads its history and says whether to stop it.
+        rows_that_fit: see `Job`.
 
     Raises:
         ConfigError: if the run can't be trained here; nothing has been started.
@@ -86,6 +92,7 @@ def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> Non
             remote=storage.remote,
             deliveries=_deliveries([whole, *adapters], parts, spec),
             note=other_libraries(identity, newest_step(storage)),
+            rows_that_fit=rows_that_fit,
         )
         described = {
             "run": run,

@@ -21,7 +21,7 @@ from moray.train.kernels import (
     use_attention,
     use_cache,
 )
-from moray.train.memory import footprint, frozen_bytes
+from moray.train.memory import footprint, frozen_bytes, rows_of_micro_batch
 from moray.train.statistics import Statistics
 from moray.train.strategies import Strategy
 from moray.workers.collectives import from_any_worker, from_first_worker, together
@@ -91,7 +91,8 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
     if worker.device.type != "cpu":
         note += f"; attention: {attention or 'default of transformers'}"
     statistics = Statistics(module.model, worker)
-    return Built(flops, reason is None, f"{held}; blocks are {note}", statistics)
+    rows = f"micro-batches of {rows_of_micro_batch(settings, worker.world_size)} rows"
+    return Built(flops, reason is None, f"{held}; {rows}; blocks are {note}", statistics)
 
 
 def _check_checkpointing(model: PreTrainedModel) -> None:

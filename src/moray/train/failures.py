@@ -56,7 +56,7 @@ def _meaning(error: Exception, job: Job, worker: Worker) -> UserError | None:
         return full_disk(job.work)
     if not is_out_of_memory(error):
         return None
-    rows = job.settings.micro_batch_size
+    rows = job.settings.micro_batch_rows
     # Python's MemoryError often has no text.
     text = first_line(error)
     other = "set train.gradient_checkpointing: true or train.strategy: fsdp2"
@@ -64,7 +64,7 @@ def _meaning(error: Exception, job: Job, worker: Worker) -> UserError | None:
         "train.micro_batch_size",
         f"micro-batches of {rows} don't fit in the memory of worker {worker.rank} "
         f"({worker.device.type}: {text})",
-        f"lower it, or {other}" if rows > 1 else other,
+        f"set it to {rows // 2}, or {other}" if rows > 1 else other,
     )
 
 

@@ -1,5 +1,6 @@
 """What is trained: a run as the config describes it, and what a worker needs to train it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,9 @@ class RunSpec:
         )
 
 
+RowsThatFit = Callable[["Job", int, int], int]
+
+
 @dataclass(frozen=True)
 class Job:
     """A run to be trained; the same for all workers.
@@ -113,6 +117,8 @@ class Job:
         remote: where the checkpoints are, if in an object store.
         deliveries: start and stores, in this order, for machines that don't have them.
         note: about this start, for the history of a run that continues.
+        rows_that_fit: the most rows of a micro-batch, by the job, the number of workers, and the
+            bytes of a GPU's memory; for `micro_batch_size: auto`.
     """
 
     start: Path
@@ -126,6 +132,7 @@ class Job:
     remote: Remote | None = None
     deliveries: tuple[Delivery, ...] = ()
     note: str | None = None
+    rows_that_fit: RowsThatFit | None = None
 
     @property
     def store(self) -> Path:

@@ -126,10 +126,10 @@ def compiles_whole(
         num_rows: number of rows in the whole run.
         worker: this worker.
     """
-    flops_of_batch = flops_per_row * settings.micro_batch_size
+    flops_of_batch = flops_per_row * settings.micro_batch_rows
     return (
         worker.device.type == "cuda"
-        and num_rows >= _BATCHES_THAT_EARN_ALL * settings.micro_batch_size
+        and num_rows >= _BATCHES_THAT_EARN_ALL * settings.micro_batch_rows
         and flops_of_batch < _FLOPS_THAT_HIDE_THE_HOST * len(blocks_of(model))
         # Strategies shard block by block, and exchange gradients while the others are computed.
         and worker.world_size == 1

@@ -23,6 +23,7 @@ from moray.train.checkpoints import newest_step
 from moray.train.engine import build, compute_deterministically
 from moray.train.failures import DIVERGED, collective_timeout, ended_by_stall, explained
 from moray.train.job import Job
+from moray.train.micro_batch import halved_when_too_many, with_micro_batch_size
 from moray.train.performance import Stopwatch, collected_when_asked, keep_freed_memory, profiled
 from moray.train.saver import Saver, resume
 from moray.train.schedule import learning_rate
@@ -53,12 +54,14 @@ def train(job: Job, worker: Worker) -> dict[str, Any]:
             if the disk is full.
     """
     torch.set_num_threads(job.threads)
+    asked, job = job, with_micro_batch_size(job, worker)
     if job.settings.deterministic:
         compute_deterministically(worker.device)
     keep_freed_memory()
     storage = open_storage(job.work, job.remote)
     with (
         explained(job, worker),
+        nullcontext() if job is asked else halved_when_too_many(job),
         storage.sole_writer() if worker.rank == 0 else nullcontext(),
         collected_when_asked() as collect,
         ended_by_stall(job.work, worker.rank, job.settings.stall_timeout) as alive,
@@ -103,9 +106,9 @@ def _train(
     request = Request.NONE
     largest_norm = torch.zeros((), device=worker.device)
     # Of the worker with the most rows, if the number of workers doesn't divide them.
-    count = ceil(ceil(size / worker.world_size) / settings.micro_batch_size)
+    count = ceil(ceil(size / worker.world_size) / settings.micro_batch_rows)
     pinned = worker.device.type == "cuda"
-    for feed in feeds(task, rows, where, settings.micro_batch_size, count, pinned):
+    for feed in feeds(task, rows, where, settings.micro_batch_rows, count, pinned):
         if judged.stop:
             break
         for begin in begin_step:

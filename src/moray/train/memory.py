@@ -18,6 +18,12 @@ _WHOLE_UNTIL_STAGE_3: dict[int, set[Part]] = {
 }
 
 
+def rows_of_micro_batch(settings: Train, workers: int) -> int:
+    """Rows of a micro-batch: a step's rows are shared by workers, then divided evenly."""
+    mine = -(-settings.global_batch_size // workers)
+    return -(-mine // -(-mine // settings.micro_batch_rows))
+
+
 @dataclass(frozen=True)
 class Footprint:
     """Bytes on a worker; activations come on top.
@@ -67,7 +73,7 @@ def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footp
     strategy = STRATEGIES[settings.strategy]
     sharded = strategy.sharded
     if settings.strategy == "fsdp2":
-        if settings.global_batch_size > workers * settings.micro_batch_size:
+        if settings.global_batch_size > workers * settings.micro_batch_rows:
             # Gradients that are accumulated before they are reduced are not sharded.
             sharded -= {"gradients"}
         workers = settings.fsdp2.shard_size or workers

@@ -184,7 +184,7 @@ def held_out_loss(
     # Evaluation is rare: compiling for it would take longer than it saves.
     with uncompiled():
         for batch in micro_batches(
-            task, mine, settings.micro_batch_size, count=-(-most // settings.micro_batch_size)
+            task, mine, settings.micro_batch_rows, count=-(-most // settings.micro_batch_rows)
         ):
             with autocast(settings.precision, worker.device):
                 total += strategy.module(batch.to(worker.device))

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 from moray.config.schema.base import Fraction, PositiveInt, Section, added, execution_only
 
 StrategyName = Literal["ddp", "fsdp2", "deepspeed"]
+# Enough for the cores of a CPU.
+MICRO_BATCH_SIZE = 8
 Part = Literal["parameters", "gradients", "optimizer"]
 
 
@@ -125,8 +127,10 @@ class Train(Section):
     global_batch_size: PositiveInt = Field(
         16, description="Rows per optimizer step, over all workers."
     )
-    micro_batch_size: PositiveInt = execution_only(
-        8, description="Maximum number of rows in a worker's forward pass."
+    micro_batch_size: Literal["auto"] | PositiveInt = execution_only(
+        MICRO_BATCH_SIZE,
+        description="Maximum number of rows in a worker's forward pass. `auto`: on a GPU, as many "
+        "as fit into its memory by the plan of `moray plan`, for runs on language; otherwise 8.",
     )
     optimizer: Literal["adamw", "adamw_8bit"] = added(
         "adamw",
@@ -237,6 +241,11 @@ class Train(Section):
         "trained tensors must be the same. Without the key, it is another run, which starts at "
         "step 0.",
     )
+
+    @property
+    def micro_batch_rows(self) -> int:
+        """`micro_batch_size`; for `auto`, before it is known what fits, that of CPUs."""
+        return MICRO_BATCH_SIZE if self.micro_batch_size == "auto" else self.micro_batch_size
 
     @model_validator(mode="after")
     def _fits_into_the_run(self) -> Self:

@@ -69,7 +69,7 @@ class _DeepSpeed:
         if deepspeed.offload_parameters:
             zero["offload_param"] = {"device": "cpu"}
         return {
-            "train_micro_batch_size_per_gpu": settings.micro_batch_size,
+            "train_micro_batch_size_per_gpu": settings.micro_batch_rows,
             # The loop decides when to step.
             "managed_gradient_accumulation": False,
             "gradient_clipping": settings.max_grad_norm,

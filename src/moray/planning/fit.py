@@ -1,0 +1,44 @@
+"""The rows of a micro-batch under `micro_batch_size: auto`."""
+
+from moray.config.schema.train import MICRO_BATCH_SIZE
+from moray.model.folder import whole_model_and_adapters
+from moray.provenance.manifest import read_manifest
+from moray.train.job import Job
+
+
+def rows_that_fit(job: Job, workers: int, capacity: int) -> int:
+    """The most rows of a micro-batch that a GPU has memory for, as it is planned; at least 1.
+
+    Depends on the run and the kind of GPU alone, never on the memory that is free, so that a
+    resumed run computes as before.
+
+    Args:
+        job: the run; only runs on language can be planned.
+        workers: number of workers.
+        capacity: bytes of the memory of a GPU.
+
+    Raises:
+        UserError: if the model can't be planned.
+    """
+    # Takes a while to import, and drivers only hand this function on.
+    from moray.planning.advice import usable
+    from moray.planning.demand import Demand, Setup
+
+    manifest = read_manifest(job.store)
+    if manifest["task"] != "language":
+        return MICRO_BATCH_SIZE
+    setup = Setup(
+        model="train.micro_batch_size",
+        folder=whole_model_and_adapters(job.start)[0],
+        block_size=manifest["block_size"],
+        settings=job.settings,
+        adapter=job.adapter,
+        workers=workers,
+        device="cuda",
+    )
+    limit = usable(capacity / 1e9)
+    share = -(-job.settings.global_batch_size // workers)
+    if Demand(setup.with_train(micro_batch_size=share)).total(share) <= limit:
+        return share
+    # Gradients are accumulated then.
+    return max(1, Demand(setup.with_train(micro_batch_size=1)).largest(limit))

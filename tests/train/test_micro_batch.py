@@ -1,0 +1,82 @@
+"""`micro_batch_size: auto` on workers."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from moray.train.history import HISTORY, read_history
+from moray.train.job import Job
+from moray.train.loop import train
+from moray.train.micro_batch import with_micro_batch_size
+from moray.train.step import gradients
+from moray.workers.entry import Worker
+
+
+def trained_rows(job: Job) -> str:
+    """What the first line of the history says of its micro-batches."""
+    notes = [line["note"] for line in read_history(job.work / HISTORY) if "note" in line]
+    (said,) = [part for part in notes[0].split("; ") if part.startswith("micro-batches")]
+    return str(said)
+
+
+@pytest.fixture
+def running_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Memory runs out in a training, with more rows than are in the list."""
+    limit = [1000]
+
+    def short_of_memory(strategy: Any, batches: Any, *arguments: Any) -> torch.Tensor:
+        if len(batches[0].input_ids) > limit[0]:
+            torch.empty(2**48)
+        return gradients(strategy, batches, *arguments)
+
+    monkeypatch.setattr("moray.train.loop.gradients", short_of_memory)
+    return limit
+
+
+def test_a_cpu_takes_eight_rows(make_job: Any, alone: Worker) -> None:
+    job = make_job(max_steps=1, global_batch_size=32, micro_batch_size="auto")
+    train(job, alone)
+    assert trained_rows(job) == "micro-batches of 8 rows"
+
+
+def test_half_the_rows_are_taken_after_memory_ran_out_once(
+    make_job: Any, alone: Worker, running_out_of_memory: list[int]
+) -> None:
+    job = make_job(max_steps=1, global_batch_size=32, micro_batch_size="auto")
+    running_out_of_memory[0] = 3
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="can't allocate memory"):
+            train(job, alone)
+    # Not a quarter.
+    running_out_of_memory[0] = 4
+    train(job, alone)
+    assert trained_rows(job) == "micro-batches of 4 rows"
+
+
+def test_a_number_is_not_halved(
+    make_job: Any, alone: Worker, running_out_of_memory: list[int]
+) -> None:
+    job = make_job(max_steps=1, global_batch_size=32, micro_batch_size=8)
+    running_out_of_memory[0] = 4
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="can't allocate memory"):
+            train(job, alone)
+
+
+def test_a_gpu_takes_what_is_planned_for_its_memory(
+    make_job: Any, alone: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is computed on it, so none has to be here."""
+    card = SimpleNamespace(total_memory=24 * 10**9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    job = replace(make_job(micro_batch_size="auto"), rows_that_fit=rows_of_gigabytes)
+    chosen = with_micro_batch_size(job, replace(alone, device=torch.device("cuda", 0)))
+    assert chosen.settings.micro_batch_size == 24
+
+
+def rows_of_gigabytes(job: Job, workers: int, capacity: int) -> int:
+    assert workers == 1
+    return capacity // 10**9
