@@ -6,6 +6,7 @@ import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,21 @@ def test_lines_evaluations_and_checkpoints_come_at_their_steps(
     assert steps(job, "eval_loss") == [5, 8]
     kept = sorted(path.name for path in (job.work / "checkpoints").iterdir())
     assert kept == ["step-00000004", "step-00000006", "step-00000008"]
+
+
+@pytest.mark.parametrize("crash_at", [None, 4])
+def test_a_line_has_the_mean_loss_of_the_steps_since_the_last_one(
+    crash_at: int | None, make_job: Any, alone: Worker
+) -> None:
+    each, job = make_job("each"), make_job(logging_steps=3, eval_steps=5, save_steps=4)
+    train(each, alone)
+    # What was saved at step 4 lies between two lines.
+    if crash_at:
+        train_and_crash(job, alone, crash_at)
+    assert train(job, alone)["resumed_from"] == (crash_at or 0)
+    one = losses(each)
+    means = [math.fsum(one[start:end]) / (end - start) for start, end in pairwise((0, 3, 5, 6, 8))]
+    assert losses(job) == means
 
 
 @pytest.mark.parametrize("num_epochs", [0.5, pytest.param(2, marks=pytest.mark.long)])

@@ -22,6 +22,7 @@ from moray.tasks.interface import Task
 from moray.train.checkpoints import newest_step
 from moray.train.engine import build, compute_deterministically
 from moray.train.failures import DIVERGED, collective_timeout, ended_by_stall, explained
+from moray.train.history import unlogged
 from moray.train.job import Job
 from moray.train.micro_batch import halved_when_too_many, with_micro_batch_size
 from moray.train.performance import Stopwatch, collected_when_asked, keep_freed_memory, profiled
@@ -39,7 +40,7 @@ from moray.train.step import (
 )
 from moray.train.strategies import make_strategy
 from moray.train.supervision import Request, Requests, prunes_of
-from moray.workers.collectives import sum_over_workers
+from moray.workers.collectives import from_first_worker, sum_over_workers
 from moray.workers.entry import Worker
 
 
@@ -103,6 +104,12 @@ def _train(
     rows, where = rows_of(job, task, mixture, shard), drawn(mixture, shard)
 
     done = looked_at = first_step
+    before, number = from_first_worker(lambda: unlogged(job.work, first_step))
+    logged = first_step - number
+    # Exact, so that it depends neither on the number of workers nor on where a run was interrupted.
+    losses = torch.zeros((), dtype=torch.float64, device=worker.device)
+    if worker.rank == 0:
+        losses += before
     request = Request.NONE
     largest_norm = torch.zeros((), device=worker.device)
     # Of the worker with the most rows, if the number of workers doesn't divide them.
@@ -117,9 +124,9 @@ def _train(
         # One collective for both: what the loss is averaged over, and the request, which only the
         # first worker reads.
         asked = max(place.pending() for place in places) if worker.rank == 0 else Request.NONE
-        weight, number = sum_over_workers(torch.tensor((feed.weight, asked))).tolist()
-        request = Request(number)
-        loss = gradients(strategy, feed.batches, weight, settings, worker)
+        weight, read = sum_over_workers(torch.tensor((feed.weight, asked))).tolist()
+        request = Request(read)
+        losses += gradients(strategy, feed.batches, weight, settings, worker)
         rate = learning_rate(settings, done, num_steps)
         norm = strategy.step(rate)
         built.statistics.average()
@@ -143,7 +150,9 @@ def _train(
         largest_norm.zero_()
         stopwatch.stop(done)
         if "log" in due:
-            mean = sum_over_workers(loss).item()
+            mean = sum_over_workers(losses).item() / (done - logged)
+            losses.zero_()
+            logged = done
             if history:
                 history.append(
                     step=done,
@@ -167,7 +176,10 @@ def _train(
                 )
         best = judged.best if settings.load_best_model_at_end else None
         if "save" in due or best == done or judged.stop:
+            total = sum_over_workers(losses.clone()).item()
             if history:
+                if done > logged:
+                    history.append(step=done, num_steps=num_steps, unlogged=(total, done - logged))
                 history.sync()
             saver.save(done, strategy.state() | built.statistics.state(), best)
         if request:
