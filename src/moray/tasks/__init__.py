@@ -1,12 +1,17 @@
 """What the rows of a store mean: a package for each task, imported by the task's name."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moray.provenance.manifest import read_manifest
-from moray.tasks.interface import Task
+
+if TYPE_CHECKING:
+    # It imports PyTorch and the models of transformers, which tokenising doesn't need.
+    from moray.tasks.interface import Task
 
 
 def task_of(store: Path, settings: Mapping[str, Any]) -> Task:
