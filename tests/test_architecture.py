@@ -50,6 +50,7 @@ TRAIN_FLOORS = [
         "history",
         "identity",
         "job",
+        "mean_loss",
         "optimizer",
         "performance",
         "schedule",

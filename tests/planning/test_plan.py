@@ -136,7 +136,7 @@ def test_the_largest_micro_batch_fits_and_one_more_row_does_not(tmp_path: Path) 
 
 def test_fsdp2_shares_weights_and_state_and_gathers_a_part(tmp_path: Path) -> None:
     alone = Demand(setup_of(tmp_path, strategy="fsdp2", global_batch_size=16))
-    eight = alone.with_workers(8)
+    eight = alone.under(replace(alone.setup, workers=8))
     one, shared = alone.parts(2), eight.parts(2)
     for part in ("weights", "optimizer state"):
         assert shared[part] == pytest.approx(one[part] / 8, rel=1e-6)

@@ -12,6 +12,8 @@ from checkpoints import are_equal, last_tensors
 from fleet import losses
 from jobs import job_maker
 from torch.autograd.graph import save_on_cpu
+from torch.nn.modules.module import register_module_forward_pre_hook
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from moray.config.schema.train import Adapter
 from moray.errors import UserError
@@ -47,7 +49,12 @@ def test_gradient_checkpointing_changes_no_bit(make_job: Any, alone: Worker) -> 
 def test_the_inputs_of_blocks_are_offloaded(
     make_job: Any, alone: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = []
+    inputs: list[torch.Tensor] = []
+    saved: list[torch.Tensor] = []
+
+    def look(block: torch.nn.Module, given: tuple[Any, ...]) -> None:
+        if isinstance(block, LlamaDecoderLayer) and torch.is_grad_enabled():
+            inputs.append(given[0].detach().clone())
 
     class Seen(save_on_cpu):
         def __init__(self, pin_memory: bool) -> None:
@@ -55,16 +62,20 @@ def test_the_inputs_of_blocks_are_offloaded(
             pack = self.pack_hook
 
             def counted(tensor: torch.Tensor) -> Any:
-                saved.append(tensor.shape)
+                saved.append(tensor.detach().clone())
                 return pack(tensor)
 
             self.pack_hook = counted
 
     monkeypatch.setattr("moray.train.engine.save_on_cpu", Seen)
     job = make_job(max_steps=1, micro_batch_size=8, gradient_checkpointing="offload")
+    looking = register_module_forward_pre_hook(look)
     train(job, alone)
-    # The inputs of two blocks, and what the norm after them keeps; not what is inside of blocks.
-    assert 3 <= len([shape for shape in saved if len(shape) == 3]) < 10
+    looking.remove()
+    assert inputs
+    assert all(any(torch.equal(one, other) for other in saved) for one in inputs)
+    # What is inside of blocks isn't kept.
+    assert len([tensor for tensor in saved if tensor.dim() == 3]) < 10
 
 
 @pytest.mark.long

@@ -61,9 +61,23 @@ def test_a_number_is_not_halved(
 ) -> None:
     job = make_job(max_steps=1, global_batch_size=32, micro_batch_size=8)
     running_out_of_memory[0] = 4
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="can't allocate memory"):
-            train(job, alone)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        train(job, alone)
+    running_out_of_memory[0] = 8
+    train(make_job(max_steps=1, global_batch_size=32, micro_batch_size="auto"), alone)
+    assert trained_rows(job) == "micro-batches of 8 rows"
+
+
+def test_half_is_less_than_what_a_worker_had(
+    make_job: Any, alone: Worker, running_out_of_memory: list[int]
+) -> None:
+    """A step has fewer rows than `auto` would take."""
+    job = make_job(max_steps=1, global_batch_size=4, micro_batch_size="auto")
+    running_out_of_memory[0] = 2
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        train(job, alone)
+    train(job, alone)
+    assert trained_rows(job) == "micro-batches of 2 rows"
 
 
 def test_a_gpu_takes_what_is_planned_for_its_memory(

@@ -206,7 +206,7 @@ NEVER_DECIDING = (
     "storage/*",
     "tracking/*",
     *_in("train", "checkpoints checks continuation driver entry failures history identity job"),
-    *_in("train", "memory micro_batch performance restore saver supervision"),
+    *_in("train", "mean_loss memory micro_batch performance restore saver supervision"),
     "workers/*",
 )
 

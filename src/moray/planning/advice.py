@@ -89,7 +89,7 @@ class Advice:
         demand = self.demand(setup)
         workers = setup.workers
         while (workers := 2 * workers) <= _MOST_WORKERS:
-            if largest := demand.with_workers(workers).largest(limit):
+            if largest := demand.under(replace(setup, workers=workers)).largest(limit):
                 keys = (
                     "train.gradient_checkpointing: true",
                     "train.strategy: fsdp2",

@@ -106,11 +106,11 @@ class Demand:
         self._around = _around_blocks(self._on_meta.model, setup)
         self._losses: dict[int, float] = {}
 
-    def with_workers(self, workers: int) -> "Demand":
-        """That of another number of workers, which run the same passes."""
+    def under(self, setup: Setup) -> "Demand":
+        """That of a setup with other workers or micro-batches, which runs the same passes."""
         other = copy(self)
         other._passes = self._passes
-        other.setup = replace(self.setup, workers=workers)
+        other.setup = setup
         return other
 
     def parts(self, rows: int) -> dict[str, float]:

@@ -38,7 +38,8 @@ def rows_that_fit(job: Job, workers: int, capacity: int) -> int:
     )
     limit = usable(capacity / 1e9)
     share = -(-job.settings.global_batch_size // workers)
-    if Demand(setup.with_train(micro_batch_size=share)).total(share) <= limit:
+    at_once = Demand(setup.with_train(micro_batch_size=share))
+    if at_once.total(share) <= limit:
         return share
     # Gradients are accumulated then.
-    return max(1, Demand(setup.with_train(micro_batch_size=1)).largest(limit))
+    return max(1, at_once.under(setup.with_train(micro_batch_size=1)).largest(limit))

@@ -22,6 +22,7 @@ from moray.storage.opened import open_storage
 from moray.train.checkpoints import newest_step
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
+from moray.train.memory import rows_of_micro_batch
 from moray.workers.entry import Worker
 from moray.workers.launch import WorkersFailedError
 from moray.workers.memory import is_out_of_memory
@@ -56,7 +57,7 @@ def _meaning(error: Exception, job: Job, worker: Worker) -> UserError | None:
         return full_disk(job.work)
     if not is_out_of_memory(error):
         return None
-    rows = job.settings.micro_batch_rows
+    rows = rows_of_micro_batch(job.settings, worker.world_size)
     # Python's MemoryError often has no text.
     text = first_line(error)
     other = "set train.gradient_checkpointing: true or train.strategy: fsdp2"

@@ -40,14 +40,6 @@ def read_history(path: Path) -> Iterator[dict[str, Any]]:
     return map(json.loads, whole_lines(path))
 
 
-def unlogged(work: Path, step: int) -> tuple[float, int]:
-    """The sum of the losses that no line has at a step where a run was saved, and their number."""
-    lines = read_history(work / HISTORY)
-    found = (line["unlogged"] for line in lines if "unlogged" in line and line["step"] == step)
-    total, number = next(found, (0.0, 0))
-    return total, number
-
-
 def evaluations(work: Path, until: int) -> dict[int, float]:
     """The validation losses of a run up to a step, by step."""
     lines = read_history(work / HISTORY)

@@ -22,8 +22,8 @@ from moray.tasks.interface import Task
 from moray.train.checkpoints import newest_step
 from moray.train.engine import build, compute_deterministically
 from moray.train.failures import DIVERGED, collective_timeout, ended_by_stall, explained
-from moray.train.history import unlogged
 from moray.train.job import Job
+from moray.train.mean_loss import MeanLoss
 from moray.train.micro_batch import halved_when_too_many, with_micro_batch_size
 from moray.train.performance import Stopwatch, collected_when_asked, keep_freed_memory, profiled
 from moray.train.saver import Saver, resume
@@ -40,7 +40,7 @@ from moray.train.step import (
 )
 from moray.train.strategies import make_strategy
 from moray.train.supervision import Request, Requests, prunes_of
-from moray.workers.collectives import from_first_worker, sum_over_workers
+from moray.workers.collectives import sum_over_workers
 from moray.workers.entry import Worker
 
 
@@ -62,7 +62,7 @@ def train(job: Job, worker: Worker) -> dict[str, Any]:
     storage = open_storage(job.work, job.remote)
     with (
         explained(job, worker),
-        nullcontext() if job is asked else halved_when_too_many(job),
+        nullcontext() if job is asked else halved_when_too_many(job, worker),
         storage.sole_writer() if worker.rank == 0 else nullcontext(),
         collected_when_asked() as collect,
         ended_by_stall(job.work, worker.rank, job.settings.stall_timeout) as alive,
@@ -88,8 +88,9 @@ def _train(
     strategy = make_strategy(settings, worker)
     size = settings.global_batch_size
     built = build(job, worker, strategy, task, num_steps * size)
+    losses = MeanLoss(worker)
     first_step, history, judged = resume(
-        job, worker, storage, strategy, built.statistics, num_steps
+        job, worker, storage, strategy, built.statistics, losses, num_steps
     )
     if history:
         notes = [describe_mixture(job, mixture, num_steps), built.note]
@@ -104,12 +105,6 @@ def _train(
     rows, where = rows_of(job, task, mixture, shard), drawn(mixture, shard)
 
     done = looked_at = first_step
-    before, number = from_first_worker(lambda: unlogged(job.work, first_step))
-    logged = first_step - number
-    # Exact, so that it depends neither on the number of workers nor on where a run was interrupted.
-    losses = torch.zeros((), dtype=torch.float64, device=worker.device)
-    if worker.rank == 0:
-        losses += before
     request = Request.NONE
     largest_norm = torch.zeros((), device=worker.device)
     # Of the worker with the most rows, if the number of workers doesn't divide them.
@@ -124,9 +119,9 @@ def _train(
         # One collective for both: what the loss is averaged over, and the request, which only the
         # first worker reads.
         asked = max(place.pending() for place in places) if worker.rank == 0 else Request.NONE
-        weight, read = sum_over_workers(torch.tensor((feed.weight, asked))).tolist()
-        request = Request(read)
-        losses += gradients(strategy, feed.batches, weight, settings, worker)
+        weight, number = sum_over_workers(torch.tensor((feed.weight, asked))).tolist()
+        request = Request(number)
+        losses.add(gradients(strategy, feed.batches, weight, settings, worker))
         rate = learning_rate(settings, done, num_steps)
         norm = strategy.step(rate)
         built.statistics.average()
@@ -150,9 +145,7 @@ def _train(
         largest_norm.zero_()
         stopwatch.stop(done)
         if "log" in due:
-            mean = sum_over_workers(losses).item() / (done - logged)
-            losses.zero_()
-            logged = done
+            mean = losses.take()
             if history:
                 history.append(
                     step=done,
@@ -176,12 +169,9 @@ def _train(
                 )
         best = judged.best if settings.load_best_model_at_end else None
         if "save" in due or best == done or judged.stop:
-            total = sum_over_workers(losses.clone()).item()
             if history:
-                if done > logged:
-                    history.append(step=done, num_steps=num_steps, unlogged=(total, done - logged))
                 history.sync()
-            saver.save(done, strategy.state() | built.statistics.state(), best)
+            saver.save(done, strategy.state() | built.statistics.state() | losses.state(), best)
         if request:
             saver.finish()
             if worker.rank == 0:

@@ -8,12 +8,12 @@ import torch
 
 from moray.config.schema.train import MICRO_BATCH_SIZE
 from moray.train.job import Job
+from moray.train.memory import rows_of_micro_batch
 from moray.workers.collectives import from_first_worker
 from moray.workers.entry import Worker
 from moray.workers.memory import is_out_of_memory
 
-# Has the rows with which memory ran out. It stays with the checkpoints, so that a resumed run
-# computes as before.
+# Has the rows with which memory ran out, so that a resumed run computes as before.
 _TOO_MANY = "too-many-rows"
 
 
@@ -39,16 +39,18 @@ def _rows(job: Job, worker: Worker) -> int:
 
 
 @contextmanager
-def halved_when_too_many(job: Job) -> Iterator[None]:
+def halved_when_too_many(job: Job, worker: Worker) -> Iterator[None]:
     """If memory runs out in the body, the next start takes half the rows; but only once.
 
     Args:
         job: from `with_micro_batch_size`.
+        worker: this worker.
     """
     try:
         yield
     except Exception as error:
-        rows, too_many = job.settings.micro_batch_rows, job.work / _TOO_MANY
+        rows = rows_of_micro_batch(job.settings, worker.world_size)
+        too_many = job.work / _TOO_MANY
         if is_out_of_memory(error) and rows > 1 and not too_many.exists():
             too_many.write_text(str(rows))
         raise

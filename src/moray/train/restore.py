@@ -122,6 +122,11 @@ def _refusal(folder: Path, got: str) -> UserError:
     )
 
 
+def names_in(folder: Path) -> set[str]:
+    """The names of a checkpoint's tensors."""
+    return {*MetadataReader(folder).read_metadata().state_dict_metadata}
+
+
 def read_state(folder: Path, state: dict[str, Tensor], alone: bool = False) -> None:
     """Fill tensors, by name, from a valid checkpoint.
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
@@ -21,7 +22,8 @@ from moray.storage.interface import Storage
 from moray.train.checkpoints import remove_old, resume_step
 from moray.train.history import History, evaluations
 from moray.train.job import Job
-from moray.train.restore import read_state
+from moray.train.mean_loss import MeanLoss
+from moray.train.restore import names_in, read_state
 from moray.train.schedule import Evaluations
 from moray.train.statistics import Statistics
 from moray.train.strategies import Strategy
@@ -140,6 +142,7 @@ def resume(
     storage: Storage,
     strategy: Strategy,
     statistics: Statistics,
+    mean_loss: MeanLoss,
     num_steps: int,
 ) -> tuple[int, History | None, Evaluations]:
     """Restore the newest valid checkpoint; returns the steps done, history and evaluations."""
@@ -151,6 +154,10 @@ def resume(
         strategy.restore(lambda state: read_state(path, state))
         if statistics.tensors:
             read_state(path, statistics.tensors)
+        if mean_loss.NAME in names_in(path):
+            unlogged = torch.empty(2, dtype=torch.float64)
+            read_state(path, {mean_loss.NAME: unlogged})
+            mean_loss.restore(unlogged)
     history = History(job.work, step) if worker.rank == 0 else None
     if history:
         for note in skipped:

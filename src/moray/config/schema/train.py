@@ -8,9 +8,11 @@ from pydantic import Field, model_validator
 from moray.config.schema.base import Fraction, PositiveInt, Section, added, execution_only
 
 StrategyName = Literal["ddp", "fsdp2", "deepspeed"]
+Part = Literal["parameters", "gradients", "optimizer"]
+
+
 # Enough for the cores of a CPU.
 MICRO_BATCH_SIZE = 8
-Part = Literal["parameters", "gradients", "optimizer"]
 
 
 @dataclass(frozen=True)
