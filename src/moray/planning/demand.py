@@ -26,6 +26,7 @@ from moray.tasks.language.rows import FIRST, TRAINED, row_type
 from moray.train.kernels import choose_attention, use_attention
 from moray.train.memory import FLOAT, Footprint, footprint, frozen_bytes, rows_of_micro_batch
 from moray.train.simulation import (
+    autocast_as_on_cuda,
     Bytes,
     Kind,
     Pass,
@@ -209,6 +210,8 @@ class Demand:
     def _on_cpu(self) -> tuple[TokenLoss, FakeTensorMode]:
         module, mode = self._module()[0], FakeTensorMode()
         on_fake_cpu(module, mode)
+        if self.setup.device == "cuda":
+            autocast_as_on_cuda(module.model)
         return module, mode
 
     @cached_property
