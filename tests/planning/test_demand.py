@@ -58,6 +58,7 @@ CASES: dict[str, tuple[PreTrainedConfig, dict[str, Any], Adapter | None]] = {
     "checkpointing": (LLAMA, {"gradient_checkpointing": True}, None),
     "accumulation": (WIDE, {"global_batch_size": 12}, None),
     "lora": (LLAMA, {}, Adapter(rank=4)),
+    "bf16": (WIDE, {"precision": "bf16", "weights": "bf16"}, None),
     "bf16 base": (LLAMA, {"precision": "bf16"}, Adapter(rank=4, base_dtype="bf16")),
 }
 
@@ -74,7 +75,7 @@ def held_by_a_step(
     folder: Path, settings: Train, adapter: Adapter | None, rows: int, worker: Worker
 ) -> float:
     """Bytes of weights and optimizer state, and the most that a step allocates beside them."""
-    in_bf16 = adapter is not None and adapter.base_dtype == "bf16"
+    in_bf16 = "bf16" in (settings.weights, adapter and adapter.base_dtype)
     model = load_model(folder, torch.bfloat16 if in_bf16 else torch.float32)
     if adapter:
         add_adapter(model, adapter, seed=0)

@@ -1,6 +1,5 @@
 """AdamW in 8 bits: its blocks, its step, and runs that are killed, moved and adapted."""
 
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ import torch.distributed as dist
 from checkpoints import are_equal, last_tensors, train_and_crash
 from fleet import losses, train_all
 from forks import run_forks
-from jobs import Make, job_maker
+from jobs import Make, job_maker, without_later
 from small_model import MODEL, write_small
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from moray.config.schema.train import Adapter, Train
-from moray.storage.interface import folder_of, path_of
 from moray.train.adamw_8bit import Blocks, make_blocks
 from moray.train.loop import train
 from moray.train.optimizer import Optimizer, as_saved
@@ -279,16 +277,6 @@ def test_a_killed_run_ends_with_the_same_bits(
     }
     assert losses(undisturbed) == pytest.approx(losses(usual), rel=0.01)
     assert losses(undisturbed) != losses(usual)
-
-
-def without_later(make: Make, job: Any, name: str, step: int, **settings: Any) -> Any:
-    """A job with another's checkpoint of a step, and none later."""
-    other = make(name, job.adapter, **settings)
-    shutil.copytree(folder_of(job.work), folder_of(other.work), dirs_exist_ok=True)
-    for later in range(step + 2, 10, 2):
-        shutil.rmtree(path_of(folder_of(other.work), later))
-    shutil.copy(job.work / "history.jsonl", other.work)
-    return other
 
 
 @pytest.mark.long
