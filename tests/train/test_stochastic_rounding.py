@@ -47,6 +47,12 @@ def test_values_of_bf16_stay() -> None:
     assert torch.equal(rounded(values.float()).view(torch.int16), values.view(torch.int16))
 
 
+def test_what_is_not_a_number_stays_so() -> None:
+    # A CPU's, and a GPU's; table entries are added to their bits.
+    bits = torch.tensor([0x7FC00000, 0x7FFFFFFF], dtype=torch.int32).repeat(100)
+    assert rounded(bits.view(torch.float32)).isnan().all()
+
+
 def test_others_become_a_neighbour_with_a_probability_by_their_distance() -> None:
     torch.manual_seed(0)
     values = torch.randn(4096) * torch.exp2(torch.randint(-30, 30, (4096,)).float())
@@ -176,7 +182,7 @@ def step_sharded(rank: int, world_size: int, store: str, kind: str) -> None:
 
     sharded = nn.ParameterDict({name: nn.Parameter(shard(value)) for name, value in whole.items()})
     for model, place in ((whole, Tensor.clone), (sharded, shard)):
-        optimizer = Optimizer(Train(weights="bf16", optimizer=kind))  # type: ignore[arg-type]
+        optimizer = Optimizer(Train(weights="bf16", optimizer=kind))
         made = optimizer.make(model)
         optimizer.make_state(made, model.parameters())
         for name, value in model.items():

@@ -44,6 +44,8 @@ def round_stochastically(weights: Tensor, values: Tensor, key: Sequence[int], fi
         key: whole numbers, at least 0.
         first: index of the first element in its tensor.
     """
+    # Adding to the bits of a GPU's NaN would make a number of it.
+    values.nan_to_num_(torch.nan, torch.inf, -torch.inf)
     bits, table = values.view(torch.int32), _table(values.device)
     start = 0
     while start < len(bits):
