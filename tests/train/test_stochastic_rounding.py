@@ -1,5 +1,7 @@
 """Weights in bf16: how steps are rounded, and runs that are killed, moved and continued."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from moray.config.schema.train import Train
 from moray.errors import UserError
@@ -167,7 +169,7 @@ def test_gradients_that_fsdp2_adds_up_are_in_fp32() -> None:
 
 
 def step_sharded(rank: int, world_size: int, store: str, kind: str) -> None:
-    """Hold a step of sharded tensors to that of whole ones."""
+    """Hold a step of sharded tensors to that of whole ones, under FSDP2 and HSDP."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
     stochastic_rounding.CHUNK = 512
     torch.manual_seed(0)
@@ -175,22 +177,30 @@ def step_sharded(rank: int, world_size: int, store: str, kind: str) -> None:
     shapes = {"first": (75, 64), "second": (1, 100)}
     gradients = {name: torch.randn(shape).to(BF16) for name, shape in shapes.items()}
     whole = nn.ParameterDict({name: torch.randn(shape).to(BF16) for name, shape in shapes.items()})
-    mesh = init_device_mesh("cpu", (world_size,))
+    before = {name: value.detach().clone() for name, value in whole.items()}
 
-    def shard(value: Tensor) -> Tensor:
-        return distribute_tensor(value.detach(), mesh, [Shard(0)])
-
-    sharded = nn.ParameterDict({name: nn.Parameter(shard(value)) for name, value in whole.items()})
-    for model, place in ((whole, Tensor.clone), (sharded, shard)):
+    def step(model: nn.ParameterDict, place: Callable[[Tensor], Tensor]) -> None:
         optimizer = Optimizer(Train(weights="bf16", optimizer=kind))
         made = optimizer.make(model)
         optimizer.make_state(made, model.parameters())
         for name, value in model.items():
             value.grad = place(gradients[name])
         optimizer.step(model, made, 0.1)
-    for name, value in sharded.items():
-        assert isinstance(value, DTensor)
-        assert torch.equal(value.full_tensor(), whole[name]), name
+
+    step(whole, Tensor.clone)
+    layouts: list[tuple[tuple[int, ...], list[Placement]]] = [
+        ((2,), [Shard(0)]),
+        ((1, 2), [Replicate(), Shard(0)]),
+        ((2, 1), [Replicate(), Shard(0)]),
+    ]
+    for shape, placements in layouts:
+        mesh = init_device_mesh("cpu", shape)
+        place = partial(distribute_tensor, device_mesh=mesh, placements=placements)
+        sharded = nn.ParameterDict({name: nn.Parameter(place(v)) for name, v in before.items()})
+        step(sharded, place)
+        for name, value in sharded.items():
+            assert isinstance(value, DTensor)
+            assert torch.equal(value.full_tensor(), whole[name]), (shape, name)
     dist.destroy_process_group()
 
 
@@ -241,6 +251,22 @@ def test_a_killed_run_ends_with_the_same_bits(kind: str, make_bf16: Make, alone:
     usual = make_bf16("usual", weights="fp32")
     train(usual, alone)
     assert losses(undisturbed) == pytest.approx(losses(usual), rel=0.02)
+
+
+def test_what_saves_memory_changes_no_bit(make_bf16: Make, alone: Worker) -> None:
+    saving = {"gradient_checkpointing": "offload", "micro_batch_size": "auto"}
+    plain, saved = make_bf16("plain"), make_bf16("saved", **saving)
+    for job in (plain, saved):
+        train(job, alone)
+    assert are_equal(last_tensors(saved), last_tensors(plain))
+
+
+@pytest.mark.long
+def test_compiled_blocks_change_nothing_but_rounding(make_bf16: Make, alone: Worker) -> None:
+    plain, compiled = (make_bf16(str(kind), compile=kind) for kind in (False, True))
+    assert not train(plain, alone)["compiled"]
+    assert train(compiled, alone)["compiled"]
+    assert losses(compiled) == pytest.approx(losses(plain), rel=0.02)
 
 
 @pytest.mark.parametrize(("before", "after"), [("fp32", "bf16"), ("bf16", "fp32")])
