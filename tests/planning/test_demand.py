@@ -21,6 +21,7 @@ from moray.model.load import load_model
 from moray.planning.demand import Demand, Setup
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import FIRST, TRAINED, row_type
+from moray.train.optimizer import as_saved
 from moray.train.step import gradients
 from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
@@ -85,7 +86,7 @@ def held_by_a_step(
     module.train()
     strategy = make_strategy(settings, worker)
     strategy.wrap(module)
-    tensors = [*module.parameters(), *strategy.state().values()]
+    tensors = [*module.parameters(), *map(as_saved, strategy.state().values())]
     held = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
     batches = [batch(rows) for _ in range(settings.global_batch_size // rows)]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:

@@ -1,5 +1,6 @@
 """AdamW in 8 bits: its blocks, its step, and runs that are killed, moved and adapted."""
 
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -313,6 +314,26 @@ def test_two_workers_have_the_losses_of_one_and_resume_to_the_same_bits(
         assert are_equal(last_tensors(again), last_tensors(job)), strategy
     for strategy, job in moved.items():
         assert losses(job)[-4:] == pytest.approx(losses(one[None])[-4:], rel=2e-3), strategy
+
+
+def test_a_checkpoint_has_no_second_copy_of_the_moments_in_fp32(
+    make_8bit: Make, alone: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In main memory, each is dequantized when its turn to be copied comes."""
+    made: list[weakref.ref[Tensor]] = []
+    alive: list[int] = []
+    dequantized = Blocks.dequantized
+
+    def counted(blocks: Blocks) -> Tensor:
+        value = dequantized(blocks)
+        made.append(weakref.ref(value))
+        alive.append(sum(one() is not None for one in made))
+        return value
+
+    monkeypatch.setattr(Blocks, "dequantized", counted)
+    train(make_8bit("work"), alone)
+    assert len(alive) > 20
+    assert max(alive) <= 2
 
 
 @pytest.mark.parametrize(("before", "after"), [KINDS, KINDS[::-1]])
