@@ -15,6 +15,7 @@ from conversations import CHATML, TALKS
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -68,10 +69,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory, chat_folder: Path) -> Path
     return folder
 
 
-def train_run(folder: Path, name: str, adapter: Adapter | None, start: str = "start") -> None:
+def train_run(
+    folder: Path, name: str, adapter: Adapter | None, start: str = "start", **keys: Any
+) -> None:
     """Train two steps, and record what the driver would."""
     (folder / name).mkdir()
-    settings = Train(max_steps=2, global_batch_size=2, learning_rate=1e-2, precision="fp32")
+    keys = {"precision": "fp32", **keys}
+    settings = Train(max_steps=2, global_batch_size=2, learning_rate=1e-2, **keys)
     job = Job(
         folder / start,
         (Part("data", folder / "tokens"),),
@@ -122,6 +126,25 @@ def test_the_folder_has_the_trained_weights_and_says_where_it_is_from(
     assert (manifest["run"], manifest["fingerprint"]) == ("tuned", "0123")
     card = (folder / "README.md").read_text()
     assert "`models/chat`, fine-tuned on the dataset `talks` for 2 steps" in card
+
+
+@pytest.fixture(scope="module")
+def in_bf16(trained: Path) -> dict[str, Tensor]:
+    """The weights of `bf16`, a run in `trained`, as its checkpoint has them."""
+    train_run(trained, "bf16", None, weights="bf16", precision="bf16")
+    return tensors_of(Path(json.loads((trained / "bf16/train.json").read_text())["checkpoint"]))
+
+
+@pytest.mark.parametrize("dtype", ["auto", "bf16"])
+def test_weights_in_bf16_are_not_rounded_again(
+    dtype: str, trained: Path, in_bf16: dict[str, Tensor], tmp_path: Path
+) -> None:
+    """`auto` is fp32 here, as the base is."""
+    folder = run(trained, tmp_path / "model", "bf16", dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    assert model.dtype == (torch.float32 if dtype == "auto" else torch.bfloat16)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value.float(), in_bf16[name])
 
 
 def test_what_the_run_does_not_change_goes_along(trained: Path, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ class Setup:
     @property
     def precision(self) -> str:
         """`bf16` or `fp32`; GPUs are taken to have bf16."""
-        if self.adapter and self.adapter.base_dtype == "bf16":
+        if "bf16" in (self.settings.weights, self.adapter and self.adapter.base_dtype):
             return "bf16"
         wanted = self.settings.precision
         if self.device == "cuda":
@@ -231,7 +231,7 @@ class Demand:
     def _module(self) -> tuple[TokenLoss, int]:
         """The module that is trained, on `meta`, and the number of its 4-bit weights."""
         setup, adapter, settings = self.setup, self.setup.adapter, self.setup.settings
-        dtype = DTYPES[adapter.base_dtype] if adapter else torch.float32
+        dtype = DTYPES[adapter.base_dtype if adapter else settings.weights]
         model = empty_model(setup.folder, dtype)
         plain = has_plain_head(model)
         quantized = 0

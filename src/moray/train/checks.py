@@ -27,7 +27,7 @@ from moray.storage.interface import step_of
 from moray.storage.objects import check_objects
 from moray.storage.opened import is_remote, needed_libraries, storage_with
 from moray.storage.transfer import scratch
-from moray.train.memory import FLOAT, footprint, frozen_bytes
+from moray.train.memory import BYTES, FLOAT, footprint, frozen_bytes
 from moray.train.optimizer import Optimizer
 from moray.workers.launch import check_cores
 
@@ -73,7 +73,7 @@ def unmet_requirements(
         layout = lay_out_here(ray, settings.global_batch_size)
         if not layout.use_gpu:
             found += _memory(run, settings, layout.num_workers, trained, frozen)
-    checkpoint = (FLOAT + Optimizer(settings).saved_bytes) * trained
+    checkpoint = (BYTES[settings.weights] + Optimizer(settings).saved_bytes) * trained
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
         kept = min(kept, -(-settings.max_steps // settings.save_steps))
