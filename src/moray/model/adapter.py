@@ -108,11 +108,25 @@ def save_adapter(
 
 
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """Merge an adapter into its base; returns a plain model."""
+    """Merge an adapter into its base, each layer in fp32; returns a plain model.
+
+    The weights keep their types.
+    """
     from peft import PeftModel
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
     whole: Any = PeftModel.from_pretrained(base, str(folder))
-    model: PreTrainedModel = whole.merge_and_unload()
+    for layer in whole.modules():
+        if isinstance(layer, BaseTunerLayer):
+            weights = list(layer.get_base_layer().parameters(recurse=False))
+            stored = [weight.data for weight in weights]
+            for weight in weights:
+                weight.data = weight.data.float()
+            layer.merge()
+            # In place: what is mapped from a file isn't held a second time.
+            for weight, before in zip(weights, stored, strict=True):
+                weight.data = before.copy_(weight.data)
+    model: PreTrainedModel = whole.unload()
     return model
 
 
