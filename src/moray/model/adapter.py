@@ -99,7 +99,12 @@ def save_adapter(
     from peft.utils import get_peft_model_state_dict
 
     folder.mkdir(exist_ok=True)
-    _config(settings, model).save_pretrained(str(folder))
+    config = _config(settings, model)
+    for key in ("target_modules", "exclude_modules"):
+        if isinstance(names := getattr(config, key), set):
+            # The order of a set is another in each process.
+            setattr(config, key, sorted(names))
+    config.save_pretrained(str(folder))
     weights = {
         f"base_model.model.{name}": value.to(dtype).contiguous()
         for name, value in get_peft_model_state_dict(model, adapter_name="default").items()
