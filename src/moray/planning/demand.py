@@ -26,10 +26,10 @@ from moray.tasks.language.rows import FIRST, TRAINED, row_type
 from moray.train.kernels import choose_attention, use_attention
 from moray.train.memory import FLOAT, Footprint, footprint, frozen_bytes, rows_of_micro_batch
 from moray.train.simulation import (
-    autocast_as_on_cuda,
     Bytes,
     Kind,
     Pass,
+    autocast_as_on_cuda,
     compiled_softmax,
     offloaded,
     on_fake_cpu,

@@ -226,7 +226,6 @@ _IN_FP32_ON_CUDA = {
 
 
 class _AutocastOfCuda(TorchFunctionMode):
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__ in _IN_FP32_ON_CUDA and torch.is_autocast_enabled("cpu"):
             args = tuple(
