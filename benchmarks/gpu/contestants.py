@@ -50,6 +50,9 @@ CONTESTANTS: dict[str, Contestant] = {
         moray, adapter=Adapter(rank=16, quantize_base="4bit"), gradient_checkpointing=True
     ),
     "training: moray, AdamW in 8 bits": partial(moray, optimizer="adamw_8bit"),
+    "training: moray, bf16, AdamW in 8 bits, checkpointing": partial(
+        moray, weights="bf16", optimizer="adamw_8bit", gradient_checkpointing=True
+    ),
     "training: moray, checkpointing": partial(moray, gradient_checkpointing=True),
     "training: moray, checkpointing, offload": partial(moray, gradient_checkpointing="offload"),
     "training: moray, by torchrun": partial(launched, launcher="torchrun"),
