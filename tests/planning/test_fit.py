@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from architectures import PACKED
 from transformers import LlamaConfig
 
 from moray.config.schema.train import Train
@@ -63,4 +64,9 @@ def test_a_row_is_tried_even_on_the_smallest_card(job: Job) -> None:
 
 def test_other_tasks_take_what_cpus_take(job: Job, tmp_path: Path) -> None:
     write_manifest(tmp_path / "rows", task="preference")
+    assert rows_that_fit(job, 1, 10**12) == 8
+
+
+def test_a_model_that_can_not_be_planned_takes_what_cpus_take(job: Job) -> None:
+    PACKED["Mixtral"]().save_pretrained(job.start)
     assert rows_that_fit(job, 1, 10**12) == 8

@@ -60,7 +60,7 @@ def test_an_overlay_is_merged_over_the_config(
     (tmp_path / "other.yaml").write_text("defaults: {data: {block_size: 24}}")
     overlay = ("--configfile", "other.yaml")
     _, output = planned(tmp_path, monkeypatch, {}, "base", *overlay)
-    assert "rows of 24 tokens" in output, output
+    assert "1 row of 24 tokens" in output, output
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """What a worker of a run holds in memory at its peak, found without computing or weights."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -218,22 +218,19 @@ class Demand:
     def _passes(self) -> list[Pass]:
         module, mode = self._on_cpu
         batches = (_batch(rows, self.setup.block_size) for rows in _ROWS)
-        try:
-            return [simulate(module, batch, self.setup.precision, mode) for batch in batches]
-        except RuntimeError as error:
-            raise UserError(
-                self.setup.model,
-                f"a {module.model.config.model_type} model can't be run without values "
-                f"({first_line(error)})",
-                "set train.micro_batch_size to a number, train a few steps, and see what is used",
-            ) from error
+        with _without_values(module.model, self.setup):
+            two, three = (simulate(module, batch, self.setup.precision, mode) for batch in batches)
+            if len(two.forward) != len(three.forward) or len(two.backward) != len(three.backward):
+                raise RuntimeError("its operations depend on the number of rows")
+        return [two, three]
 
     def _module(self) -> tuple[TokenLoss, int]:
         """The module that is trained, on `meta`, and the number of its 4-bit weights."""
         setup, adapter, settings = self.setup, self.setup.adapter, self.setup.settings
         dtype = DTYPES[adapter.base_dtype if adapter else settings.weights]
         model = empty_model(setup.folder, dtype)
-        plain = has_plain_head(model)
+        with _without_values(model, setup):
+            plain = has_plain_head(model)
         quantized = 0
         if adapter and adapter.quantize_base:
             quantized = quantize(model, DTYPES["bf16"])
@@ -246,7 +243,8 @@ class Demand:
             # It casts what it gathers.
             model.to(DTYPES[setup.precision])
         module = TokenLoss(model, plain)
-        module.attention = _attention(model, setup)
+        with _without_values(model, setup):
+            module.attention = _attention(model, setup)
         use_attention(model, module.attention)
         if settings.gradient_checkpointing:
             if not model.supports_gradient_checkpointing:
@@ -262,6 +260,19 @@ class Demand:
             module.softmax = compiled_softmax
         module.train()
         return module, quantized
+
+
+@contextmanager
+def _without_values(model: PreTrainedModel, setup: Setup) -> Iterator[None]:
+    """Say that a model can't be planned if the body fails."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(
+            setup.model,
+            f"a {model.config.model_type} model can't be run without values ({first_line(error)})",
+            "set train.micro_batch_size to a number, train a few steps, and see what is used",
+        ) from error
 
 
 def _batch(rows: int, block_size: int) -> TokenBatch:

@@ -1,6 +1,7 @@
 """The rows of a micro-batch under `micro_batch_size: auto`."""
 
 from moray.config.schema.train import MICRO_BATCH_SIZE
+from moray.errors import UserError
 from moray.model.folder import whole_model_and_adapters
 from moray.provenance.manifest import read_manifest
 from moray.train.job import Job
@@ -10,15 +11,12 @@ def rows_that_fit(job: Job, workers: int, capacity: int) -> int:
     """The most rows of a micro-batch that a GPU has memory for, as it is planned; at least 1.
 
     Depends on the run and the kind of GPU alone, never on the memory that is free, so that a
-    resumed run computes as before.
+    resumed run computes as before. Of a run that can't be planned, as many as on a CPU.
 
     Args:
-        job: the run; only runs on language can be planned.
+        job: the run.
         workers: number of workers.
         capacity: bytes of the memory of a GPU.
-
-    Raises:
-        UserError: if the model can't be planned.
     """
     # Takes a while to import, and drivers only hand this function on.
     from moray.planning.advice import usable
@@ -38,8 +36,12 @@ def rows_that_fit(job: Job, workers: int, capacity: int) -> int:
     )
     limit = usable(capacity / 1e9)
     share = -(-job.settings.global_batch_size // workers)
-    at_once = Demand(setup.with_train(micro_batch_size=share))
-    if at_once.total(share) <= limit:
-        return share
+    try:
+        at_once = Demand(setup.with_train(micro_batch_size=share))
+        if at_once.total(share) <= limit:
+            return share
+    except UserError:
+        # It can't be run without values.
+        return MICRO_BATCH_SIZE
     # Gradients are accumulated then.
     return max(1, at_once.under(setup.with_train(micro_batch_size=1)).largest(limit))

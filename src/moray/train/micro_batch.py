@@ -18,11 +18,7 @@ _TOO_MANY = "too-many-rows"
 
 
 def with_micro_batch_size(job: Job, worker: Worker) -> Job:
-    """The job with a number for `micro_batch_size: auto`, the same on all workers.
-
-    Raises:
-        UserError: if the memory that the model needs can't be planned.
-    """
+    """The job with a number for `micro_batch_size: auto`, the same on all workers."""
     if job.settings.micro_batch_size != "auto":
         return job
     rows = from_first_worker(lambda: _rows(job, worker))

@@ -130,7 +130,7 @@ class Train(Section):
         16, description="Rows per optimizer step, over all workers."
     )
     micro_batch_size: Literal["auto"] | PositiveInt = execution_only(
-        MICRO_BATCH_SIZE,
+        "auto",
         description="Maximum number of rows in a worker's forward pass. `auto`: on a GPU, as many "
         "as fit into its memory by the plan of `moray plan`, for runs on language; otherwise 8.",
     )
