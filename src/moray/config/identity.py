@@ -33,7 +33,7 @@ _COLUMNS = _in("corpus", "conversation formats")
 # Prompts and conversations as tokens; documents as rows of tokens.
 _PROMPTS = ("corpus/dataset", *_in("tasks/language", "chat encode tokenizer"))
 _TOKENS = (*_PROMPTS, "tasks/language/rows")
-_CAUSAL_LM = _in("model", "adapter folder forward load loss")
+_CAUSAL_LM = _in("model", "adapter folder forward load loss quantization")
 # A model and its loss, as training and scoring compute them.
 _LANGUAGE = (
     *_TOKENS,

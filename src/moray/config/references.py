@@ -308,9 +308,16 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
         others = [name for name, strategy in STRATEGIES.items() if strategy.takes_4bit]
         yield UserError(
             f"{path}.quantize_base",
-            f"4bit can't be combined with train.strategy: {train.strategy}, because 4-bit weights "
-            "can't be sharded",
+            f"4bit can't be combined with train.strategy: {train.strategy}, which "
+            "can't shard 4-bit weights",
             f"set strategy to {' or '.join(others)}",
+        )
+    if adapter.quantize_base and adapter.use_dora and train.strategy == "fsdp2":
+        yield UserError(
+            f"{path}.use_dora",
+            "can't be combined with quantize_base and train.strategy: fsdp2, because PEFT computes "
+            "its start from the base's weights, which only the first worker loads",
+            "set it to false, or train.strategy to ddp",
         )
     base = experiment.base_model(name)
     if getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":

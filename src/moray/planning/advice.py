@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from moray.config.schema.train import Adapter
+from moray.config.schema.train import STRATEGIES, Adapter
 from moray.planning.demand import Demand, Setup
 
 # GB of the cards that people have.
@@ -76,7 +76,7 @@ class Advice:
             keys = (*keys, "adapter.base_dtype: bf16")
             setup = replace(setup, adapter=adapter)
             yield keys, setup
-        if adapter.quantize_base is None and setup.settings.strategy == "ddp":
+        if adapter.quantize_base is None and STRATEGIES[setup.settings.strategy].takes_4bit:
             keys = (*keys, "adapter.quantize_base: 4bit")
             yield keys, replace(setup, adapter=adapter.model_copy(update={"quantize_base": "4bit"}))
 
@@ -84,8 +84,6 @@ class Advice:
         setup = self.setup.with_train(
             gradient_checkpointing=True, micro_batch_size=1, strategy="fsdp2"
         )
-        if setup.adapter:
-            setup = replace(setup, adapter=setup.adapter.model_copy(update={"quantize_base": None}))
         demand = self.demand(setup)
         workers = setup.workers
         while (workers := 2 * workers) <= _MOST_WORKERS:

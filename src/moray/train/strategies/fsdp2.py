@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.forward import blocks_of, resolve
+from moray.model.quantization import to_bytes
 from moray.tasks.interface import LossModule
 from moray.train.optimizer import Optimizer, as_saved, trained_parameters
 from moray.train.strategies import Read
@@ -45,6 +46,8 @@ class _FSDP2:
 
     def wrap(self, module: LossModule) -> None:
         _check_blocks(module.model)
+        if getattr(module.model, "is_loaded_in_4bit", False):
+            to_bytes(module.model, self._worker.device)
         weights = dict(module.state_dict()) if self.loads_weights else {}
         buffers = dict(module.named_buffers())
         module.to("meta")
