@@ -151,7 +151,10 @@ def test_fsdp2_shares_4_bit_weights_but_not_their_scales(tmp_path: Path) -> None
         adapter=Adapter(base_dtype="bf16", quantize_base="4bit"),
     )
     alone = Demand(setup)
-    one, shared = alone.parts(2)["weights"], alone.with_workers(8).parts(2)["weights"]
+    one, shared = (
+        alone.parts(2)["weights"],
+        alone.under(replace(setup, workers=8)).parts(2)["weights"],
+    )
     scales = scale_bytes(setup.adapter, alone._quantized)
     assert shared == pytest.approx((one - scales) / 8 + scales, rel=1e-6)
     whole = Demand(replace(setup, adapter=Adapter(base_dtype="bf16")))
