@@ -106,6 +106,11 @@ class _FSDP2:
         return self._optimizer.step(self._model, self._made, learning_rate)
 
     def state(self) -> dict[str, Tensor]:
+        # After an evaluation, which has no backward pass, parameters may still be gathered, and the
+        # optimizer knows only the shards.
+        for module in self.module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
         state = self._optimizer.training_state(self._model, self._made)
         return {name: as_saved(value) for name, value in state.items()}
 
