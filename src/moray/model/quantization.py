@@ -87,8 +87,12 @@ def quantize_empty(model: PreTrainedModel) -> None:
     Their weights have the shapes that they have before they are quantized.
     """
     quantizer = AutoHfQuantizer.from_config(_FOUR_BITS, pre_quantized=False)
+    # transformers leaves out the last layer, and quantizes before it ties embeddings.
+    output = model.get_output_embeddings()
+    output.weight = nn.Parameter(output.weight)
     quantizer.preprocess_model(model, device_map=None)
     quantizer.postprocess_model(model)
+    model.tie_weights()
     keep_layout(model)
 
 
