@@ -38,6 +38,7 @@ ENGINES: dict[str, dict[str, Any]] = {
         "adapter": Adapter(rank=16, base_dtype="bf16"),
     },
     "ddp, QLoRA": {"adapter": Adapter(rank=16, quantize_base="4bit")},
+    "fsdp2, QLoRA": {"strategy": "fsdp2", "adapter": Adapter(rank=16, quantize_base="4bit")},
 }
 
 
