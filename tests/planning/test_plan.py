@@ -159,7 +159,7 @@ def test_fsdp2_shares_4_bit_weights_but_not_their_scales(tmp_path: Path) -> None
     assert shared == pytest.approx((one - scales) / 8 + scales, rel=1e-6)
     whole = Demand(replace(setup, adapter=Adapter(base_dtype="bf16")))
     assert alone.parts(2)["workspace"] < whole.parts(2)["workspace"]
-    lora = replace(setup.with_train(gradient_checkpointing=True), adapter=whole.setup.adapter)
-    change = Advice(lora).change(0.999 * Demand(lora).total(lora.rows))
+    tight = whole.setup.with_train(gradient_checkpointing="offload", micro_batch_size=1)
+    change = Advice(tight).change(0.999 * Demand(tight).total(1))
     assert change is not None
-    assert "adapter.quantize_base: 4bit" in change.keys
+    assert change.keys[0] == "adapter.quantize_base: 4bit"

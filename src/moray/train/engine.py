@@ -7,7 +7,6 @@ import torch
 from torch.autograd.graph import save_on_cpu
 from transformers import PreTrainedModel
 
-from moray.config.schema.train import STRATEGIES
 from moray.errors import UserError
 from moray.model.folder import DTYPES
 from moray.model.forward import hook_saved
@@ -112,8 +111,7 @@ def _model(job: Job, task: Task, with_weights: bool) -> PreTrainedModel:
     quantized = adapter is not None and adapter.quantize_base == "4bit"
     if with_weights:
         # What will be sharded may not fit on one GPU.
-        sharded = "parameters" in STRATEGIES[job.settings.strategy].sharded
-        quantization = Quantization(torch.device("cpu") if sharded else None)
+        quantization = Quantization(None if job.settings.strategy == "ddp" else torch.device("cpu"))
         model = task.load(job.start, dtype, quantization if quantized else None)
     else:
         model = task.empty(job.start, dtype)
