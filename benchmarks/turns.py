@@ -113,6 +113,7 @@ def alternate(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, l
             for name, process in started.items():
                 process.turn()
                 figures[name].append(process.read())
+                print(f"{name}: {figures[name][-1]}", file=sys.stderr)
         return {name: turns[1:] for name, turns in figures.items()}
 
 

@@ -1,5 +1,6 @@
 """Jobs of a few steps for tests."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from run_stage import stage_command
 from moray.config.schema.base import execution_keys, result_keys
 from moray.config.schema.sections import Ray
 from moray.config.schema.train import Adapter, Train
+from moray.storage.interface import folder_of, path_of
 from moray.train.driver import run_training
 from moray.train.job import Job, Part, RunSpec
 
@@ -49,6 +51,17 @@ def job_maker(small: Path, folder: Path, store: str = "tokens", **sections: Any)
         )
 
     return make
+
+
+def without_later(make: Make, job: Job, name: str, step: int, **settings: Any) -> Job:
+    """A job with another's checkpoint of a step, and none later; both save every 2 of 8 steps."""
+    keys = {} if job.adapter is None else {"adapter": job.adapter}
+    other = make(name, **keys, **settings)
+    shutil.copytree(folder_of(job.work), folder_of(other.work), dirs_exist_ok=True)
+    for later in range(step + 2, 10, 2):
+        shutil.rmtree(path_of(folder_of(other.work), later))
+    shutil.copy(job.work / "history.jsonl", other.work)
+    return other
 
 
 def train_run(

@@ -55,6 +55,7 @@ TRAIN_FLOORS = [
         "performance",
         "schedule",
         "statistics",
+        "stochastic_rounding",
     },
 ]
 

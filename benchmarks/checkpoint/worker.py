@@ -1,11 +1,10 @@
 """A run that saves in every second stretch of its steps."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from benchmarks.train.contestants import CORES
 from benchmarks.train.setting import BATCH_SIZE, job
@@ -36,7 +35,7 @@ def times_of_lines(run: Run, worker: Worker) -> list[float]:
             times.append(time.perf_counter())
         append(self, **line)
 
-    def every_second(self: Saver, step: int, state: dict[str, Tensor], best: int | None) -> None:
+    def every_second(self: Saver, step: int, state: Mapping[str, Any], best: int | None) -> None:
         if step // STEPS % 2:
             save(self, step, state, best)
 

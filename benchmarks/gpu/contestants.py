@@ -46,11 +46,21 @@ CONTESTANTS: dict[str, Contestant] = {
         moray, adapter=Adapter(rank=16, base_dtype="bf16")
     ),
     "training: moray, QLoRA": partial(moray, adapter=Adapter(rank=16, quantize_base="4bit")),
+    "training: moray, QLoRA, checkpointing": partial(
+        moray, adapter=Adapter(rank=16, quantize_base="4bit"), gradient_checkpointing=True
+    ),
+    "training: moray, AdamW in 8 bits": partial(moray, optimizer="adamw_8bit"),
+    "training: moray, bf16, AdamW in 8 bits, checkpointing": partial(
+        moray, weights="bf16", optimizer="adamw_8bit", gradient_checkpointing=True
+    ),
+    "training: moray, checkpointing": partial(moray, gradient_checkpointing=True),
+    "training: moray, checkpointing, offload": partial(moray, gradient_checkpointing="offload"),
     "training: moray, by torchrun": partial(launched, launcher="torchrun"),
     "training: moray, by Ray": partial(launched, launcher="ray"),
     "evaluation: Trainer": trainer_evaluation,
     "evaluation: moray": moray_evaluation,
     "evaluation: moray, 64 rows": partial(moray_evaluation, rows=64),
+    "evaluation: moray, 64 rows, compiled": partial(moray_evaluation, rows=64, compiled=True),
     "generation: transformers, one by one": one_by_one,
     "generation: moray": moray_generation,
 }

@@ -14,7 +14,7 @@ from benchmarks.turns import Turns
 from moray.evaluate.execution import batches_of
 from moray.evaluate.generation import Sampling, continue_prompts
 from moray.evaluate.likelihood import score, select_documents
-from moray.model.forward import resolve
+from moray.model.forward import compile_model, resolve
 from moray.model.load import load_model
 from moray.model.size import flops_per_token
 from moray.tasks.language.rows import StoredSplit
@@ -34,10 +34,17 @@ def trainer_evaluation(folder: Path, work: Path, device: torch.device, turns: Tu
 
 
 def moray_evaluation(
-    folder: Path, work: Path, device: torch.device, turns: Turns, rows: int | None = None
+    folder: Path,
+    work: Path,
+    device: torch.device,
+    turns: Turns,
+    rows: int | None = None,
+    compiled: bool = False,
 ) -> None:
     """The scores of each document by moray, in batches of `rows`, or of as many as in training."""
     split, model = StoredSplit(folder / "tokens", "test"), _model(folder, device)
+    if compiled:
+        compile_model(model, whole=False)
     selection = select_documents(split, None)
     batches = batches_of(selection.rows, rows or sizes_of(folder).rows)
     _evaluated(lambda: score(model, split, selection, batches), model, folder, turns)

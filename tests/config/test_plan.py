@@ -203,6 +203,7 @@ def test_changing_a_result_changes_what_its_stage_depends_on() -> None:
         ("runs.tuned.train.learning_rate", 1, plan.train_config, "tuned"),
         ("defaults.train.global_batch_size", 8, plan.train_config, "tuned"),
         ("runs.tuned.train.optimizer", "adamw_8bit", plan.train_config, "tuned"),
+        ("runs.tuned.train.weights", "bf16", plan.train_config, "tuned"),
         ("runs.tuned.train.precision", "fp32", plan.train_config, "tuned"),
         ("runs.tuned.train.early_stopping_patience", 2, plan.train_config, "tuned"),
         ("runs.tuned.train.load_best_model_at_end", True, plan.train_config, "tuned"),

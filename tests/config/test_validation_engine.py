@@ -246,6 +246,23 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         "its own form; set strategy to ddp or fsdp2, or optimizer to adamw",
     ),
     (
+        {f"{TRAIN}.weights": "bf16", f"{TRAIN}.precision": "fp32"},
+        f"{TRAIN}.weights",
+        "weights in bf16 can't be combined with train.precision: fp32; change one of them",
+    ),
+    (
+        {f"{TRAIN}.weights": "bf16", f"{TRAIN}.strategy": "deepspeed"},
+        f"{TRAIN}.weights",
+        "weights in bf16 can't be combined with strategy: deepspeed, which keeps fp32 copies of "
+        "them; change one of them",
+    ),
+    (
+        {f"{TRAIN}.weights": "bf16", ADAPTER: {"rank": 4}},
+        f"{TRAIN}.weights",
+        "weights in bf16 can't be combined with an adapter, whose few weights are trained in fp32; "
+        "change one of them",
+    ),
+    (
         {f"{TRAIN}.strategy": "deepspeed", f"{TRAIN}.deterministic": True},
         f"{TRAIN}.deterministic",
         "strategy: deepspeed is not documented to be deterministic on GPUs; set strategy to ddp or "

@@ -1,5 +1,6 @@
 """The documents that are scored, and their scores against plain transformers on each piece."""
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from moray.corpus.dataset import Document, read_documents
 from moray.evaluate.bootstrap import summed
 from moray.evaluate.execution import batches_of
 from moray.evaluate.likelihood import Scores, Selection, score, select_documents, total
+from moray.model.attention import varlen_if_possible
 from moray.tasks.language.loss import TokenBatch, TokenLoss
 from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 
@@ -139,6 +141,21 @@ def test_a_batch_too_large_for_memory_is_scored_in_parts(
     got = as_sums(score_all(model, split, selection, 4))
     check_equal(got, expected)
     assert sizes[:4] == [4, 2, 1, 1]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_scores_are_those_of_a_cpu(model: PreTrainedModel, split: StoredSplit) -> None:
+    """Attention is computed by `varlen` there."""
+    selection = select_documents(split, None)
+    expected = score_all(model, split, selection, 4)
+    on_gpu = copy.deepcopy(model).to("cuda", torch.bfloat16)
+    with varlen_if_possible(on_gpu) as attention:
+        assert attention == "varlen"
+    # The model is as before, so that it can be scored again.
+    for _ in range(2):
+        got = score_all(on_gpu, split, selection, 4)
+        assert got.tokens.tolist() == expected.tokens.tolist()
+        assert got.nll == pytest.approx(expected.nll, rel=1e-2)
 
 
 def documents_of(segments: np.ndarray) -> set[int]:

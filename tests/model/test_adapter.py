@@ -1,5 +1,6 @@
 """Adapters, held against PEFT's own loading of them and against LoRA by hand."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,17 @@ def test_peft_loads_what_was_saved_and_a_merged_model_says_the_same(
     assert type(whole) is type(load_model(model_folder))
     assert whole.state_dict().keys() == load_model(model_folder).state_dict().keys()
     torch.testing.assert_close(logits_of(whole), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_layers_are_listed_in_the_same_order_by_each_process(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    """PEFT holds them as a set."""
+    names = ["v_proj", "down_proj", "q_proj", "up_proj", "k_proj", "gate_proj", "o_proj"]
+    settings = Adapter(target_modules=names)
+    save_adapter(adapted(model_folder, settings), settings, tmp_path, torch.float32)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert config["target_modules"] == sorted(names)
 
 
 def test_dropout_is_of_the_adapters_inputs_and_of_training_alone(model_folder: Path) -> None:

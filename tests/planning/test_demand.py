@@ -21,6 +21,7 @@ from moray.model.load import load_model
 from moray.planning.demand import Demand, Setup
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import FIRST, TRAINED, row_type
+from moray.train.optimizer import as_saved
 from moray.train.step import gradients
 from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
@@ -58,6 +59,7 @@ CASES: dict[str, tuple[PreTrainedConfig, dict[str, Any], Adapter | None]] = {
     "checkpointing": (LLAMA, {"gradient_checkpointing": True}, None),
     "accumulation": (WIDE, {"global_batch_size": 12}, None),
     "lora": (LLAMA, {}, Adapter(rank=4)),
+    "bf16": (WIDE, {"precision": "bf16", "weights": "bf16"}, None),
     "bf16 base": (LLAMA, {"precision": "bf16"}, Adapter(rank=4, base_dtype="bf16")),
 }
 
@@ -74,7 +76,7 @@ def held_by_a_step(
     folder: Path, settings: Train, adapter: Adapter | None, rows: int, worker: Worker
 ) -> float:
     """Bytes of weights and optimizer state, and the most that a step allocates beside them."""
-    in_bf16 = adapter is not None and adapter.base_dtype == "bf16"
+    in_bf16 = "bf16" in (settings.weights, adapter and adapter.base_dtype)
     model = load_model(folder, torch.bfloat16 if in_bf16 else torch.float32)
     if adapter:
         add_adapter(model, adapter, seed=0)
@@ -84,7 +86,7 @@ def held_by_a_step(
     module.train()
     strategy = make_strategy(settings, worker)
     strategy.wrap(module)
-    tensors = [*module.parameters(), *strategy.state().values()]
+    tensors = [*module.parameters(), *map(as_saved, strategy.state().values())]
     held = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
     batches = [batch(rows) for _ in range(settings.global_batch_size // rows)]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:

@@ -119,6 +119,21 @@ def test_what_is_offloaded_is_on_the_device_for_one_block_at_a_time(tmp_path: Pa
     assert saved == pytest.approx(elsewhere, rel=0.01)
 
 
+def test_an_adapter_comes_with_weights_in_fp32(tmp_path: Path) -> None:
+    setup = setup_of(
+        tmp_path,
+        weights="bf16",
+        gradient_checkpointing=True,
+        micro_batch_size=1,
+        global_batch_size=1,
+    )
+    advice = Advice(setup)
+    lora = replace(setup.with_train(weights="fp32"), adapter=Adapter(base_dtype="bf16"))
+    change = advice.change(advice.demand(lora).total(1))
+    assert change is not None
+    assert change.keys == ("train.weights: fp32", "adapter.base_dtype: bf16")
+
+
 def test_a_smaller_micro_batch_comes_before_an_adapter(tmp_path: Path) -> None:
     setup = setup_of(tmp_path, micro_batch_size=16, global_batch_size=16)
     advice = Advice(setup)

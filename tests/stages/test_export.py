@@ -15,6 +15,7 @@ from conversations import CHATML, TALKS
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -69,10 +70,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory, chat_folder: Path) -> Path
     return folder
 
 
-def train_run(folder: Path, name: str, adapter: Adapter | None, start: str = "start") -> None:
+def train_run(
+    folder: Path, name: str, adapter: Adapter | None, start: str = "start", **keys: Any
+) -> None:
     """Train two steps, and record what the driver would."""
     (folder / name).mkdir()
-    settings = Train(max_steps=2, global_batch_size=2, learning_rate=1e-2, precision="fp32")
+    keys = {"precision": "fp32", **keys}
+    settings = Train(max_steps=2, global_batch_size=2, learning_rate=1e-2, **keys)
     job = Job(
         folder / start,
         (Part("data", folder / "tokens"),),
@@ -123,6 +127,25 @@ def test_the_folder_has_the_trained_weights_and_says_where_it_is_from(
     assert (manifest["run"], manifest["fingerprint"]) == ("tuned", "0123")
     card = (folder / "README.md").read_text()
     assert "`models/chat`, fine-tuned on the dataset `talks` for 2 steps" in card
+
+
+@pytest.fixture(scope="module")
+def in_bf16(trained: Path) -> dict[str, Tensor]:
+    """The weights of `bf16`, a run in `trained`, as its checkpoint has them."""
+    train_run(trained, "bf16", None, weights="bf16", precision="bf16")
+    return tensors_of(Path(json.loads((trained / "bf16/train.json").read_text())["checkpoint"]))
+
+
+@pytest.mark.parametrize("dtype", ["auto", "bf16"])
+def test_weights_in_bf16_are_not_rounded_again(
+    dtype: str, trained: Path, in_bf16: dict[str, Tensor], tmp_path: Path
+) -> None:
+    """`auto` is fp32 here, as the base is."""
+    folder = run(trained, tmp_path / "model", "bf16", dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    assert model.dtype == (torch.float32 if dtype == "auto" else torch.bfloat16)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value.float(), in_bf16[name])
 
 
 def test_what_the_run_does_not_change_goes_along(trained: Path, tmp_path: Path) -> None:
@@ -199,17 +222,17 @@ def test_before_adapters_are_merged_the_model_that_they_were_read_into_is_gone(
         first.append(weakref.ref(model))
         return model
 
-    def load_again(start: Path) -> PreTrainedModel:
+    def load_again(start: Path, dtype: torch.dtype) -> PreTrainedModel:
         gc.collect()
-        assert first[0]() is None
-        return load_model(start)
+        assert not first or first[0]() is None
+        return load_model(start, dtype)
 
     monkeypatch.setattr(export_text, "trained_model", seen)
     monkeypatch.setattr(export_text, "load_model", load_again)
     shutil.copytree(trained, tmp_path / "trained", ignore=shutil.ignore_patterns("run"))
     train_run(tmp_path / "trained", "adapted", Adapter(rank=4))
     run(tmp_path / "trained", tmp_path / "model", "adapted")
-    assert first
+    assert len(first) == 1
 
 
 def test_the_tokenizer_has_the_template_that_the_run_spoke_by(

@@ -283,6 +283,7 @@ ADDED = 8 * (10 + 30)
         ({"load_best_model_at_end": True}, None, (ENDLESS + 2) * 12 * WHOLE + 4 * WHOLE),
         # Moments are in fp32 there in any case.
         ({"optimizer": "adamw_8bit"}, None, (ENDLESS + 1) * 12 * WHOLE + 4 * WHOLE),
+        ({"weights": "bf16"}, None, (ENDLESS + 1) * 10 * WHOLE + 4 * WHOLE),
         ({}, Adapter(rank=8), (ENDLESS + 1) * 12 * ADDED + 4 * WHOLE),
         # No more than the run has.
         ({"max_steps": 100 * 10**14 + 1}, None, (10**14 + 1) * 12 * WHOLE + 4 * WHOLE),

@@ -111,12 +111,14 @@ def test_a_run_that_resumes_or_is_new_says_nothing(case: Case) -> None:
     assert case.said(job) == []
 
 
-def test_a_run_that_continues_in_8_bits_says_that_it_rounds(case: Case) -> None:
+def test_a_run_that_continues_in_fewer_bits_says_that_it_rounds(case: Case) -> None:
     given = case.checkpoint(6)
-    job = case.job(given, optimizer="adamw_8bit")
+    job = case.job(given, optimizer="adamw_8bit", weights="bf16")
     assert case.said(job) == [
         f"run name: continuing from {given}, whose optimizer state is in fp32; "
-        "train.optimizer: adamw_8bit rounds it to 8 bits"
+        "train.optimizer: adamw_8bit rounds it to 8 bits",
+        f"run name: continuing from {given}, whose weights are in fp32; "
+        "train.weights: bf16 rounds them to bf16",
     ]
     # From then on, it has checkpoints of its own.
     assert case.said(job) == []

@@ -9,6 +9,7 @@ from moray.config.schema.train import Adapter, Train
 from moray.tasks import task_of
 from moray.train.engine import build
 from moray.train.memory import footprint, frozen_bytes, scale_bytes
+from moray.train.optimizer import as_saved
 from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
 
@@ -90,7 +91,7 @@ def test_a_single_worker_holds_what_the_formula_says(make_job: Any, alone: Worke
     strategy = make_strategy(job.settings, alone)
     build(job, alone, strategy, task_of(job.store, {}), num_rows=1)
     weights = list(strategy.module.parameters())
-    state = strategy.state()
+    state = {name: as_saved(value) for name, value in strategy.state().items()}
     moments = sum(value.nbytes for name, value in state.items() if "/exp_avg" in name)
     found = footprint(job.settings, sum(p.numel() for p in weights), 0, 1)
     assert found.parameters == sum(p.nbytes for p in weights)

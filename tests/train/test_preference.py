@@ -63,6 +63,16 @@ def test_losses_are_those_of_plain_transformers_with_both_models(
     assert expected[-1] < 0.99 * expected[0]
 
 
+def test_weights_in_bf16_have_the_losses_of_autocast(
+    make_job: Callable[..., Make], alone: Worker
+) -> None:
+    make = make_job()
+    jobs = [make(name, **RUN, precision="bf16", weights=name) for name in ("fp32", "bf16")]
+    for job in jobs:
+        train(job, alone)
+    assert losses(jobs[1]) == pytest.approx(losses(jobs[0]), rel=0.02)
+
+
 @pytest.fixture(scope="module")
 def with_dropout(preferences: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stores of `preferences` beside a GPT-2 whose dropout is the usual one."""

@@ -55,7 +55,8 @@ _TRAINING = (
     *_in("rows", "loader order sample store"),
     *_in("model", "adapter attention forward"),
     *_in("tasks", "__init__ interface"),
-    *_in("train", "adamw_8bit engine kernels loop optimizer schedule statistics step strategies/*"),
+    *_in("train", "adamw_8bit engine kernels loop optimizer schedule statistics step"),
+    *_in("train", "stochastic_rounding strategies/*"),
     "workers/collectives",
 )
 
@@ -177,7 +178,10 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "decode": _in("model", "classifier folder"),
     "download": ("corpus/image", *_COLUMNS),
     "evaluate": _in("model", "adapter forward quantization"),
-    "export": ("train/adamw_8bit", *_in("model", "adapter forward quantization")),
+    "export": (
+        *_in("train", "adamw_8bit stochastic_rounding"),
+        *_in("model", "adapter forward quantization"),
+    ),
     "finetune": _in("model", "isolation load quantization"),
     "generate": (*_STDLIB, "evaluate/doctests", *_in("model", "forward quantization")),
     "predict": ("evaluate/bootstrap", *_in("model", "adapter forward quantization")),

@@ -278,6 +278,18 @@ def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
             "optimizer state in its own form",
             f"set strategy to {' or '.join(others)}, or optimizer to adamw",
         )
+    facts = STRATEGIES[train.strategy]
+    conflicts = {
+        "train.precision: fp32": train.precision == "fp32",
+        f"strategy: {train.strategy}, which keeps fp32 copies of them": facts.copies_weights,
+        "an adapter, whose few weights are trained in fp32": adapter is not None,
+    }
+    for what in [what for what, is_set in conflicts.items() if is_set and train.weights == "bf16"]:
+        yield UserError(
+            f"{path}.train.weights",
+            f"weights in bf16 can't be combined with {what}",
+            "change one of them",
+        )
     if train.deterministic and not STRATEGIES[train.strategy].deterministic:
         others = [name for name, strategy in STRATEGIES.items() if strategy.deterministic]
         yield UserError(

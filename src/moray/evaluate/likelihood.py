@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from moray.background import ahead
+from moray.model.attention import varlen_if_possible
 from moray.rows.sample import sample
 from moray.rows.store import Rows
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
@@ -162,18 +163,19 @@ def score(
             np.add.at(correct, piece, hits.cpu().numpy())
 
     last: list[_TokenScores] = []
-    for rows, ready in ahead((rows, prepared(rows)) for rows in batches):
+    with varlen_if_possible(model) as module.attention:
+        for rows, ready in ahead((rows, prepared(rows)) for rows in batches):
 
-        def score_rows(
-            some: Sequence[np.int64], count: int = len(rows), whole: _Prepared = ready
-        ) -> list[_TokenScores]:
-            piece, batch = whole if len(some) == count else prepared(np.asarray(some))
-            return [(piece, *module.scores(batch.to(model.device)))]
+            def score_rows(
+                some: Sequence[np.int64], count: int = len(rows), whole: _Prepared = ready
+            ) -> list[_TokenScores]:
+                piece, batch = whole if len(some) == count else prepared(np.asarray(some))
+                return [(piece, *module.scores(batch.to(model.device)))]
 
-        scores = in_parts_that_fit(score_rows, list(rows))
-        # While a GPU computes this batch.
-        add(last)
-        last = scores
+            scores = in_parts_that_fit(score_rows, list(rows))
+            # While a GPU computes this batch.
+            add(last)
+            last = scores
     add(last)
     document, size = (np.array(pieces[:, column]) for column in (Segment.DOCUMENT, Segment.BYTES))
     return Scores(document, split.groups(document), nll, tokens, size, correct)

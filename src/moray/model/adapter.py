@@ -99,7 +99,12 @@ def save_adapter(
     from peft.utils import get_peft_model_state_dict
 
     folder.mkdir(exist_ok=True)
-    _config(settings, model).save_pretrained(str(folder))
+    config = _config(settings, model)
+    for key in ("target_modules", "exclude_modules"):
+        if isinstance(names := getattr(config, key), set):
+            # The order of a set is another in each process.
+            setattr(config, key, sorted(names))
+    config.save_pretrained(str(folder))
     weights = {
         f"base_model.model.{name}": value.to(dtype).contiguous()
         for name, value in get_peft_model_state_dict(model, adapter_name="default").items()
@@ -108,11 +113,25 @@ def save_adapter(
 
 
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """Merge an adapter into its base; returns a plain model."""
+    """Merge an adapter into its base, each layer in fp32; returns a plain model.
+
+    The weights keep their types.
+    """
     from peft import PeftModel
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
     whole: Any = PeftModel.from_pretrained(base, str(folder))
-    model: PreTrainedModel = whole.merge_and_unload()
+    for layer in whole.modules():
+        if isinstance(layer, BaseTunerLayer):
+            weights = list(layer.get_base_layer().parameters(recurse=False))
+            stored = [weight.data for weight in weights]
+            for weight in weights:
+                weight.data = weight.data.float()
+            layer.merge()
+            # In place: what is mapped from a file isn't held a second time.
+            for weight, before in zip(weights, stored, strict=True):
+                weight.data = before.copy_(weight.data)
+    model: PreTrainedModel = whole.unload()
     return model
 
 

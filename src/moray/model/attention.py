@@ -5,6 +5,8 @@ in PyTorch 2.13.
 """
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -177,6 +179,27 @@ def fault_of_varlen(model: PreTrainedModel, dtype: torch.dtype, device: torch.de
     if torch.version.hip is None and torch.cuda.get_device_capability(device) < _OLDEST_CAPABILITY:
         return "the GPU is too old for FlashAttention"
     return fault_of_kernel(model, VARLEN)
+
+
+@contextmanager
+def varlen_if_possible(model: PreTrainedModel) -> Iterator[str | None]:
+    """During the body, a model on a GPU computes its attention by `varlen`, if it can.
+
+    Yields:
+        `varlen`, or None if the model computes as before.
+    """
+    device = model.device.type
+    autocast = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if autocast else model.dtype
+    if device == "cpu" or fault_of_varlen(model, dtype, model.device):
+        yield None
+        return
+    before = model.config._attn_implementation
+    model.set_attn_implementation(VARLEN)
+    try:
+        yield "varlen"
+    finally:
+        model.set_attn_implementation(before)
 
 
 def _calls_of_attention(model: PreTrainedModel) -> list[dict[str, Any]]:

@@ -52,6 +52,23 @@ def stored_dtype(folder: Path) -> torch.dtype:
     Raises:
         UserError: if a file is damaged.
     """
+    sizes = _stored_sizes(folder)
+    most = max(sizes, key=lambda name: sizes[name], default="F32")
+    return _STORED.get(most, torch.float32)
+
+
+def unrounded_dtype(folder: Path, dtype: torch.dtype) -> torch.dtype:
+    """`dtype` if all weights in a full model's safetensors are stored in it, otherwise fp32.
+
+    Raises:
+        UserError: if a file is damaged.
+    """
+    stored = {_STORED.get(name) for name in _stored_sizes(folder)}
+    return dtype if stored == {dtype} else torch.float32
+
+
+def _stored_sizes(folder: Path) -> dict[str, int]:
+    """The number of weights of each type in a full model's safetensors."""
     sizes: dict[str, int] = {}
     for file in sorted(folder.glob("model*.safetensors")):
         try:
@@ -64,8 +81,7 @@ def stored_dtype(folder: Path) -> torch.dtype:
             raise UserError(
                 str(file), f"can't read the weights ({first_line(error)})", "copy the file again"
             ) from error
-    most = max(sizes, key=lambda name: sizes[name], default="F32")
-    return _STORED.get(most, torch.float32)
+    return sizes
 
 
 def _reference(folder: Path) -> dict[str, str] | None:

@@ -53,27 +53,28 @@ def isolates_documents(model: PreTrainedModel) -> bool:
 def computed_in_fp32(model: PreTrainedModel) -> Iterator[None]:
     """Have a model compute in fp32 during the body; only one block at a time is held in it."""
     blocks = blocks_of(model)
-    types = {weight: weight.dtype for weight in model.parameters()}
+    # They may lie in a file; converting back would copy them into memory.
+    stored = {weight: weight.data for weight in model.parameters()}
     in_blocks = set(chain.from_iterable(block.parameters() for block in blocks))
-    others = types.keys() - in_blocks
+    others = stored.keys() - in_blocks
 
     def convert(module: nn.Module, *_: object) -> None:
         for weight in module.parameters():
             weight.data = weight.data.float()
 
-    def convert_back(module: nn.Module, *_: object) -> None:
+    def restore(module: nn.Module, *_: object) -> None:
         for weight in module.parameters():
-            weight.data = weight.data.to(types[weight])
+            weight.data = stored[weight]
 
     for weight in others:
         weight.data = weight.data.float()
     with ExitStack() as hooks:
         for block in blocks:
             hooks.enter_context(block.register_forward_pre_hook(convert))
-            hooks.enter_context(block.register_forward_hook(convert_back))
+            hooks.enter_context(block.register_forward_hook(restore))
         yield
     for weight in others:
-        weight.data = weight.data.to(types[weight])
+        weight.data = stored[weight]
 
 
 def check_isolation(model: PreTrainedModel) -> None:

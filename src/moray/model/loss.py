@@ -25,8 +25,12 @@ SoftmaxLoss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 def softmax_loss(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Losses, fp32, shape (rows,), and probabilities, with the shape and type of the logits."""
     logs = torch.log_softmax(logits, -1, dtype=torch.float32)
-    losses = -logs.gather(1, targets.unsqueeze(1)).squeeze(1)
-    return losses, logs.exp().to(logits.dtype)
+    return -_at(logs, targets), logs.exp().to(logits.dtype)
+
+
+def _at(values: Tensor, targets: Tensor) -> Tensor:
+    """The value of each row at its target."""
+    return values.gather(1, targets.unsqueeze(1)).squeeze(1)
 
 
 def linear_cross_entropy(
@@ -198,5 +202,6 @@ def linear_scores(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tens
 
 def target_scores(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Loss of each target, nats, fp32, and whether it is the likeliest, both of shape (rows,)."""
-    losses = F.cross_entropy(logits.float(), targets, reduction="none")
-    return losses, logits.argmax(-1) == targets
+    # `cross_entropy` would copy the logits to fp32 first.
+    logs = torch.log_softmax(logits, -1, dtype=torch.float32)
+    return -_at(logs, targets), logits.argmax(-1) == targets

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from tokenizers import AddedToken
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -10,6 +11,8 @@ from moray.errors import UserError
 from moray.model.adapter import NEW_TOKENS
 from moray.model.folder import stored_dtype
 from moray.model.load import load_model
+
+_COLUMNS = 128
 
 
 def add_tokens(
@@ -39,8 +42,11 @@ def add_tokens(
     if max(ids) >= num_rows:
         # No more rows than tokens, or llama.cpp refuses the model.
         model.resize_token_embeddings(max(ids) + 1, mean_resizing=False)
+    given = sorted(old.values())
     for rows in _embeddings(model):
-        rows[ids] = rows[sorted(old.values())].double().mean(0).to(rows.dtype)
+        # All columns at once would take four times the memory of an embedding in bf16.
+        for columns in torch.split(rows.view(len(rows), -1), _COLUMNS, dim=1):
+            columns[ids] = columns[given].double().mean(0).to(rows.dtype)
     setattr(model.config, NEW_TOKENS, ids)
     for file in folder.glob("*.safetensors*"):
         file.unlink()

@@ -70,6 +70,10 @@ class Advice:
         if setup.settings.gradient_checkpointing is True:
             offloads = setup.with_train(gradient_checkpointing="offload")
             yield ("train.gradient_checkpointing: offload",), offloads
+        if setup.settings.weights == "bf16":
+            # Adapters are trained in fp32.
+            keys = (*keys, "train.weights: fp32")
+            setup = setup.with_train(weights="fp32")
         adapter = setup.adapter
         if adapter is None or adapter.base_dtype == "fp32":
             adapter = (adapter or Adapter()).model_copy(update={"base_dtype": "bf16"})

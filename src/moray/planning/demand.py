@@ -37,6 +37,7 @@ from moray.train.simulation import (
     Bytes,
     Kind,
     Pass,
+    autocast_as_on_cuda,
     compiled_softmax,
     offloaded,
     on_fake_cpu,
@@ -88,7 +89,7 @@ class Setup:
     @property
     def precision(self) -> str:
         """`bf16` or `fp32`; GPUs are taken to have bf16."""
-        if self.adapter and self.adapter.base_dtype == "bf16":
+        if "bf16" in (self.settings.weights, self.adapter and self.adapter.base_dtype):
             return "bf16"
         wanted = self.settings.precision
         if self.device == "cuda":
@@ -219,6 +220,8 @@ class Demand:
     def _on_cpu(self) -> tuple[TokenLoss, FakeTensorMode]:
         module, mode = self._module()[0], FakeTensorMode()
         on_fake_cpu(module, mode)
+        if self.setup.device == "cuda":
+            autocast_as_on_cuda(module.model)
         return module, mode
 
     @cached_property
@@ -238,7 +241,7 @@ class Demand:
     def _module(self) -> tuple[TokenLoss, list[torch.Tensor]]:
         """The module that is trained, on `meta`, and its 4-bit weights."""
         setup, adapter, settings = self.setup, self.setup.adapter, self.setup.settings
-        dtype = DTYPES[adapter.base_dtype] if adapter else torch.float32
+        dtype = DTYPES[adapter.base_dtype if adapter else settings.weights]
         model = empty_model(setup.folder, dtype)
         plain = has_plain_head(model)
         quantized: list[torch.Tensor] = []

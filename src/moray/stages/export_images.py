@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from moray.model.classifier import load_classifier, names_of
 from moray.model.folder import DTYPES, stored_dtype
 from moray.model.image_processor import load_processor
@@ -23,9 +25,14 @@ _SHOWN = 20
 
 def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> Exported:
     """Write model and image processor."""
-    model = trained_model(start, Path(record["checkpoint"]), None, load_classifier)
     dtype = stored_dtype(start) if cfg["dtype"] == "auto" else DTYPES[cfg["dtype"]]
-    model.to(dtype).save_pretrained(output)
+
+    def load(folder: Path) -> PreTrainedModel:
+        # Buffers too.
+        return load_classifier(folder, dtype).to(dtype)
+
+    model = trained_model(start, Path(record["checkpoint"]), None, load)
+    model.save_pretrained(output)
     load_processor(start).save_pretrained(output)
     names = names_of(model.config)
     shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

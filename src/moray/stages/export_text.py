@@ -1,6 +1,7 @@
 """The export of a language model."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,14 @@ from transformers import AutoConfig, PreTrainedModel
 
 from moray.config.schema.train import Adapter
 from moray.model.adapter import merged, save_adapter
-from moray.model.folder import DTYPES, base_reference, stored_dtype, whole_model_and_adapters
-from moray.model.load import convert, load_model
+from moray.model.folder import (
+    DTYPES,
+    base_reference,
+    stored_dtype,
+    unrounded_dtype,
+    whole_model_and_adapters,
+)
+from moray.model.load import convert, load_config, load_model
 from moray.model.obtain import copy_unchanged
 from moray.stages.export import Exported
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
@@ -26,7 +33,11 @@ _ADAPTER_DTYPE = {"auto": torch.float32, **DTYPES}
 def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> Exported:
     """Write model or adapter, generation config and tokenizer."""
     adapter = Adapter(**record["adapter"]) if record["adapter"] else None
-    model = trained_model(start, Path(record["checkpoint"]), adapter)
+    whole, _ = whole_model_and_adapters(start)
+    dtype = stored_dtype(whole) if cfg["dtype"] == "auto" else DTYPES[cfg["dtype"]]
+    loaded = dtype if adapter is None else _to_merge_in(start, dtype)
+    load = partial(load_model, dtype=loaded)
+    model = trained_model(start, Path(record["checkpoint"]), adapter, load)
     facts: dict[str, Any] = {}
     alone = adapter is not None and not cfg["merge_adapter"]
     tokenizer = load_tokenizer(start)
@@ -41,16 +52,20 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
             save_adapter(model, adapter, output / "adapter", torch.float32)
             # A large model fits into memory once.
             del model
-            model = merged(load_model(start), output / "adapter")
+            model = merged(load(start), output / "adapter")
         facts["parameters"] = model.num_parameters()
-        convert(model, _dtype(cfg["dtype"], start))
+        convert(model, dtype)
+        for part in model.config.sub_configs:
+            if described := getattr(model.config, part, None):
+                # As the run held its weights.
+                described.dtype = torch.float32
         _stop_at(model, stops).save_pretrained(output)
         _name_rope_as_before(output / "config.json")
     if cfg["chat_template"] is not None:
         tokenizer.chat_template = cfg["chat_template"]
     tokenizer.save_pretrained(output)
     if not alone:
-        copy_unchanged(whole_model_and_adapters(start)[0], output)
+        copy_unchanged(whole, output)
     return Exported(
         unit="per pair" if "preference" in record else "nats per token",
         pipeline="text-generation",
@@ -58,6 +73,16 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         library="peft" if alone else "transformers",
         more=_ALONE.format(start=cfg["start"]) if alone else "",
     )
+
+
+def _to_merge_in(start: Path, dtype: torch.dtype) -> torch.dtype:
+    """The type to load a model in before an adapter is merged: `dtype`, or fp32 if it matters."""
+    whole, adapters = whole_model_and_adapters(start)
+    # Weights with several adapters are rounded once. What text doesn't pass has adapters that no
+    # checkpoint holds; their first values are rounded to the type of the weights.
+    if adapters or load_config(start).sub_configs:
+        return torch.float32
+    return unrounded_dtype(whole, dtype)
 
 
 def _stop_at(model: PreTrainedModel, stops: list[int]) -> PreTrainedModel:
@@ -92,9 +117,3 @@ def _name_rope_as_before(path: Path) -> None:
 
 def _usual_rope(architecture: str) -> Any:
     return AutoConfig.for_model(architecture).to_dict().get("rope_parameters")
-
-
-def _dtype(key: str, start: Path) -> torch.dtype:
-    if key == "auto":
-        return stored_dtype(whole_model_and_adapters(start)[0])
-    return DTYPES[key]

@@ -6,12 +6,12 @@ magnitude in the block. A step dequantizes, steps in fp32, and quantizes; on GPU
 bitsandbytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import copy
 from functools import cache
 from typing import Any
 
 import torch
-from bitsandbytes.functional import create_dynamic_map
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import AdamW, adamw
@@ -41,7 +41,7 @@ class Blocks:
             signed: whether values can be negative.
         """
         self._parameter = parameter
-        shard = _shard(parameter)
+        shard = local_shard(parameter)
         number = shard.numel()
         self._signed = signed
         self.levels = _levels(signed, shard.device)
@@ -57,7 +57,16 @@ class Blocks:
 
         Devices have no room for moments in fp32.
         """
-        return torch.empty_like(self._parameter, device="cpu", requires_grad=False)
+        return torch.empty_like(
+            self._parameter, dtype=torch.float32, device="cpu", requires_grad=False
+        )
+
+    def __getitem__(self, part: slice) -> "Blocks":
+        """A view of some of the shard's elements; the first one begins a block."""
+        some = copy(self)
+        some.codes = self.codes[part]
+        some.scales = self.scales[part.start // _BLOCK : -(-part.stop // _BLOCK)]
+        return some
 
     def values(self) -> Tensor:
         """The values of the shard in fp32, in one dimension."""
@@ -71,7 +80,7 @@ class Blocks:
     def dequantized(self) -> Tensor:
         """The values; see `empty`."""
         tensor = self.empty()
-        shard = _shard(tensor)
+        shard = local_shard(tensor)
         shard.copy_(self.values().view_as(shard))
         return tensor
 
@@ -84,7 +93,7 @@ class Blocks:
         Args:
             values: of the shard, or like `empty`.
         """
-        given = _shard(values).to(self.codes.device).flatten()
+        given = local_shard(values).to(self.codes.device).flatten()
         blocks = nn.functional.pad(given, (0, -len(given) % _BLOCK)).view(-1, _BLOCK)
         scales = blocks.abs().amax(1)
         # Blocks of zeros have a scale of zero.
@@ -95,6 +104,9 @@ class Blocks:
 
 @cache
 def _levels(signed: bool, device: torch.device) -> Tensor:
+    # Importing it takes a while.
+    from bitsandbytes.functional import create_dynamic_map
+
     levels: Tensor = create_dynamic_map(signed)
     if signed:
         # bitsandbytes' lowest is -0.993, so a block would lose its scale where the largest
@@ -147,23 +159,93 @@ class AdamW8bit(AdamW):
             for parameter in group["params"]:
                 state = self.state[parameter]
                 if parameter.grad is not None and isinstance(state["exp_avg"], Blocks):
-                    _step(parameter, state, group)
+                    state["step"] += 1
+                    step_shard(
+                        local_shard(parameter).view(-1),
+                        local_shard(parameter.grad).flatten(),
+                        state["exp_avg"],
+                        state["exp_avg_sq"],
+                        int(state["step"]),
+                        group,
+                    )
                     # PyTorch steps what has a gradient.
                     parameter.grad = None
         return super().step(closure)
 
 
-def _step(parameter: nn.Parameter, state: dict[str, Any], group: dict[str, Any]) -> None:
-    assert parameter.grad is not None
-    weights, gradients = _shard(parameter).view(-1), _shard(parameter.grad).flatten()
-    if weights.device.type == "cpu":
-        _step_on_cpu(weights, gradients, state, group)
-        return
-    state["step"] += 1
+def step_shard(
+    weights: Tensor,
+    gradients: Tensor,
+    mean: "Blocks | Tensor",
+    square: "Blocks | Tensor",
+    step: int,
+    group: Mapping[str, Any],
+) -> None:
+    """Take a step of AdamW.
+
+    Args:
+        weights: fp32, shape (elements,), as the rest.
+        gradients: fp32.
+        mean: the first moment.
+        square: the second one, of the same kind.
+        step: number of the step, from 1.
+        group: the optimizer's settings.
+    """
     # Of a small tensor, some workers have nothing.
     if not len(weights):
         return
-    mean, square = state["exp_avg"], state["exp_avg_sq"]
+    if isinstance(mean, Tensor) or isinstance(square, Tensor):
+        assert isinstance(mean, Tensor)
+        assert isinstance(square, Tensor)
+        _step_in_fp32(weights, gradients, mean, square, step, group)
+    elif weights.device.type == "cpu":
+        # What the kernel does on GPUs. On CPUs, bitsandbytes looks shares up in a table of 2^15
+        # rows, so that a moment of zero becomes 2e-5 of the block's largest.
+        means, squares = mean.values(), square.values()
+        _step_in_fp32(weights, gradients, means, squares, step, group)
+        mean.quantize(means)
+        square.quantize(squares)
+    else:
+        _step_on_gpu(weights, gradients, mean, square, step, group)
+
+
+def _step_in_fp32(
+    weights: Tensor,
+    gradients: Tensor,
+    means: Tensor,
+    squares: Tensor,
+    step: int,
+    group: Mapping[str, Any],
+) -> None:
+    beta1, beta2 = group["betas"]
+    # It adds one.
+    before = torch.full((), step - 1.0, device=weights.device)
+    adamw(
+        [weights],
+        [gradients],
+        [means],
+        [squares],
+        [],
+        [before],
+        fused=True,
+        amsgrad=False,
+        beta1=beta1,
+        beta2=beta2,
+        lr=group["lr"],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        maximize=False,
+    )
+
+
+def _step_on_gpu(
+    weights: Tensor,
+    gradients: Tensor,
+    mean: Blocks,
+    square: Blocks,
+    step: int,
+    group: Mapping[str, Any],
+) -> None:
     torch.ops.bitsandbytes.optimizer_update_8bit_blockwise(
         "adam",
         gradients,
@@ -175,7 +257,7 @@ def _step(parameter: nn.Parameter, state: dict[str, Any], group: dict[str, Any])
         0.0,
         0.0,
         group["eps"],
-        int(state["step"]),
+        step,
         group["lr"],
         mean.levels,
         square.levels,
@@ -187,36 +269,6 @@ def _step(parameter: nn.Parameter, state: dict[str, Any], group: dict[str, Any])
     )
 
 
-def _step_on_cpu(
-    weights: Tensor, gradients: Tensor, state: dict[str, Any], group: dict[str, Any]
-) -> None:
-    """What the kernel does on GPUs.
-
-    On CPUs, bitsandbytes looks shares up in a table of 2^15 rows, so that a moment of zero becomes
-    2e-5 of the block's largest.
-    """
-    mean, square = state["exp_avg"], state["exp_avg_sq"]
-    means, squares = mean.values(), square.values()
-    beta1, beta2 = group["betas"]
-    adamw(
-        [weights],
-        [gradients],
-        [means],
-        [squares],
-        [],
-        [state["step"]],
-        fused=True,
-        amsgrad=False,
-        beta1=beta1,
-        beta2=beta2,
-        lr=group["lr"],
-        weight_decay=group["weight_decay"],
-        eps=group["eps"],
-        maximize=False,
-    )
-    mean.quantize(means)
-    square.quantize(squares)
-
-
-def _shard(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
+    """What this worker has of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()

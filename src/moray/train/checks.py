@@ -27,7 +27,7 @@ from moray.storage.interface import step_of
 from moray.storage.objects import check_objects
 from moray.storage.opened import is_remote, needed_libraries, storage_with
 from moray.storage.transfer import scratch
-from moray.train.memory import FLOAT, footprint, frozen_bytes, scale_bytes
+from moray.train.memory import BYTES, FLOAT, footprint, frozen_bytes, scale_bytes
 from moray.train.optimizer import Optimizer
 from moray.workers.launch import check_cores
 
@@ -75,7 +75,7 @@ def unmet_requirements(
             scales = scale_bytes(adapter, linear)
             each = footprint(settings, trained, frozen, layout.num_workers, scales).total
             found += _memory(run, layout.num_workers, each)
-    checkpoint = (FLOAT + Optimizer(settings).saved_bytes) * trained
+    checkpoint = (BYTES[settings.weights] + Optimizer(settings).saved_bytes) * trained
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
         kept = min(kept, -(-settings.max_steps // settings.save_steps))

@@ -20,6 +20,11 @@ from moray.train.schedule import Evaluations
 
 _RECORD = "continued_from.json"
 _KEY = "train.resume_from_checkpoint"
+# Keys of `train` and their values that round what a checkpoint has in fp32.
+_ROUNDED = {
+    "optimizer": ("adamw_8bit", "optimizer state is", "it to 8 bits"),
+    "weights": ("bf16", "weights are", "them to bf16"),
+}
 
 
 def prepare_work(
@@ -57,11 +62,14 @@ def prepare_work(
         _check_tensors(key, given, spec)
         _bring_in(key, given, storage, spec.settings)
         before = read_identity(storage_with(given).records)
-        if spec.settings.optimizer == "adamw_8bit" and before and not _in_8bit(before):
-            say(
-                f"run {spec.name}: continuing from {given}, whose optimizer state is in fp32; "
-                "train.optimizer: adamw_8bit rounds it to 8 bits"
-            )
+        for key, (value, what, kind) in _ROUNDED.items():
+            # Defaults aren't recorded.
+            was = before.settings["train"].get(key) if before else value
+            if getattr(spec.settings, key) == value != was:
+                say(
+                    f"run {spec.name}: continuing from {given}, whose {what} in fp32; "
+                    f"train.{key}: {value} rounds {kind}"
+                )
         differing = differences(before, identity)
         record = {
             "checkpoint": given,
@@ -78,11 +86,6 @@ def continued_from(storage: Storage) -> dict[str, Any] | None:
     content = storage.records.read(_RECORD)
     record: dict[str, Any] | None = None if content is None else json.loads(content)
     return record
-
-
-def _in_8bit(identity: Identity) -> bool:
-    # Defaults aren't recorded.
-    return bool(identity.settings["train"].get("optimizer") == "adamw_8bit")
 
 
 def _from_elsewhere(spec: RunSpec, storage: Storage, identity: Identity) -> Identity:

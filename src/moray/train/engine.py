@@ -7,6 +7,7 @@ import torch
 from torch.autograd.graph import save_on_cpu
 from transformers import PreTrainedModel
 
+from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.folder import DTYPES
 from moray.model.forward import hook_saved
@@ -23,7 +24,8 @@ from moray.train.kernels import (
     use_cache,
 )
 from moray.train.memory import footprint, frozen_bytes, rows_of_micro_batch, scale_bytes
-from moray.train.statistics import Statistics
+from moray.train.optimizer import trained_parameters
+from moray.train.statistics import Statistics, statistics_of
 from moray.train.strategies import Strategy
 from moray.workers.collectives import from_any_worker, from_first_worker, together
 from moray.workers.entry import Worker
@@ -107,7 +109,7 @@ def _check_checkpointing(model: PreTrainedModel) -> None:
 
 def _model(job: Job, task: Task, with_weights: bool) -> PreTrainedModel:
     adapter = job.adapter
-    dtype = DTYPES[adapter.base_dtype] if adapter else torch.float32
+    dtype = DTYPES[adapter.base_dtype if adapter else job.settings.weights]
     quantized = adapter is not None and adapter.quantize_base == "4bit"
     if with_weights:
         # What will be sharded may not fit on one GPU.
@@ -122,7 +124,34 @@ def _model(job: Job, task: Task, with_weights: bool) -> PreTrainedModel:
         from moray.model.adapter import add_adapter
 
         add_adapter(model, adapter, job.settings.seed)
+    if job.settings.weights == "bf16":
+        check_weights(model, job.settings)
     return model
+
+
+def check_weights(model: PreTrainedModel, settings: Train) -> None:
+    """Check that a model can be trained with weights in bf16.
+
+    Raises:
+        UserError: if it can't.
+    """
+    kind = model.config.model_type
+    if statistics_of(model):
+        raise UserError(
+            "train.weights",
+            f"bf16 can't be used with a {kind} model, because statistics of BatchNorm need fp32",
+            "set it to fp32",
+        )
+    kept = [
+        name for name, value in trained_parameters(model).items() if value.dtype != torch.bfloat16
+    ]
+    if kept and settings.strategy == "fsdp2":
+        raise UserError(
+            "train.strategy",
+            f"fsdp2 can't be used with train.weights: bf16 and a {kind} model, which keeps "
+            f"{kept[0]} in fp32",
+            "set it to ddp",
+        )
 
 
 def _held(model: PreTrainedModel, job: Job, worker: Worker) -> str:

@@ -199,13 +199,16 @@ def _train(
 
 def _precision(job: Job, task: Task, worker: Worker) -> str:
     fault = task.fault_of_bf16_on_cpu if worker.device.type == "cpu" else None
-    if fault and job.settings.precision == "bf16":
+    settings = job.settings
+    if fault and settings.precision == "bf16":
         raise UserError("train.precision", f"bf16 can't be used on CPUs: {fault}", "set it to auto")
+    if fault and settings.weights == "bf16":
+        raise UserError("train.weights", f"bf16 can't be used on CPUs: {fault}", "set it to fp32")
     if fault:
         return "fp32"
     # Weights in bf16 are multiplied in bf16, whatever the hardware.
-    in_bf16 = job.adapter is not None and job.adapter.base_dtype == "bf16"
-    return "bf16" if in_bf16 else job.settings.precision
+    in_bf16 = "bf16" in (settings.weights, job.adapter and job.adapter.base_dtype)
+    return "bf16" if in_bf16 else settings.precision
 
 
 def _due(settings: Train, done: int, num_steps: int) -> set[str]:

@@ -6,7 +6,7 @@ from moray.config.schema.train import STRATEGIES, Adapter, Part, Train
 from moray.train.optimizer import Optimizer
 
 FLOAT = 4
-_BYTES = {"fp32": 4, "bf16": 2}
+BYTES = {"fp32": 4, "bf16": 2}
 # A weight's own 4 bits.
 PACKED = 1 / 2
 # A scale of 8 bits for every 64 weights, and one of 32 bits for every 256 of these.
@@ -56,7 +56,7 @@ def frozen_bytes(adapter: Adapter | None, linear: int, other: int) -> int:
     """
     if adapter is None:
         return 0
-    each: float = _BYTES[adapter.base_dtype]
+    each: float = BYTES[adapter.base_dtype]
     in_linear = PACKED + _SCALES if adapter.quantize_base == "4bit" else each
     return round(in_linear * linear + each * other)
 
@@ -80,17 +80,19 @@ def footprint(
 
     Args:
         settings: the `train` section.
-        trained: number of trained parameters, which are in fp32.
+        trained: number of trained parameters.
         frozen: bytes of the frozen parameters; see `frozen_bytes`.
         workers: number of workers.
         scales: bytes of the frozen parameters that no strategy shards; see `scale_bytes`.
     """
     strategy = STRATEGIES[settings.strategy]
     sharded = strategy.sharded
+    weight = gradient = BYTES[settings.weights]
     if settings.strategy == "fsdp2":
         if settings.global_batch_size > workers * settings.micro_batch_rows:
-            # Gradients that are accumulated before they are reduced are not sharded.
+            # Gradients that are accumulated before they are reduced are not sharded, and in fp32.
             sharded -= {"gradients"}
+            gradient = FLOAT
         workers = settings.fsdp2.shard_size or workers
     if settings.strategy == "deepspeed":
         sharded -= _WHOLE_UNTIL_STAGE_3[settings.deepspeed.zero_stage]
@@ -101,7 +103,7 @@ def footprint(
         return workers if part in sharded else 1
 
     return Footprint(
-        (FLOAT * trained + frozen - scales) // share("parameters") + scales,
-        FLOAT * trained // share("gradients"),
+        (weight * trained + frozen - scales) // share("parameters") + scales,
+        gradient * trained // share("gradients"),
         (Optimizer(settings).state_bytes + copy) * trained // share("optimizer"),
     )

@@ -7,6 +7,7 @@ so PyTorch is imported where it is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moray.config.schema.train import Train
@@ -41,6 +42,7 @@ class Optimizer:
         self._in_8bit = settings.optimizer == "adamw_8bit"
         self.state_bytes = (1 if self._in_8bit else 4) * len(self.moments)
         self.saved_bytes = 4 * len(self.moments)
+        self._in_bf16 = settings.weights == "bf16"
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
         """PyTorch's optimizer over all trainable parameters."""
@@ -57,7 +59,6 @@ class Optimizer:
         filled = [group for group in groups if group["params"]]
         kind = AdamW
         if self._in_8bit:
-            # Importing bitsandbytes takes a while.
             from moray.train.adamw_8bit import AdamW8bit
 
             kind = AdamW8bit
@@ -69,11 +70,12 @@ class Optimizer:
 
         for parameter in parameters:
             blocks = self._blocks(parameter)
-            # A step of blocks takes its number from the host; PyTorch's from the device.
-            device = "cpu" if blocks else parameter.device
+            # A step of ours takes its number from the host; PyTorch's from the device.
+            device = "cpu" if blocks or self._in_bf16 else parameter.device
+            zeros = partial(torch.zeros_like, parameter, dtype=torch.float32)
             made.state[parameter] = {
                 **{key: torch.zeros((), device=device) for key in self.numbers},
-                **(blocks or {key: torch.zeros_like(parameter) for key in self.moments}),
+                **(blocks or {key: zeros() for key in self.moments}),
             }
 
     def _blocks(self, parameter: Tensor) -> dict[str, Blocks]:
@@ -127,12 +129,23 @@ class Optimizer:
         import torch
         from torch.distributed.tensor import DTensor
 
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), self._settings.max_grad_norm)
+        settings = self._settings
+        if self._in_bf16:
+            from moray.train.stochastic_rounding import norm_of, step_in_fp32
+
+            norm = norm_of(trained_parameters(model))
+        else:
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         if norm.device.type != "cpu" or torch.isfinite(norm):
             set_learning_rate(made, learning_rate)
-            made.step()
+            if self._in_bf16:
+                # Gradients are clipped once they are in fp32.
+                scale = (settings.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+                step_in_fp32(trained_parameters(model), made, scale, settings.seed)
+            else:
+                made.step()
         made.zero_grad()
         return norm
 

@@ -4,6 +4,7 @@ Tensors are written with PyTorch's distributed checkpointing: each worker writes
 number of workers can read it, see `restore`.
 """
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -19,10 +20,12 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from moray.provenance.manifest import Files
 from moray.provenance.space import telling_of_full_disk, try_room
 from moray.storage.interface import Storage
+from moray.train.adamw_8bit import Blocks
 from moray.train.checkpoints import remove_old, resume_step
 from moray.train.history import History, evaluations
 from moray.train.job import Job
 from moray.train.mean_loss import MeanLoss
+from moray.train.optimizer import as_saved
 from moray.train.restore import names_in, read_state
 from moray.train.schedule import Evaluations
 from moray.train.statistics import Statistics
@@ -56,7 +59,7 @@ class Saver:
             else None
         )
 
-    def save(self, step: int, state: dict[str, Tensor], best: int | None) -> None:
+    def save(self, step: int, state: Mapping[str, Tensor | Blocks], best: int | None) -> None:
         """Copy a state, and write it in the background while the training continues.
 
         Args:
@@ -65,7 +68,9 @@ class Saver:
             best: a step whose checkpoint is kept, however old it is.
         """
         self.finish()
-        copy = BlockingAsyncStager().stage(state)
+        # One by one: main memory has no room for all moments in fp32 twice.
+        stage = BlockingAsyncStager().stage
+        copy = {name: stage({name: as_saved(value)})[name] for name, value in state.items()}
         attempt = from_first_worker(lambda: self._begin(step))
         self._pending = self._thread.submit(self._write, step, copy, attempt, best)
 

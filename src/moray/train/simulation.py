@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.pytorch_utils import Conv1D
 
-from moray.model.forward import autocast, decoder_of
+from moray.model.forward import autocast, blocks_of, decoder_of
 from moray.tasks.interface import Batch, LossModule
 
 _CPU = torch.device("cpu")
@@ -213,6 +215,41 @@ def states_of_decoder(model: PreTrainedModel, states: Tensor) -> Iterator[None]:
 def compiled_softmax(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """What the compiled `softmax_loss` makes: its results, and nothing on the way."""
     return logits.new_empty(len(logits), dtype=torch.float32), torch.empty_like(logits)
+
+
+# Of what models compute with, the functions that autocast runs in fp32 on CUDA, but not on CPUs.
+# Source: PyTorch, "Autocast Op Reference".
+_IN_FP32_ON_CUDA = {
+    *("pow", "__pow__", "exp", "log", "log1p", "expm1", "rsqrt", "reciprocal", "softplus"),
+    *("layer_norm", "group_norm", "softmax", "log_softmax", "cumsum", "cumprod"),
+}
+
+
+class _AutocastOfCuda(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ in _IN_FP32_ON_CUDA and torch.is_autocast_enabled("cpu"):
+            args = tuple(
+                one.float() if isinstance(one, Tensor) and one.dtype == torch.bfloat16 else one
+                for one in args
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def autocast_as_on_cuda(model: PreTrainedModel) -> None:
+    """Have the blocks of a model on the CPU keep what they keep on CUDA."""
+
+    def in_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(forward)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with _AutocastOfCuda():
+                return forward(*args, **kwargs)
+
+        return called
+
+    # Their parts, because the backward pass calls those of a checkpointed block again.
+    for block in blocks_of(model):
+        for part in block.children():
+            part.forward = in_mode(part.forward)
 
 
 def offloaded() -> saved_tensors_hooks:

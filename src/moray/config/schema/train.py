@@ -140,6 +140,13 @@ class Train(Section):
         "for each trained weight. `adamw_8bit`: in 8 bits, they take 2 (Dettmers et al., 2022). "
         "Needs the optional `qlora` extra and `strategy: ddp` or `fsdp2`.",
     )
+    weights: Literal["fp32", "bf16"] = added(
+        "fp32",
+        description="Data type of the trained weights. `bf16`: they and their gradients take 4 "
+        "bytes for each weight instead of 8. A step is computed in fp32 and rounded stochastically "
+        "(Gupta et al., 2015). Needs `strategy: ddp` or `fsdp2`, and no `adapter`; computes in "
+        "bf16.",
+    )
     learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate.")
     lr_scheduler_type: Literal["cosine", "linear", "constant", "wsd"] = Field(
         "cosine",
@@ -171,8 +178,8 @@ class Train(Section):
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
     precision: Literal["auto", "bf16", "fp32"] = Field(
         "auto",
-        description="Precision of the forward pass; trained weights are always fp32. `auto`: "
-        "bf16 if the processor supports it.",
+        description="Precision of the forward pass. `auto`: bf16 if the processor supports it, or "
+        "with `weights: bf16`.",
     )
     compile: Literal["auto"] | bool = execution_only(
         "auto",

@@ -23,6 +23,8 @@ from moray.tasks.interface import Batch, LossModule
 from moray.tasks.language.rows import FIRST, is_trained
 
 _POSITIONS_AT_ONCE = 256
+# Pieces without tokens cost next to nothing, and each size of `cu_seqlens` is compiled by itself.
+_FEWEST_ENDS = 64
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class TokenBatch(Batch):
             token, in reading order, shape (trained tokens,).
         targets: the trained tokens, shape (trained tokens,).
         cu_seqlens: where each piece begins in the flattened rows, then where the last one ends,
-            int32, shape (a power of two,): the end is repeated, so that compiled code sees only
-            a few shapes.
+            int32, shape (a power of two, at least 64,): the end is repeated, so that compiled code
+            sees only a few shapes.
     """
 
     input_ids: Tensor
@@ -75,7 +77,8 @@ def _cu_seqlens(rows: Rows) -> NDArray[np.int32]:
     # A piece never continues in the next row.
     first[:, :1] = True
     starts = np.flatnonzero(first)
-    ends = np.full(1 << len(starts).bit_length(), first.size, np.int32)
+    size = max(_FEWEST_ENDS, 1 << len(starts).bit_length())
+    ends = np.full(size, first.size, np.int32)
     ends[: len(starts)] = starts
     return ends
 

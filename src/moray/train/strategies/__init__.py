@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from moray.config.schema.train import Train
 from moray.tasks.interface import LossModule
+from moray.train.adamw_8bit import Blocks
 from moray.workers.entry import Worker
 
 # Fills tensors in place, by their names, from a checkpoint.
@@ -53,7 +54,7 @@ class Strategy(Protocol):
             isn't finite where checking it would make the worker wait for its device.
         """
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor | Blocks]:
         """This worker's part of a checkpoint, named as by `Optimizer.training_state`.
 
         All strategies use the same form, so that each can resume from any other's checkpoint.

@@ -7,7 +7,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from moray.config.schema.train import Train
 from moray.tasks.interface import LossModule
-from moray.train.optimizer import Optimizer, as_saved, trained_parameters
+from moray.train.adamw_8bit import Blocks
+from moray.train.optimizer import Optimizer, trained_parameters
 from moray.train.strategies import Read
 from moray.workers.entry import Worker
 
@@ -50,12 +51,12 @@ class _DDP:
     def step(self, learning_rate: float) -> Tensor:
         return self._optimizer.step(self._model, self._made, learning_rate)
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor | Blocks]:
         # All workers have the same state, so each writes a part.
         state = self._optimizer.training_state(self._model, self._made)
         by_size = sorted(state, key=lambda name: state[name].numel())
         mine = by_size[self._worker.rank :: self._worker.world_size]
-        return {name: as_saved(state[name]) for name in mine}
+        return {name: state[name] for name in mine}
 
     def restore(self, read: Read) -> None:
         self._optimizer.restore(self._model, self._made, read)

@@ -23,7 +23,8 @@ from moray.errors import UserError
 from moray.model.forward import blocks_of, resolve
 from moray.model.quantization import to_bytes
 from moray.tasks.interface import LossModule
-from moray.train.optimizer import Optimizer, as_saved, trained_parameters
+from moray.train.adamw_8bit import Blocks
+from moray.train.optimizer import Optimizer, trained_parameters
 from moray.train.strategies import Read
 from moray.workers.entry import Worker
 
@@ -105,14 +106,13 @@ class _FSDP2:
     def step(self, learning_rate: float) -> Tensor:
         return self._optimizer.step(self._model, self._made, learning_rate)
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor | Blocks]:
         # After an evaluation, which has no backward pass, parameters may still be gathered, and the
         # optimizer knows only the shards.
         for module in self.module.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-        state = self._optimizer.training_state(self._model, self._made)
-        return {name: as_saved(value) for name, value in state.items()}
+        return self._optimizer.training_state(self._model, self._made)
 
     def restore(self, read: Read) -> None:
         self._optimizer.restore(self._model, self._made, read)
