@@ -176,18 +176,15 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     (
         {f"{ADAPTER}.quantize_base": "4bit", f"{TRAIN}.strategy": "deepspeed"},
         f"{ADAPTER}.quantize_base",
-        "4bit can't be combined with train.strategy: deepspeed, which can't shard 4-bit weights; "
-        "set strategy to ddp or fsdp2",
+        "4bit can't be combined with train.strategy: deepspeed; set strategy to ddp or fsdp2",
     ),
     (
         {
             f"{ADAPTER}": {"quantize_base": "4bit", "use_dora": True},
             f"{TRAIN}.strategy": "fsdp2",
         },
-        f"{ADAPTER}.use_dora",
-        "can't be combined with quantize_base and train.strategy: fsdp2, because PEFT computes its "
-        "start from the base's weights, which only the first worker loads; set it to false, or "
-        "train.strategy to ddp",
+        f"{ADAPTER}.quantize_base",
+        "4bit with use_dora can't be combined with train.strategy: fsdp2; set strategy to ddp",
     ),
     (
         {
