@@ -1,16 +1,24 @@
 """Strategies and layouts that one run is computed by, with the losses of a single process."""
 
 import itertools
+import json
+import shutil
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fleet import losses
 from jobs import Make
 
 from moray.config.schema.train import Adapter
+from moray.tasks import task_of
+from moray.train.engine import build
 from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
 
 Jobs = dict[tuple[str, str], Job]
@@ -64,3 +72,21 @@ def check_losses(jobs: Jobs, alone: dict[str, list[float]]) -> None:
         if layout != LORA:
             held_out = pytest.approx(alone["held out"], rel=1e-5)
             assert losses(job, "eval_loss") == held_out, engine
+
+
+def train_without_weights(jobs: list[Job], worker: Worker) -> None:
+    """Train a job whose weights only the first worker has.
+
+    Each worker writes how many bytes it holds of 4-bit weights, and of how many.
+    """
+    (job,) = jobs
+    if worker.rank:
+        without = Path(shutil.copytree(job.start, job.work / "without"))
+        (without / "model.safetensors").unlink()
+        job = replace(job, start=without)
+    strategy = make_strategy(job.settings, worker)
+    build(job, worker, strategy, task_of(job.store, {}), num_rows=1)
+    packed = [p for p in strategy.module.parameters() if p.dtype == torch.uint8]
+    held = sum(p.to_local().untyped_storage().nbytes() for p in packed)  # type: ignore[attr-defined]
+    (job.work / f"held-{worker.rank}").write_text(json.dumps([held, len(packed)]))
+    train(job, worker)

@@ -20,7 +20,7 @@ from moray.rows.store import Drawn
 from moray.tasks import task_of
 from moray.tasks.language.rows import StoredSplit
 from moray.train.engine import build
-from moray.train.memory import footprint, frozen_bytes
+from moray.train.memory import footprint, frozen_bytes, scale_bytes
 from moray.train.step import feeds, gradients
 from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
@@ -38,6 +38,7 @@ ENGINES: dict[str, dict[str, Any]] = {
         "adapter": Adapter(rank=16, base_dtype="bf16"),
     },
     "ddp, QLoRA": {"adapter": Adapter(rank=16, quantize_base="4bit")},
+    "fsdp2, QLoRA": {"strategy": "fsdp2", "adapter": Adapter(rank=16, quantize_base="4bit")},
 }
 
 
@@ -75,7 +76,8 @@ def held_by(
     whole, linear = num_parameters(shapes), num_in_linear_layers(shapes)
     trained = num_adapter_parameters(shapes, adapter.rank) if adapter else whole
     frozen = frozen_bytes(adapter, linear=linear, other=whole - linear)
-    return held, footprint(run.settings, trained, frozen, worker.world_size).total
+    scales = scale_bytes(adapter, linear)
+    return held, footprint(run.settings, trained, frozen, worker.world_size, scales).total
 
 
 def measure(arguments: tuple[Path, str], worker: Worker) -> tuple[int, int]:

@@ -173,14 +173,18 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         for section in ("defaults", "runs.tuned")
         for use, share in ((True, 0.5), ("auto", 1.5))
     ),
-    *(
-        (
-            {f"{ADAPTER}.quantize_base": "4bit", f"{TRAIN}.strategy": strategy},
-            f"{ADAPTER}.quantize_base",
-            f"4bit can't be combined with train.strategy: {strategy}, because 4-bit weights "
-            "can't be sharded; set strategy to ddp",
-        )
-        for strategy in ("fsdp2", "deepspeed")
+    (
+        {f"{ADAPTER}.quantize_base": "4bit", f"{TRAIN}.strategy": "deepspeed"},
+        f"{ADAPTER}.quantize_base",
+        "4bit can't be combined with train.strategy: deepspeed; set strategy to ddp or fsdp2",
+    ),
+    (
+        {
+            f"{ADAPTER}": {"quantize_base": "4bit", "use_dora": True},
+            f"{TRAIN}.strategy": "fsdp2",
+        },
+        f"{ADAPTER}.quantize_base",
+        "4bit with use_dora can't be combined with train.strategy: fsdp2; set strategy to ddp",
     ),
     (
         {
@@ -278,6 +282,7 @@ def test_keys_that_go_together_are_no_fault() -> None:
         {f"{TRAIN}": {"lr_scheduler_type": "wsd", "decay_ratio": 0.7, "warmup_ratio": 0.3}},
         {f"{TRAIN}.launcher": "torchrun"},
         {f"{ADAPTER}.quantize_base": "4bit"},
+        {f"{ADAPTER}.quantize_base": "4bit", f"{TRAIN}.strategy": "fsdp2"},
         {f"{ADAPTER}": {}, f"{TRAIN}.strategy": "fsdp2"},
         *(
             {f"{ADAPTER}.base_dtype": "bf16", f"{TRAIN}.strategy": strategy}

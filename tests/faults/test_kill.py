@@ -32,6 +32,7 @@ ENGINES: dict[str, Changes] = {
         "train.global_batch_size": 8,
     },
     "lora": {"adapter": {"rank": 4}},
+    "qlora": {"adapter": {"rank": 4, "quantize_base": "4bit"}, "train.strategy": "fsdp2"},
     "stream": {"data.loader": "stream", "ray.resources_per_worker": {"CPU": 0.5}},
     "mixture": {},
     "preference": {},

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from moray.errors import UserError
 from moray.model.load import check_length, convert, empty_model, load_model
+from moray.model.quantization import Quantization
 
 
 @pytest.fixture
@@ -243,12 +244,12 @@ def test_experts_are_not_taken_for_quantized(tmp_path: Path) -> None:
     weights = 2 * 4 * 3 * 32 * 48
     expected = rf"4bit doesn't quantize the experts of a mixtral model \({weights:,} weights\)"
     with pytest.raises(UserError, match=expected):
-        load_model(tmp_path, in_4bit=True)
+        load_model(tmp_path, quantization=Quantization())
 
 
 def test_gates_of_three_dimensions_are_not_taken_for_experts(tmp_path: Path) -> None:
     build(HYBRID["RecurrentGemma"]()).save_pretrained(tmp_path)
-    load_model(tmp_path, in_4bit=True)
+    load_model(tmp_path, quantization=Quantization())
 
 
 @pytest.mark.parametrize("architecture", ["Gemma 3n", "Mamba"])
@@ -257,7 +258,7 @@ def test_layers_whose_weights_are_read_directly_are_not_quantized(
 ) -> None:
     build((PACKED | UNPACKED)[architecture]()).save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"4bit doesn't work with .* models, which compute with"):
-        load_model(tmp_path, in_4bit=True)
+        load_model(tmp_path, quantization=Quantization())
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])

@@ -14,6 +14,7 @@ from moray.cli import app
 from moray.config.schema.train import Adapter, Train
 from moray.planning.advice import Advice
 from moray.planning.demand import Demand, Setup
+from moray.train.memory import scale_bytes
 
 SHAPE = LlamaConfig(
     hidden_size=1024,
@@ -157,3 +158,23 @@ def test_fsdp2_shares_weights_and_state_and_gathers_a_part(tmp_path: Path) -> No
         assert shared[part] == pytest.approx(one[part] / 8, rel=1e-6)
     assert shared["gradients"] == pytest.approx(4 * alone.whole / 8, rel=1e-6)
     assert shared["workspace"] >= 2 * 2 * SHAPE.vocab_size * SHAPE.hidden_size
+
+
+def test_fsdp2_shares_4_bit_weights_but_not_their_scales(tmp_path: Path) -> None:
+    setup = replace(
+        setup_of(tmp_path, strategy="fsdp2", global_batch_size=16),
+        adapter=Adapter(base_dtype="bf16", quantize_base="4bit"),
+    )
+    alone = Demand(setup)
+    one, shared = (
+        alone.parts(2)["weights"],
+        alone.under(replace(setup, workers=8)).parts(2)["weights"],
+    )
+    scales = scale_bytes(setup.adapter, alone._quantized)
+    assert shared == pytest.approx((one - scales) / 8 + scales, rel=1e-6)
+    whole = Demand(replace(setup, adapter=Adapter(base_dtype="bf16")))
+    assert alone.parts(2)["workspace"] < whole.parts(2)["workspace"]
+    tight = whole.setup.with_train(gradient_checkpointing="offload", micro_batch_size=1)
+    change = Advice(tight).change(0.999 * Demand(tight).total(1))
+    assert change is not None
+    assert change.keys[0] == "adapter.quantize_base: 4bit"

@@ -30,6 +30,7 @@ from moray.config.schema.train import Adapter, Train
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.errors import UserError
 from moray.model.load import empty_model, load_model
+from moray.model.quantization import Quantization
 from moray.provenance.manifest import MANIFEST, damaged_files, read_manifest, write_manifest
 from moray.stages import export_text
 from moray.stages.export import export
@@ -418,7 +419,7 @@ def test_a_base_that_has_changed_is_refused(chain: Path, tmp_path: Path) -> None
 
 def test_an_adapter_by_itself_is_not_merged_into_4_bit_weights(chain: Path) -> None:
     with pytest.raises(UserError, match=r"^adapter\.quantize_base: .* contains only an adapter"):
-        load_model(chain / "first", in_4bit=True)
+        load_model(chain / "first", quantization=Quantization())
 
 
 def test_the_base_is_the_one_of_the_manifest_and_no_other(chain: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from moray.config.schema.train import Adapter, Train
 from moray.tasks import task_of
 from moray.train.engine import build
-from moray.train.memory import footprint, frozen_bytes
+from moray.train.memory import footprint, frozen_bytes, scale_bytes
 from moray.train.optimizer import as_saved
 from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
@@ -75,6 +75,15 @@ def test_frozen_weights_have_no_gradients_and_no_optimizer_state() -> None:
 )
 def test_a_frozen_base_takes_what_its_types_take(adapter: Adapter | None, expected: int) -> None:
     assert frozen_bytes(adapter, linear=65_536, other=8848) == expected
+
+
+def test_scales_of_4_bit_weights_are_whole_on_each_worker() -> None:
+    adapter = Adapter(quantize_base="4bit")
+    frozen, scales = frozen_bytes(adapter, 65_536, 8848), scale_bytes(adapter, 65_536)
+    assert scales == 1024 + 16
+    assert scale_bytes(Adapter(), 65_536) == scale_bytes(None, 65_536) == 0
+    found = footprint(strategy_settings("fsdp2"), 0, frozen, workers=4, scales=scales)
+    assert found.parameters == (32_768 + 4 * 8848) // 4 + scales
 
 
 def test_a_single_worker_holds_what_the_formula_says(make_job: Any, alone: Worker) -> None:

@@ -12,7 +12,7 @@ from fleet import losses
 from forks import run_forks
 from torch.distributed.fsdp import CPUOffloadPolicy
 
-from moray.config.schema.train import Train
+from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError
 from moray.model.load import load_model
 from moray.storage.interface import folder_of, path_of
@@ -124,3 +124,25 @@ def test_three_workers_resume_to_the_same_bits(make_job: Any, tmp_path: Path) ->
     train_on(3, resumed, tmp_path)
     assert are_equal(last_tensors(undisturbed), last_tensors(resumed))
     assert losses(resumed) == losses(undisturbed)
+
+
+def work_each(rank: int, world_size: int, store: str, jobs: list[Job]) -> None:
+    for number, job in enumerate(jobs):
+        work(rank, world_size, f"{store}-{number}", job)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("adapter", [None, Adapter(rank=4)])
+def test_parameters_that_stay_gathered_after_an_evaluation_are_saved_as_shards(
+    adapter: Adapter | None, make_job: Any, tmp_path: Path
+) -> None:
+    """Each other checkpoint follows an evaluation."""
+    jobs = [
+        make_job(f"{adapter} {gathered}", adapter, strategy="fsdp2", fsdp2=keys)
+        for gathered, keys in ((False, {}), (True, {"reshard_after_forward": False}))
+    ]
+    run_forks(work_each, (2, str(tmp_path / "rendezvous"), jobs), 2)
+    freed, gathered = jobs
+    assert losses(gathered) == losses(freed)
+    assert losses(gathered, "eval_loss") == losses(freed, "eval_loss")
+    assert are_equal(last_tensors(gathered), last_tensors(freed))

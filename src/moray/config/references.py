@@ -316,13 +316,16 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
                 "can't be merged into 4-bit weights",
                 f"set export.merge_adapter: true in run {start}",
             )
-    if adapter.quantize_base and not STRATEGIES[train.strategy].takes_4bit:
-        others = [name for name, strategy in STRATEGIES.items() if strategy.takes_4bit]
+    taking = {name for name, strategy in STRATEGIES.items() if strategy.takes_4bit}
+    if adapter.use_dora:
+        # PEFT computes its start from the base's weights, which only FSDP2's first worker loads.
+        taking -= {"fsdp2"}
+    if adapter.quantize_base and train.strategy not in taking:
+        with_dora = " with use_dora" if adapter.use_dora else ""
         yield UserError(
             f"{path}.quantize_base",
-            f"4bit can't be combined with train.strategy: {train.strategy}, because 4-bit weights "
-            "can't be sharded",
-            f"set strategy to {' or '.join(others)}",
+            f"4bit{with_dora} can't be combined with train.strategy: {train.strategy}",
+            f"set strategy to {' or '.join(sorted(taking))}",
         )
     base = experiment.base_model(name)
     if getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":

@@ -18,6 +18,7 @@ from moray.evaluate.likelihood import Scores, figures, score, select_documents, 
 from moray.model.folder import DTYPES
 from moray.model.forward import autocast
 from moray.model.load import load_model
+from moray.model.quantization import Quantization
 from moray.provenance.manifest import read_manifest
 from moray.rows.store import Rows
 from moray.tasks.language.loss import TokenBatch, make_batch
@@ -43,7 +44,8 @@ class Policy:
 
     def load(self, folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """Load a model as the run does, whatever the type of an evaluation's models."""
-        return load_model(folder, DTYPES[self.base_dtype], device, bool(self.quantize_base))
+        quantization = Quantization() if self.quantize_base else None
+        return load_model(folder, DTYPES[self.base_dtype], device, quantization)
 
 
 @dataclass(frozen=True)

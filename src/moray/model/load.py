@@ -5,11 +5,9 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    BitsAndBytesConfig,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -17,25 +15,15 @@ from transformers import (
 from moray.errors import UserError, first_line
 from moray.model.folder import LOCAL, whole_model_and_adapters
 from moray.model.forward import freeze_unused
+from moray.model.quantization import Quantization, check_quantized, keep_layout
 from moray.model.shapes import positions_of
-
-_FOUR_BITS = BitsAndBytesConfig(
-    load_in_4bit=True,
-    bnb_4bit_quant_type="nf4",
-    bnb_4bit_use_double_quant=True,
-    bnb_4bit_compute_dtype=torch.bfloat16,
-)
-# Gates of recurrent layers and position embeddings of images have three dimensions too.
-_FEW = 0.05
-# Their code uses the weights of some linear layers without calling these.
-_COMPUTE_WITH_WEIGHTS = {"falcon_mamba", "gemma3n", "gemma3n_text", "mamba"}
 
 
 def load_model(
     folder: Path,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-    in_4bit: bool = False,
+    quantization: Quantization | None = None,
 ) -> PreTrainedModel:
     """Load a model from a folder, in evaluation mode.
 
@@ -47,17 +35,17 @@ def load_model(
         folder: the model's folder.
         dtype: type of the weights.
         device: device to load the weights to.
-        in_4bit: whether to store the linear layers in 4-bit NormalFloat instead.
+        quantization: how the linear layers are stored in 4-bit NormalFloat instead.
 
     Raises:
         UserError: if the folder doesn't contain a causal language model, some of its weights are
-            missing, the base of an adapter is missing or has changed, or `in_4bit` is set for an
-            adapter.
+            missing, the base of an adapter is missing or has changed, or `quantization` is set
+            for an adapter.
     """
     whole, adapters = whole_model_and_adapters(folder)
     if not adapters:
-        return _whole_model(whole, dtype, in_4bit).to(device)
-    if in_4bit:
+        return _whole_model(whole, dtype, quantization).to(device)
+    if quantization:
         raise UserError(
             "adapter.quantize_base",
             f"{folder} contains only an adapter, which can't be merged into 4-bit weights",
@@ -66,7 +54,7 @@ def load_model(
     # Importing PEFT takes a while.
     from moray.model.adapter import merged
 
-    model = _whole_model(whole, torch.float32, in_4bit=False)
+    model = _whole_model(whole, torch.float32, None)
     for adapter in adapters:
         model = merged(model, adapter)
     convert(model, dtype)
@@ -85,7 +73,9 @@ def convert(model: PreTrainedModel, dtype: torch.dtype) -> None:
             value.data = value.data.to(dtype)
 
 
-def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
+def _whole_model(
+    folder: Path, dtype: torch.dtype, quantization: Quantization | None
+) -> PreTrainedModel:
     model: PreTrainedModel
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -94,12 +84,12 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
             use_safetensors=True,
             **LOCAL,
             output_loading_info=True,
-            **({"quantization_config": _FOUR_BITS} if in_4bit else {}),
+            **(quantization.keywords() if quantization else {}),
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise _no_model(folder, error) from error
     except ImportError as error:
-        if not in_4bit:
+        if not quantization:
             # A config.json can require another library.
             raise _no_model(folder, error) from error
         raise UserError(
@@ -117,9 +107,9 @@ def _whole_model(folder: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedM
                 "use the folder of a complete causal language model",
             )
     _check_tied(model, folder)
-    if in_4bit:
-        _check_quantized(model)
-        _keep_layout(model)
+    if quantization:
+        check_quantized(model)
+        keep_layout(model)
     freeze_unused(model)
     return model.eval()
 
@@ -137,37 +127,6 @@ def _check_tied(model: PreTrainedModel, folder: Path) -> None:
             "config.json has tie_word_embeddings: true, but the input and output embeddings differ",
             "set it to false in config.json, or remove the output embedding from the weights",
         )
-
-
-def _check_quantized(model: PreTrainedModel) -> None:
-    """Check that all large layers of a model are in 4 bits, and are called as layers."""
-    kind, remedy = model.config.model_type, "set it to null, and adapter.base_dtype: bf16"
-    if kind in _COMPUTE_WITH_WEIGHTS:
-        problem = f"4bit doesn't work with {kind} models, which compute with weights of layers"
-        raise UserError("adapter.quantize_base", problem, remedy)
-    # transformers keeps experts in tensors of three dimensions, which bitsandbytes leaves as they
-    # are.
-    others = (module for module in model.modules() if not isinstance(module, nn.Conv1d))
-    direct = (weight for module in others for weight in module.parameters(recurse=False))
-    whole = sum(weight.numel() for weight in direct if weight.dim() == 3)
-    if whole > _FEW * model.num_parameters():
-        problem = f"4bit doesn't quantize the experts of a {kind} model ({whole:,} weights)"
-        raise UserError("adapter.quantize_base", problem, remedy)
-
-
-def _keep_layout(model: PreTrainedModel) -> None:
-    """Keep 4-bit weights in the layout that has gradients.
-
-    On CPUs with AVX512-BF16, bitsandbytes repacks the weights at the first forward pass in
-    evaluation mode, for a kernel without a backward pass: training after an evaluation would then
-    get no gradients through these layers.
-    """
-    # Importing it takes a while.
-    from bitsandbytes.nn import Linear4bit
-
-    for module in model.modules():
-        if isinstance(module, Linear4bit):
-            module.support_avx512bf16_for_cpu = False
 
 
 def empty_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

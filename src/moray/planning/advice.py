@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from moray.config.schema.train import Adapter
+from moray.config.schema.train import STRATEGIES, Adapter
 from moray.planning.demand import Demand, Setup
 
 # GB of the cards that people have.
@@ -80,16 +80,19 @@ class Advice:
             keys = (*keys, "adapter.base_dtype: bf16")
             setup = replace(setup, adapter=adapter)
             yield keys, setup
-        if adapter.quantize_base is None and setup.settings.strategy == "ddp":
+        strategy = setup.settings.strategy
+        refused = adapter.use_dora and strategy == "fsdp2"
+        if adapter.quantize_base is None and STRATEGIES[strategy].takes_4bit and not refused:
             keys = (*keys, "adapter.quantize_base: 4bit")
             yield keys, replace(setup, adapter=adapter.model_copy(update={"quantize_base": "4bit"}))
 
     def _more_workers(self, limit: float) -> Change | None:
+        adapter = self.setup.adapter
+        if adapter and adapter.quantize_base and adapter.use_dora:
+            return None
         setup = self.setup.with_train(
             gradient_checkpointing=True, micro_batch_size=1, strategy="fsdp2"
         )
-        if setup.adapter:
-            setup = replace(setup, adapter=setup.adapter.model_copy(update={"quantize_base": None}))
         demand = self.demand(setup)
         workers = setup.workers
         while (workers := 2 * workers) <= _MOST_WORKERS:

@@ -24,7 +24,15 @@ from moray.model.load import empty_model
 from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch
 from moray.tasks.language.rows import FIRST, TRAINED, row_type
 from moray.train.kernels import choose_attention, use_attention
-from moray.train.memory import FLOAT, Footprint, footprint, frozen_bytes, rows_of_micro_batch
+from moray.train.memory import (
+    FLOAT,
+    PACKED,
+    Footprint,
+    footprint,
+    frozen_bytes,
+    rows_of_micro_batch,
+    scale_bytes,
+)
 from moray.train.simulation import (
     Bytes,
     Kind,
@@ -100,11 +108,12 @@ class Demand:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self._on_meta, self._quantized = self._module()
+        self._on_meta, quantized = self._module()
+        self._quantized = sum(weight.numel() for weight in quantized)
         weights = list(self._on_meta.parameters())
         self.trained = sum(weight.numel() for weight in weights if weight.requires_grad)
         self.whole = sum(weight.numel() for weight in weights)
-        self._around = _around_blocks(self._on_meta.model, setup)
+        self._around = _around_blocks(self._on_meta.model, setup, quantized)
         self._losses: dict[int, float] = {}
 
     def under(self, setup: Setup) -> "Demand":
@@ -167,7 +176,8 @@ class Demand:
         base = frozen_bytes(
             self.setup.adapter, linear=self._quantized, other=frozen - self._quantized
         )
-        held = footprint(settings, self.trained, base, self.setup.workers)
+        scales = scale_bytes(self.setup.adapter, self._quantized)
+        held = footprint(settings, self.trained, base, self.setup.workers, scales)
         if self.setup.device == "cpu":
             return held
         if settings.strategy == "fsdp2" and settings.fsdp2.cpu_offload:
@@ -224,14 +234,14 @@ class Demand:
                 raise RuntimeError("its operations depend on the number of rows")
         return [two, three]
 
-    def _module(self) -> tuple[TokenLoss, int]:
-        """The module that is trained, on `meta`, and the number of its 4-bit weights."""
+    def _module(self) -> tuple[TokenLoss, list[torch.Tensor]]:
+        """The module that is trained, on `meta`, and its 4-bit weights."""
         setup, adapter, settings = self.setup, self.setup.adapter, self.setup.settings
         dtype = DTYPES[adapter.base_dtype if adapter else settings.weights]
         model = empty_model(setup.folder, dtype)
         with _without_values(model, setup):
             plain = has_plain_head(model)
-        quantized = 0
+        quantized: list[torch.Tensor] = []
         if adapter and adapter.quantize_base:
             quantized = quantize(model, DTYPES["bf16"])
         if adapter:
@@ -297,7 +307,7 @@ def _attention(model: PreTrainedModel, setup: Setup) -> str | None:
     return "varlen" if is_fused else None
 
 
-def _around_blocks(model: PreTrainedModel, setup: Setup) -> float:
+def _around_blocks(model: PreTrainedModel, setup: Setup, quantized: list[torch.Tensor]) -> float:
     """Bytes of what a strategy gathers: its weights, and gradients on their way."""
     settings = setup.settings
     is_sharded = settings.strategy == "fsdp2" or (
@@ -312,7 +322,10 @@ def _around_blocks(model: PreTrainedModel, setup: Setup) -> float:
     outside = [weight for weight in model.parameters() if id(weight) not in inside]
     largest = max(blocks, key=_size, default=[])
     gathered = blocks if not settings.fsdp2.reshard_after_forward else [largest, largest]
-    weights = each * (_size(outside) + sum(map(_size, gathered)))
+    weights: float = each * (_size(outside) + sum(map(_size, gathered)))
+    in_4bit = {id(weight) for weight in quantized}
+    for block in gathered:
+        weights -= (each - PACKED) * _size([weight for weight in block if id(weight) in in_4bit])
     # A block's gradient is reduced in fp32; those outside of blocks wait for the end.
     gradients = (each + FLOAT) * _size(largest, True) + each * _size(outside, True)
     return float(buckets + weights + (0 if buckets else gradients))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from moray.model.quantization import Quantization
 from moray.rows.store import Drawn, Record, Rows, WindowReader
 
 
@@ -78,7 +79,9 @@ class Task(Protocol):
     def record(self) -> Record:
         """The type of a row."""
 
-    def load(self, start: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
+    def load(
+        self, start: Path, dtype: torch.dtype, quantization: Quantization | None
+    ) -> PreTrainedModel:
         """Load the model to train, in evaluation mode.
 
         Raises:

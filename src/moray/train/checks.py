@@ -27,7 +27,7 @@ from moray.storage.interface import step_of
 from moray.storage.objects import check_objects
 from moray.storage.opened import is_remote, needed_libraries, storage_with
 from moray.storage.transfer import scratch
-from moray.train.memory import BYTES, FLOAT, footprint, frozen_bytes
+from moray.train.memory import BYTES, FLOAT, footprint, frozen_bytes, scale_bytes
 from moray.train.optimizer import Optimizer
 from moray.workers.launch import check_cores
 
@@ -72,7 +72,9 @@ def unmet_requirements(
     if ray.address == "local":
         layout = lay_out_here(ray, settings.global_batch_size)
         if not layout.use_gpu:
-            found += _memory(run, settings, layout.num_workers, trained, frozen)
+            scales = scale_bytes(adapter, linear)
+            each = footprint(settings, trained, frozen, layout.num_workers, scales).total
+            found += _memory(run, layout.num_workers, each)
     checkpoint = (BYTES[settings.weights] + Optimizer(settings).saved_bytes) * trained
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
@@ -198,10 +200,7 @@ def _on_cpus(ray: Ray, settings: Train) -> bool:
     return ray.address == "local" and not lay_out_here(ray, settings.global_batch_size).use_gpu
 
 
-def _memory(
-    run: str, settings: Train, workers: int, trained: int, frozen: int
-) -> Iterator[UserError]:
-    each = footprint(settings, trained, frozen, workers).total
+def _memory(run: str, workers: int, each: int) -> Iterator[UserError]:
     there = psutil.virtual_memory().available
     if _CONTAINER.exists() and (limit := _CONTAINER.read_text().strip()).isdigit():
         there = min(there, int(limit))

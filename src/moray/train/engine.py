@@ -11,6 +11,7 @@ from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.folder import DTYPES
 from moray.model.forward import hook_saved
+from moray.model.quantization import Quantization, quantize_empty
 from moray.model.size import num_quantized, num_weights
 from moray.tasks.interface import Task
 from moray.train.job import Job
@@ -22,7 +23,7 @@ from moray.train.kernels import (
     use_attention,
     use_cache,
 )
-from moray.train.memory import footprint, frozen_bytes, rows_of_micro_batch
+from moray.train.memory import footprint, frozen_bytes, rows_of_micro_batch, scale_bytes
 from moray.train.optimizer import trained_parameters
 from moray.train.statistics import Statistics, statistics_of
 from moray.train.strategies import Strategy
@@ -109,8 +110,15 @@ def _check_checkpointing(model: PreTrainedModel) -> None:
 def _model(job: Job, task: Task, with_weights: bool) -> PreTrainedModel:
     adapter = job.adapter
     dtype = DTYPES[adapter.base_dtype if adapter else job.settings.weights]
-    in_4bit = adapter is not None and adapter.quantize_base == "4bit"
-    model = task.load(job.start, dtype, in_4bit) if with_weights else task.empty(job.start, dtype)
+    quantized = adapter is not None and adapter.quantize_base == "4bit"
+    if with_weights:
+        # What will be sharded may not fit on one GPU.
+        quantization = Quantization(None if job.settings.strategy == "ddp" else torch.device("cpu"))
+        model = task.load(job.start, dtype, quantization if quantized else None)
+    else:
+        model = task.empty(job.start, dtype)
+        if quantized:
+            quantize_empty(model)
     if adapter is not None:
         # PEFT takes a while to import.
         from moray.model.adapter import add_adapter
@@ -151,7 +159,8 @@ def _held(model: PreTrainedModel, job: Job, worker: Worker) -> str:
     quantized = num_quantized(model)
     frozen = sum(map(num_weights, model.parameters())) - trained
     held = frozen_bytes(job.adapter, linear=quantized, other=frozen - quantized)
-    megabytes = footprint(job.settings, trained, held, worker.world_size).total / 1e6
+    scales = scale_bytes(job.adapter, quantized)
+    megabytes = footprint(job.settings, trained, held, worker.world_size, scales).total / 1e6
     share = f" of {(trained + frozen) / 1e6:.1f} M" if frozen else ""
     workers = "the worker" if worker.world_size == 1 else f"each of {worker.world_size} workers"
     return (

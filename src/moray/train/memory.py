@@ -7,9 +7,11 @@ from moray.train.optimizer import Optimizer
 
 FLOAT = 4
 BYTES = {"fp32": 4, "bf16": 2}
-# A weight's own 4 bits; a scale of 8 bits for every 64 weights, and one of 32 bits for every 256 of
-# these. Source: Dettmers et al., "QLoRA", 2023, section 3.
-_FOUR_BIT_BYTES = 1 / 2 + 1 / 64 + 4 / (64 * 256)
+# A weight's own 4 bits.
+PACKED = 1 / 2
+# A scale of 8 bits for every 64 weights, and one of 32 bits for every 256 of these.
+# Source: Dettmers et al., "QLoRA", 2023, section 3.
+_SCALES = 1 / 64 + 4 / (64 * 256)
 # What earlier stages of ZeRO don't shard.
 _WHOLE_UNTIL_STAGE_3: dict[int, set[Part]] = {
     1: {"parameters", "gradients"},
@@ -55,11 +57,23 @@ def frozen_bytes(adapter: Adapter | None, linear: int, other: int) -> int:
     if adapter is None:
         return 0
     each: float = BYTES[adapter.base_dtype]
-    in_linear = _FOUR_BIT_BYTES if adapter.quantize_base == "4bit" else each
+    in_linear = PACKED + _SCALES if adapter.quantize_base == "4bit" else each
     return round(in_linear * linear + each * other)
 
 
-def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footprint:
+def scale_bytes(adapter: Adapter | None, linear: int) -> int:
+    """Bytes of `frozen_bytes` that are scales of 4-bit weights, which no strategy shards.
+
+    Args:
+        adapter: the `adapter` section.
+        linear: number of weights in linear layers other than the output embedding.
+    """
+    return round(_SCALES * linear) if adapter and adapter.quantize_base else 0
+
+
+def footprint(
+    settings: Train, trained: int, frozen: int, workers: int, scales: int = 0
+) -> Footprint:
     """The memory footprint of a run's strategy.
 
     Source: Rajbhandari et al., "ZeRO", 2020, section 3, for fp32 throughout.
@@ -69,6 +83,7 @@ def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footp
         trained: number of trained parameters.
         frozen: bytes of the frozen parameters; see `frozen_bytes`.
         workers: number of workers.
+        scales: bytes of the frozen parameters that no strategy shards; see `scale_bytes`.
     """
     strategy = STRATEGIES[settings.strategy]
     sharded = strategy.sharded
@@ -88,7 +103,7 @@ def footprint(settings: Train, trained: int, frozen: int, workers: int) -> Footp
         return workers if part in sharded else 1
 
     return Footprint(
-        (weight * trained + frozen) // share("parameters"),
+        (weight * trained + frozen - scales) // share("parameters") + scales,
         gradient * trained // share("gradients"),
         (Optimizer(settings).state_bytes + copy) * trained // share("optimizer"),
     )

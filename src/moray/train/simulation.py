@@ -281,7 +281,7 @@ class _Dequantized(torch.autograd.Function):
         )
 
 
-def quantize(model: PreTrainedModel, dtype: torch.dtype) -> int:
+def quantize(model: PreTrainedModel, dtype: torch.dtype) -> list[Tensor]:
     """Have a model's linear layers but the output embedding compute as 4-bit ones do.
 
     Args:
@@ -289,18 +289,18 @@ def quantize(model: PreTrainedModel, dtype: torch.dtype) -> int:
         dtype: type that they compute in.
 
     Returns:
-        Number of their weights.
+        Their weights.
     """
-    count = 0
+    quantized: list[Tensor] = []
     for module in model.modules():
         if not isinstance(module, nn.Linear | Conv1D) or module is model.get_output_embeddings():
             continue
         shape = tuple(module.weight.shape)
-        count += module.weight.numel()
+        quantized.append(module.weight)
         if isinstance(module, nn.Linear):
             shape = shape[::-1]
         module.forward = _forward_of(module, shape, dtype)  # type: ignore[method-assign]
-    return count
+    return quantized
 
 
 def _forward_of(

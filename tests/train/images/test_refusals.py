@@ -66,7 +66,7 @@ def test_a_single_image_is_too_few_for_statistics_of_a_single_pixel(
     resnet: Path, tmp_path: Path
 ) -> None:
     task = task_of(resnet / "pixels", {})
-    module = task.loss_module(task.load(resnet / "model", torch.float32, False)).train()
+    module = task.loss_module(task.load(resnet / "model", torch.float32, None)).train()
     rows = StoredRows(resnet / "pixels", "train").rows[:1].copy()
     small = np.zeros(1, [("pixels", "u1", (3, 4, 4)), ("label", "<u4"), ("filled", "u1")])
     small["filled"] = rows["filled"]

@@ -40,7 +40,7 @@ _ALL: frozenset[Part] = frozenset(("parameters", "gradients", "optimizer"))
 
 STRATEGIES: dict[StrategyName, StrategyFacts] = {
     "ddp": StrategyFacts(takes_4bit=True),
-    "fsdp2": StrategyFacts(sharded=_ALL),
+    "fsdp2": StrategyFacts(sharded=_ALL, takes_4bit=True),
     # Of ZeRO's third stage.
     "deepspeed": StrategyFacts(
         sharded=_ALL,
@@ -301,7 +301,7 @@ class Adapter(Section):
         None,
         description="`4bit`: keep the linear layers of the frozen base in 4-bit NormalFloat "
         "(QLoRA, Dettmers et al., 2023), and its other weights in `base_dtype`. Needs the "
-        "optional `qlora` extra and `strategy: ddp`.",
+        "optional `qlora` extra and `strategy: ddp` or `fsdp2`.",
     )
 
 

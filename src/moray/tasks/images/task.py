@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
 from moray.model.classifier import empty_classifier, load_classifier, names_of
+from moray.model.quantization import Quantization
 from moray.rows.loader import stored_windows
 from moray.rows.store import Drawn, Rows, WindowReader, record_of
 from moray.tasks.images.batch import IGNORED, Augmentation, ImageBatch, Normalization, make_batch
@@ -61,7 +62,9 @@ class ImageTask:
         self._normalization = Normalization.of(manifest["normalization"])
         self._augmentation = Augmentation(**settings.get("augmentation", {}))
 
-    def load(self, start: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
+    def load(
+        self, start: Path, dtype: torch.dtype, quantization: Quantization | None
+    ) -> PreTrainedModel:
         return load_classifier(start, dtype)
 
     def empty(self, start: Path, dtype: torch.dtype) -> PreTrainedModel:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from moray.corpus.dataset import read_group
 from moray.model.isolation import check_isolation
 from moray.model.load import check_length, empty_model, load_model
+from moray.model.quantization import Quantization
 from moray.model.size import flops_per_token
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import stored_windows
@@ -35,8 +36,10 @@ class LanguageTask:
         self.units_per_row: int = manifest["block_size"]
         self._packing: bool = manifest["recipe"]["packing"]
 
-    def load(self, start: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
-        return load_model(start, dtype, in_4bit=in_4bit)
+    def load(
+        self, start: Path, dtype: torch.dtype, quantization: Quantization | None
+    ) -> PreTrainedModel:
+        return load_model(start, dtype, quantization=quantization)
 
     def empty(self, start: Path, dtype: torch.dtype) -> PreTrainedModel:
         return empty_model(start, dtype)

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Preference
+from moray.model.quantization import Quantization
 from moray.rows.loader import stored_windows
 from moray.rows.store import Drawn, Rows, WindowReader
 from moray.tasks.language.task import LanguageTask
@@ -40,8 +41,10 @@ class PreferenceTask(LanguageTask):
         self.units_per_row = manifest["block_size"]
         self._settings = Preference(**settings["preference"])
 
-    def load(self, start: Path, dtype: torch.dtype, in_4bit: bool) -> PreTrainedModel:
-        return without_dropout(super().load(start, dtype, in_4bit))
+    def load(
+        self, start: Path, dtype: torch.dtype, quantization: Quantization | None
+    ) -> PreTrainedModel:
+        return without_dropout(super().load(start, dtype, quantization))
 
     def empty(self, start: Path, dtype: torch.dtype) -> PreTrainedModel:
         return without_dropout(super().empty(start, dtype))

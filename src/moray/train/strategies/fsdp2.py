@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.forward import blocks_of, resolve
+from moray.model.quantization import to_bytes
 from moray.tasks.interface import LossModule
 from moray.train.adamw_8bit import Blocks
 from moray.train.optimizer import Optimizer, trained_parameters
@@ -46,6 +47,8 @@ class _FSDP2:
 
     def wrap(self, module: LossModule) -> None:
         _check_blocks(module.model)
+        if getattr(module.model, "is_loaded_in_4bit", False):
+            to_bytes(module.model, self._worker.device)
         weights = dict(module.state_dict()) if self.loads_weights else {}
         buffers = dict(module.named_buffers())
         module.to("meta")
@@ -104,6 +107,11 @@ class _FSDP2:
         return self._optimizer.step(self._model, self._made, learning_rate)
 
     def state(self) -> dict[str, Tensor | Blocks]:
+        # After an evaluation, which has no backward pass, parameters may still be gathered, and the
+        # optimizer knows only the shards.
+        for module in self.module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
         return self._optimizer.training_state(self._model, self._made)
 
     def restore(self, read: Read) -> None:
