@@ -38,7 +38,7 @@ def test_fsdp2_has_the_options_of_the_config(alone: Worker, given: bool) -> None
         {"strategy": "fsdp2", "fsdp2": {"reshard_after_forward": given, "cpu_offload": given}}
     )
     options = fsdp2.strategy(settings, alone)._options()
-    assert options["reshard_after_forward"] is given
+    assert options["reshard_after_forward"] is (None if given else False)
     assert isinstance(options["offload_policy"], CPUOffloadPolicy) is given
 
 
@@ -136,9 +136,10 @@ def work_each(rank: int, world_size: int, store: str, jobs: list[Job]) -> None:
 def test_parameters_that_stay_gathered_after_an_evaluation_are_saved_as_shards(
     adapter: Adapter | None, make_job: Any, tmp_path: Path
 ) -> None:
-    """Each other checkpoint follows an evaluation."""
+    """Each other checkpoint follows an evaluation. A step has two micro-batches."""
+    same: dict[str, Any] = {"strategy": "fsdp2", "micro_batch_size": 2}
     jobs = [
-        make_job(f"{adapter} {gathered}", adapter, strategy="fsdp2", fsdp2=keys)
+        make_job(f"{adapter} {gathered}", adapter, fsdp2=keys, **same)
         for gathered, keys in ((False, {}), (True, {"reshard_after_forward": False}))
     ]
     run_forks(work_each, (2, str(tmp_path / "rendezvous"), jobs), 2)

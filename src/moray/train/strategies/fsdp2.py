@@ -72,7 +72,8 @@ class _FSDP2:
         bf16 = resolve(settings.precision, worker.device) == "bf16"
         return {
             "mesh": _mesh(settings, worker),
-            "reshard_after_forward": settings.fsdp2.reshard_after_forward,
+            # None: but for what is outside of blocks, which the backward pass needs first.
+            "reshard_after_forward": None if settings.fsdp2.reshard_after_forward else False,
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=torch.bfloat16 if bf16 else None,
                 reduce_dtype=torch.float32,
@@ -98,6 +99,8 @@ class _FSDP2:
         module = self.module
         assert isinstance(module, FSDPModule)
         module.set_requires_gradient_sync(last)
+        # What stays gathered after a forward pass stays for the next micro-batch too.
+        module.set_reshard_after_backward(last or self._settings.fsdp2.reshard_after_forward)
         yield
 
     def backward(self, loss: Tensor) -> None:
