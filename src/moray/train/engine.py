@@ -86,7 +86,7 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
         hook_saved(model, lambda: save_on_cpu(pin_memory=True))
     whole = compiles_whole(model, settings, job.adapter, flops, num_rows, worker)
     if reason is None:
-        compile_module(module, whole)
+        compile_module(module, whole, worker.device)
     module.train()
     strategy.wrap(module)
     note = "compiled" if reason is None else f"not compiled: {reason}"

@@ -102,8 +102,12 @@ def use_cache(folder: Path) -> None:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
-def compile_module(module: LossModule, whole: bool) -> None:
+def compile_module(module: LossModule, whole: bool, device: torch.device) -> None:
     """Compile the model, as a whole or block by block, and the loss on their first call."""
+    if device.type == "cuda":
+        # DDP would have blocks cut where its buckets end. It exchanges gradients block by block
+        # anyway. On CPUs, whole blocks would round otherwise than those of older runs.
+        torch._dynamo.config.optimize_ddp = False
     compile_model(module.model, whole)
     module.compile_loss()
 
