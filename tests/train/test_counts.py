@@ -100,12 +100,14 @@ def test_a_step_has_the_collectives_that_its_strategy_needs(make_job: Make, tmp_
     for number in (1, 2):
         # The gradients, which fit into one bucket, and which of them some worker has.
         cases.append((make_job(compile=False), number, Counter(allreduce_=2)))
-        for reshard, gathers in ((True, 2), (False, 1)):
+        # What is outside of blocks, or everything, stays gathered for the backward pass; everything
+        # for the next micro-batch too.
+        for reshard, gathers in ((True, (2 * units - 1) * number), (False, units)):
             job = make_job(
                 compile=False, strategy="fsdp2", fsdp2={"reshard_after_forward": reshard}
             )
             expected = {
-                "_allgather_base_": gathers * units * number,
+                "_allgather_base_": gathers,
                 "_reduce_scatter_base_": units,
                 # The norm.
                 "all_reduce": 1,
