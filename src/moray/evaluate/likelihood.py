@@ -15,7 +15,7 @@ from moray.model.attention import varlen_if_possible
 from moray.rows.sample import sample
 from moray.rows.store import Rows
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
-from moray.tasks.language.rows import TRAINED, Segment, StoredSplit, is_trained, row_type
+from moray.tasks.language.rows import TRAINED, Segment, StoredSplit, row_type
 from moray.workers.memory import in_parts_that_fit
 
 # The piece of each trained token of a batch, and the batch.
@@ -146,7 +146,8 @@ def score(
 ) -> Scores:
     """Score the selected pieces in batches of rows, in the model's precision.
 
-    Columns behind the last trained token of a batch aren't computed. If memory is too small for a batch, it is scored in parts.
+    Columns behind the last trained token of a batch aren't computed. If memory is too small for a
+    batch, it is scored in parts.
 
     Args:
         model: model in evaluation mode.
@@ -198,7 +199,7 @@ def score(
 def _without_rest(rows: Rows) -> Rows:
     """Rows without columns, in steps of 64, behind the last trained token of all of them."""
     tokens, flags = rows["tokens"], rows["flags"]
-    behind = int(is_trained(rows).any(axis=0)[::-1].argmax())
+    behind = int((flags & TRAINED).max(axis=0)[::-1].argmax())
     width = tokens.shape[1] - behind // _COLUMNS_AT_ONCE * _COLUMNS_AT_ONCE
     cut = np.empty(len(rows), row_type(width, tokens.dtype))
     cut["tokens"], cut["flags"] = tokens[:, :width], flags[:, :width]
