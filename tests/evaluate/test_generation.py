@@ -1,14 +1,23 @@
 """Continuations, held against one token at a time."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from moray.evaluate.generation import Sampling, SeededSampler, continue_prompts
+from moray.evaluate.execution import Execution
+from moray.evaluate.generation import (
+    GenerateJob,
+    Sampling,
+    SeededSampler,
+    continue_on_worker,
+    continue_prompts,
+)
+from moray.workers.entry import Worker
 
 PROMPTS = ["def", "", "return self value for 東京 in (x, y)\n" * 2, "naïve 🐍", "x = a[0] += 1"]
 
@@ -132,6 +141,27 @@ def test_a_nucleus_is_the_smallest_set_with_the_probability() -> None:
     counts = torch.bincount(chosen, minlength=4).tolist()
     assert (counts[0], counts[2]) == (0, 0)
     assert counts[1] / 300 == pytest.approx(2 / 3, abs=0.1)
+
+
+def test_a_worker_s_batches_are_of_prompts_of_similar_lengths(
+    model: PreTrainedModel, tuned_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate, shapes = LlamaForCausalLM.generate, list[tuple[int, ...]]()
+
+    def noted(self: LlamaForCausalLM, input_ids: torch.Tensor, **settings: Any) -> Any:
+        shapes.append(tuple(input_ids.shape))
+        return generate(self, input_ids=input_ids, **settings)
+
+    sampling = Sampling(8, 1.0, 1.0, seed=3, stops=(1,), padding=1)
+    prompts = [[5 + length] * length for length in (2, 9, 3, 7, 4)]
+    expected = [continue_prompts(model, {n: prompts[n]}, sampling)[n] for n in range(5)]
+    monkeypatch.setattr(LlamaForCausalLM, "generate", noted)
+    execution = Execution(tmp_path, 2, "key", "fp32", None)
+    job = GenerateJob({"tuned": tuned_folder}, (), execution, prompts, sampling)
+    worker = Worker(0, 1, torch.device("cpu"))
+    written = continue_on_worker(job, worker)["tuned"]
+    assert [written[n] for n in range(5)] == expected
+    assert shapes == [(2, 9), (2, 4), (1, 2)]
 
 
 def test_a_batch_too_large_for_memory_is_continued_in_parts(

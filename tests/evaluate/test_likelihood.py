@@ -10,11 +10,14 @@ from packed import pieces_of
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document, read_documents
 from moray.evaluate.bootstrap import summed
 from moray.evaluate.execution import batches_of
 from moray.evaluate.likelihood import Scores, Selection, score, select_documents, total
 from moray.model.attention import varlen_if_possible
+from moray.stages.tokenize import tokenize
 from moray.tasks.language.loss import TokenBatch, TokenLoss
 from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 
@@ -79,6 +82,38 @@ def test_scores_are_those_of_each_document_alone(
     assert np.unique(scores.document).tolist() == list(range(len(rows)))
     expected = [one_by_one(model, tokenizer, row, split.block_size) for row in rows]
     assert sum(correct for _, _, _, correct in expected) > 0
+    got = summed(scores.sums(), scores.document)
+    check_equal([tuple(sums) for sums in got.tolist()], expected)
+
+
+def test_of_rows_with_a_document_each_hardly_any_padding_is_computed(
+    model: PreTrainedModel,
+    model_folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    dataset: Path,
+    rows: list[Document],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cfg = {"format": "text", **result_keys(Data(block_size=256, packing=False))}
+    tokenize(dataset, model_folder, tmp_path, cfg)
+    split = StoredSplit(tmp_path, "test")
+    shapes, scores_of = list[tuple[int, ...]](), TokenLoss.scores
+
+    def noted(self: TokenLoss, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        shapes.append(tuple(batch.input_ids.shape))
+        return scores_of(self, batch)
+
+    monkeypatch.setattr(TokenLoss, "scores", noted)
+    scores = score_all(model, split, select_documents(split, None), 2)
+    lengths = sorted(split.segments[:, Segment.LENGTH].tolist(), reverse=True)
+    expected_shapes = [
+        (len(batch), min(size for size in (64, 128, 192, 256) if size >= batch[0]))
+        for batch in (lengths[n : n + 2] for n in range(0, len(lengths), 2))
+    ]
+    assert len(set(expected_shapes)) > 1
+    assert shapes == expected_shapes
+    expected = [one_by_one(model, tokenizer, row, split.block_size) for row in rows]
     got = summed(scores.sums(), scores.document)
     check_equal([tuple(sums) for sums in got.tolist()], expected)
 
@@ -165,8 +200,8 @@ def documents_of(segments: np.ndarray) -> set[int]:
 def test_without_a_limit_all_documents_are_selected(split: StoredSplit) -> None:
     selection = select_documents(split, None)
     assert np.array_equal(selection.segments, split.segments)
-    assert selection.rows.tolist() == list(range(len(split)))
-    assert np.array_equal(selection.read(split, selection.rows), split.rows)
+    assert sorted(selection.rows.tolist()) == list(range(len(split)))
+    assert np.array_equal(selection.read(split, selection.rows), split.rows[selection.rows])
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])

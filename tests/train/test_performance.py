@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from moray.train.performance import Stopwatch, collected_when_asked, keep_freed_memory, peak_flops
+from moray.train.performance import Stopwatch, collected_when_asked, peak_flops
 from moray.workers.entry import Worker
 
 Pass = Callable[[float], None]
@@ -141,9 +141,3 @@ def test_after_the_body_the_collector_is_as_before() -> None:
         raise KeyboardInterrupt
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
-
-
-def test_keeping_freed_memory_can_be_asked_for_again_and_again() -> None:
-    for _ in range(2):
-        keep_freed_memory()
-        assert bytes(10_000_000) == b"\0" * 10_000_000

@@ -58,8 +58,10 @@ def continue_on_worker(job: GenerateJob, worker: Worker) -> dict[str, dict[int, 
 
     def continuations(model: PreTrainedModel) -> dict[int, list[int]]:
         written: dict[int, list[int]] = {}
-        for batch in own_batches(range(len(job.prompts)), job, worker):
-            prompts = {number: job.prompts[number] for number in batch}
+        # Longest first, so that the prompts of a batch need little padding.
+        order = np.argsort([-len(prompt) for prompt in job.prompts], kind="stable")
+        for batch in own_batches(order, job, worker):
+            prompts = {number: job.prompts[number] for number in batch.tolist()}
             written |= continue_prompts(model, prompts, job.sampling)
         return written
 

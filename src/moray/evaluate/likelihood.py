@@ -15,7 +15,7 @@ from moray.model.attention import varlen_if_possible
 from moray.rows.sample import sample
 from moray.rows.store import Rows
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
-from moray.tasks.language.rows import TRAINED, Segment, StoredSplit
+from moray.tasks.language.rows import TRAINED, Segment, StoredSplit, row_type
 from moray.workers.memory import in_parts_that_fit
 
 # The piece of each trained token of a batch, and the batch.
@@ -23,7 +23,8 @@ _Prepared = tuple[NDArray[np.int64], TokenBatch]
 # For each trained token: its piece, its loss in nats, and whether the model found it likeliest.
 _TokenScores = tuple[NDArray[np.int64], Tensor, Tensor]
 
-MakeBatch = Callable[[Rows], TokenBatch]
+# Each width of a batch gets its own compiled code, so there are only a few.
+_COLUMNS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Selection:
     """Whole documents of a split.
 
     Attributes:
-        rows: numbers of the rows that contain their pieces, ascending, shape (rows,).
+        rows: numbers of the rows that contain their pieces, shape (rows,). Those that need the most
+            columns come first, so that the rows of a batch end alike.
         segments: their pieces, columns as in `Segment`, sorted by offset, shape (pieces, 4).
     """
 
@@ -43,7 +45,7 @@ class Selection:
 
         Args:
             split: the split that the selection was made from.
-            rows: numbers of the rows, ascending.
+            rows: numbers of the rows.
         """
         read = np.array(split.rows[rows])
         starts = self.segments[:, Segment.START]
@@ -55,18 +57,25 @@ class Selection:
         return read
 
 
-def select_documents(split: StoredSplit, max_documents: int | None) -> Selection:
+def select_documents(
+    split: StoredSplit, max_documents: int | None, length: int | None = None
+) -> Selection:
     """Select a random sample of the documents that have trained tokens.
 
     Args:
         split: split of a token store.
         max_documents: size of the sample; None for all documents.
+        length: of the sequences in a row that a model sees; None for `block_size`.
     """
     documents = np.unique(split.segments[:, Segment.DOCUMENT])
     if max_documents is not None:
         documents = documents[sample(len(documents), max_documents)]
     segments = split.segments[np.isin(split.segments[:, Segment.DOCUMENT], documents)]
-    return Selection(np.unique(segments[:, Segment.START] // split.block_size), segments)
+    starts, lengths = segments[:, Segment.START], segments[:, Segment.LENGTH]
+    rows, row = np.unique(starts // split.block_size, return_inverse=True)
+    ends = np.zeros(len(rows), np.int64)
+    np.maximum.at(ends, row, starts % (length or split.block_size) + lengths)
+    return Selection(rows[np.argsort(-ends, kind="stable")], segments)
 
 
 @dataclass(frozen=True)
@@ -133,18 +142,20 @@ def score(
     split: StoredSplit,
     selection: Selection,
     batches: Iterable[NDArray[np.int64]],
-    make: MakeBatch = make_batch,
+    sequences: Callable[[Rows], Rows] = lambda rows: rows,
 ) -> Scores:
     """Score the selected pieces in batches of rows, in the model's precision.
 
-    If memory is too small for a batch, it is scored in parts.
+    Columns behind the last trained token of a batch aren't computed. If memory is too small for a
+    batch, it is scored in parts.
 
     Args:
         model: model in evaluation mode.
         split: split of a token store.
         selection: documents of the split.
         batches: rows of the selection; scores of pieces in other rows are zero.
-        make: makes a batch of rows; it keeps the offsets of tokens in the flattened rows.
+        sequences: makes the sequences that the model sees of rows; it keeps the offsets of tokens
+            in the flattened rows.
     """
     module = TokenLoss(model, has_plain_head(model))
     pieces = selection.segments
@@ -152,8 +163,12 @@ def score(
     correct = np.zeros_like(tokens)
 
     def prepared(rows: NDArray[np.int64]) -> _Prepared:
-        batch = make(selection.read(split, rows))
-        piece = _piece_of_token(selection, rows, batch, split.block_size)
+        seen = sequences(selection.read(split, rows))
+        batch = make_batch(_without_rest(seen))
+        sequence, column = np.divmod(batch.target_indices.numpy(), batch.input_ids.shape[1])
+        row, offset = np.divmod(sequence * seen["tokens"].shape[1] + column, split.block_size)
+        starts = selection.segments[:, Segment.START]
+        piece = np.searchsorted(starts, rows[row] * split.block_size + offset, side="right") - 1
         return piece, batch.pin_memory() if model.device.type == "cuda" else batch
 
     def add(scores: list[_TokenScores]) -> None:
@@ -181,10 +196,11 @@ def score(
     return Scores(document, split.groups(document), nll, tokens, size, correct)
 
 
-def _piece_of_token(
-    selection: Selection, rows: NDArray[np.int64], batch: TokenBatch, block_size: int
-) -> NDArray[np.int64]:
-    """The piece of each trained token of a batch, in reading order, shape (trained tokens,)."""
-    row, column = np.divmod(batch.target_indices.numpy(), block_size)
-    starts = selection.segments[:, Segment.START]
-    return np.searchsorted(starts, rows[row] * block_size + column, side="right") - 1
+def _without_rest(rows: Rows) -> Rows:
+    """Rows without columns, in steps of 64, behind the last trained token of all of them."""
+    tokens, flags = rows["tokens"], rows["flags"]
+    behind = int((flags & TRAINED).max(axis=0)[::-1].argmax())
+    width = tokens.shape[1] - behind // _COLUMNS_AT_ONCE * _COLUMNS_AT_ONCE
+    cut = np.empty(len(rows), row_type(width, tokens.dtype))
+    cut["tokens"], cut["flags"] = tokens[:, :width], flags[:, :width]
+    return cut

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,6 @@ from moray.model.forward import autocast
 from moray.model.load import load_model
 from moray.model.quantization import Quantization
 from moray.provenance.manifest import read_manifest
-from moray.rows.store import Rows
-from moray.tasks.language.loss import TokenBatch, make_batch
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.loss import preference_losses
 from moray.tasks.preference.rows import as_sequences
@@ -68,13 +67,12 @@ def score_pairs_on_worker(job: ScorePairsJob, worker: Worker) -> dict[str, dict[
     (tokens,) = job.stores
     packing = read_manifest(tokens)["recipe"]["packing"]
 
-    def make(rows: Rows) -> TokenBatch:
-        return make_batch(as_sequences(rows, packing))
-
     def of_split(model: PreTrainedModel, name: str) -> Scores:
         split = StoredSplit(tokens, name)
-        selection = select_documents(split, job.max_documents)
-        return score(model, split, selection, own_batches(selection.rows, job, worker), make)
+        length = split.block_size if packing else split.block_size // 2
+        selection = select_documents(split, job.max_documents, length)
+        batches = own_batches(selection.rows, job, worker)
+        return score(model, split, selection, batches, partial(as_sequences, packing=packing))
 
     def scores(model: PreTrainedModel) -> dict[str, Scores]:
         with autocast(policy.precision, worker.device) if policy else nullcontext():

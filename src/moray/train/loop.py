@@ -25,7 +25,7 @@ from moray.train.failures import DIVERGED, collective_timeout, ended_by_stall, e
 from moray.train.job import Job
 from moray.train.mean_loss import MeanLoss
 from moray.train.micro_batch import halved_when_too_many, with_micro_batch_size
-from moray.train.performance import Stopwatch, collected_when_asked, keep_freed_memory, profiled
+from moray.train.performance import Stopwatch, collected_when_asked, profiled
 from moray.train.saver import Saver, resume
 from moray.train.schedule import learning_rate
 from moray.train.step import (
@@ -42,6 +42,7 @@ from moray.train.strategies import make_strategy
 from moray.train.supervision import Request, Requests, prunes_of
 from moray.workers.collectives import sum_over_workers
 from moray.workers.entry import Worker
+from moray.workers.memory import keep_freed_memory
 
 
 def train(job: Job, worker: Worker) -> dict[str, Any]:

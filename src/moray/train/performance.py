@@ -1,9 +1,7 @@
-"""Speed of a run, its profile, and settings of memory that make it faster."""
+"""Speed of a run, its profile, and garbage collection between its steps."""
 
-import ctypes
 import gc
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -87,20 +85,6 @@ class Stopwatch:
             whole = self._peak * self._worker.world_size
             figures["mfu"] = flops_per_second / whole
         return figures
-
-
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
-
-
-def keep_freed_memory() -> None:
-    """Make glibc keep freed memory, instead of returning it and allocating it again at each step.
-
-    New memory costs a page fault per 4 KB, which took a quarter of the time of a step on a CPU.
-    """
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(_M_MMAP_MAX, 0)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-        libc.mallopt(_M_TOP_PAD, 64 * 2**20)
 
 
 @contextmanager
