@@ -25,7 +25,9 @@ def _faults_of_batches(folder: Path) -> list[int]:
     job = EvaluationJob({"tuned": folder}, (), Execution(folder, 1, "key", "fp32", 1))
     worker = Worker(0, 1, torch.device("cpu"))
     model: Any = None
-    return of_each_model(lambda _: [batch() for _ in range(4)], job, worker, lambda *_: model)["tuned"]
+    return of_each_model(lambda _: [batch() for _ in range(4)], job, worker, lambda *_: model)[
+        "tuned"
+    ]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
