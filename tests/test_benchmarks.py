@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.__main__ import commands_of, with_output
 from benchmarks.gpu.contestants import CONTESTANTS
 from benchmarks.peak import product_peak, product_sizes
 from benchmarks.table import shares, table
@@ -118,3 +119,26 @@ def test_a_table_has_ratios_within_a_round_and_further_columns() -> None:
         "| theirs | 50 | 40-100 | 2.00 | 1.00-4.00 | fp32 |",
         "| ours | 200 | 40-200 | 1.00 | 1.00-1.00 | bf16 |",
     ]
+
+
+def test_the_output_of_a_command_replaces_the_last_one_in_a_page() -> None:
+    page = (
+        "# Speed\n\n<!-- begin: python -m benchmarks.a --rounds 2 -->\n\nold\n\n<!-- end -->\n"
+        "Text.\n<!-- begin: python -m benchmarks.b -->\n<!-- end -->\nMore.\n"
+    )
+    first, second = commands_of(page)
+    assert [first, second] == ["benchmarks.a --rounds 2", "benchmarks.b"]
+    once = with_output(with_output(page, first, "| new |\n"), second, r"\1 other")
+    assert once == page.replace("old", "| new |").replace(
+        "b -->\n<!-- end", "b -->\n\n\\1 other\n\n<!-- end"
+    )
+    assert commands_of(once) == [first, second]
+
+
+def test_pages_have_only_commands_that_there_are() -> None:
+    found = [
+        name for page in (ROOT / "docs").glob("*.md") for name in commands_of(page.read_text())
+    ]
+    assert found
+    for command in found:
+        assert (ROOT / f"{command.split()[0].replace('.', '/')}/__main__.py").exists(), command

@@ -63,11 +63,11 @@ def _measure(run: Job) -> None:
             time.sleep(0.01)
         seconds.append(time.perf_counter() - killed)
         print(
-            f"kill {number}: at step {last}, gone on from {resumed}, {last - resumed} steps lost, "
-            f"next step after {seconds[-1]:.1f} s",
+            f"- kill {number}: at step {last}, gone on from {resumed}, {last - resumed} steps "
+            f"lost, next step after {seconds[-1]:.1f} s",
             flush=True,
         )
-    print(f"seconds: median {statistics.median(seconds):.1f}, maximum {max(seconds):.1f}")
+    print(f"\n**Median {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s.**")
 
 
 def _began(run: Job) -> int:

@@ -9,7 +9,6 @@ import random
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -88,22 +87,6 @@ def _trainer(folder: Path, work: Path, **arguments: Any) -> float:
         callbacks=[clock],
     ).train()
     return BATCH_SIZE * BLOCK_SIZE * STEPS / (clock.times[-1] - clock.times[WARM_UP - 1])
-
-
-def _plain_loop(folder: Path, work: Path) -> float:
-    """Twenty lines of PyTorch in fp32."""
-    model = AutoModelForCausalLM.from_pretrained(folder / "model").train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    rows, times = Rows(folder), []
-    for step in range(WARM_UP + STEPS):
-        first = step * BATCH_SIZE
-        tokens = torch.stack([rows[i]["input_ids"] for i in range(first, first + BATCH_SIZE)])
-        model(input_ids=tokens, labels=tokens).loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        times.append(time.perf_counter())
-    return BATCH_SIZE * BLOCK_SIZE * STEPS / (times[-1] - times[WARM_UP - 1])
 
 
 def _in_this_process(folder: Path, work: Path, without: str = "", **settings: Any) -> float:
@@ -205,7 +188,6 @@ def _products(folder: Path, work: Path, precision: str) -> float:
 EAGER: dict[str, Any] = {"compile": False}
 CONTESTANTS = {
     "Trainer, its defaults": Contestant(_trainer, "fp32"),
-    "plain PyTorch loop": Contestant(_plain_loop, "fp32"),
     "fp32": Contestant(
         partial(_in_this_process, without="kept memory, chunked loss", precision="fp32", **EAGER),
         "fp32",
@@ -219,10 +201,8 @@ CONTESTANTS = {
     "+ plain attention: moray": Contestant(_in_this_process),
 }
 LAUNCHED = {
-    "torchrun": Contestant(partial(_launched, launcher="torchrun", workers=1)),
-    "Ray": Contestant(partial(_launched, launcher="ray", workers=1)),
-    "Ray, a worker a core": Contestant(partial(_launched, launcher="ray", workers=CORES)),
-    "torchrun, a worker a core": Contestant(partial(_launched, launcher="torchrun", workers=CORES)),
+    "torchrun": Contestant(partial(_launched, launcher="torchrun", workers=CORES)),
+    "Ray": Contestant(partial(_launched, launcher="ray", workers=CORES)),
 }
 ON_FUNCTIONS = {
     "functions: Trainer, its defaults": Contestant(_trainer_on_functions, "fp32"),
