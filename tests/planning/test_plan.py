@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from moray.cli import app
 from moray.config.schema.train import Adapter, Train
-from moray.planning.advice import Advice
+from moray.planning.advice import Advice, Change
 from moray.planning.demand import Demand, Setup
 from moray.train.memory import scale_bytes
 
@@ -92,18 +92,23 @@ def test_changes_are_tried_from_the_cheapest_on(tmp_path: Path) -> None:
     setup = setup_of(tmp_path, micro_batch_size=1, global_batch_size=1)
     advice = Advice(setup)
     checkpointing = setup.with_train(gradient_checkpointing=True)
+    eight = checkpointing.with_train(optimizer="adamw_8bit")
+    both = eight.with_train(weights="bf16")
     lora = replace(checkpointing, adapter=Adapter(base_dtype="bf16"))
     four = replace(lora, adapter=Adapter(base_dtype="bf16", quantize_base="4bit"))
-    needed = [advice.demand(each).total(1) for each in (setup, checkpointing, lora, four)]
-    assert needed == sorted(needed, reverse=True)
-    keys = ["train.gradient_checkpointing: true"]
-    for limit, key in zip(
-        needed[1:], (None, "adapter.base_dtype: bf16", "adapter.quantize_base: 4bit"), strict=True
-    ):
-        keys += [key] if key else []
-        change = advice.change(limit)
-        assert change is not None
-        assert (*change.keys, change.largest) == (*keys, 1)
+    first = ("train.gradient_checkpointing: true",)
+    expected = {
+        first: checkpointing,
+        (*first, "train.optimizer: adamw_8bit"): eight,
+        (*first, "train.optimizer: adamw_8bit", "train.weights: bf16"): both,
+        (*first, "adapter.base_dtype: bf16"): lora,
+        (*first, "adapter.base_dtype: bf16", "adapter.quantize_base: 4bit"): four,
+    }
+    limit = advice.demand(setup).total(1)
+    for keys, changed in expected.items():
+        before, limit = limit, advice.demand(changed).total(1)
+        assert limit < before
+        assert advice.change(limit) == Change(keys, 1)
     assert advice.change(1e6) is None
 
 

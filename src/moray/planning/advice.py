@@ -70,6 +70,8 @@ class Advice:
         if setup.settings.gradient_checkpointing is True:
             offloads = setup.with_train(gradient_checkpointing="offload")
             yield ("train.gradient_checkpointing: offload",), offloads
+        if setup.adapter is None and STRATEGIES[setup.settings.strategy].takes_adamw_8bit:
+            yield from self._in_fewer_bits(keys, setup)
         if setup.settings.weights == "bf16":
             # Adapters are trained in fp32.
             keys = (*keys, "train.weights: fp32")
@@ -85,6 +87,17 @@ class Advice:
         if adapter.quantize_base is None and STRATEGIES[strategy].takes_4bit and not refused:
             keys = (*keys, "adapter.quantize_base: 4bit")
             yield keys, replace(setup, adapter=adapter.model_copy(update={"quantize_base": "4bit"}))
+
+    @staticmethod
+    def _in_fewer_bits(
+        keys: tuple[str, ...], setup: Setup
+    ) -> Iterator[tuple[tuple[str, ...], Setup]]:
+        if setup.settings.optimizer == "adamw":
+            keys = (*keys, "train.optimizer: adamw_8bit")
+            setup = setup.with_train(optimizer="adamw_8bit")
+            yield keys, setup
+        if setup.settings.weights == "fp32" and setup.precision == "bf16":
+            yield (*keys, "train.weights: bf16"), setup.with_train(weights="bf16")
 
     def _more_workers(self, limit: float) -> Change | None:
         adapter = self.setup.adapter
