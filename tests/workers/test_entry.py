@@ -1,7 +1,11 @@
 """The files by which workers and their driver know of each other."""
 
+import multiprocessing
 import os
+import resource
+import sys
 import threading
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -93,3 +97,25 @@ def test_an_entry_point_s_gpu_is_the_current_one_of_its_thread(
 
     worker = Worker(1, 2, torch.device(device))
     assert run_entry_point(entry_point, "x", worker, tmp_path) == [("x", current)]
+
+
+def _page_faults_of_steps(argument: str, worker: Worker) -> list[int]:
+    """Page faults of each of twelve equal steps, which need 128 MB."""
+
+    def step() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(2**25)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    return [step() for _ in range(12)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
+def test_a_step_takes_memory_that_earlier_ones_have_freed(tmp_path: Path) -> None:
+    worker = Worker(0, 1, torch.device("cpu"))
+    # In another process, because the setting holds for all of it, and its output is redirected.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        call = process.submit(run_entry_point, _page_faults_of_steps, "", worker, tmp_path)
+        ((first, *_, last),) = call.result() or [[0]]
+    # glibc keeps a few small remainders before it gives a block of this size again.
+    assert last < first / 10

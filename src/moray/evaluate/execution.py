@@ -28,7 +28,7 @@ from moray.workers.entry import (
     counter_name,
     output_name,
 )
-from moray.workers.memory import is_out_of_memory, keep_freed_memory
+from moray.workers.memory import is_out_of_memory
 
 Items = TypeVar("Items", NDArray[np.int64], range)
 Result = TypeVar("Result")
@@ -129,7 +129,6 @@ def of_each_model(
         UserError: if memory is too small even for a single row.
     """
     execution = job.execution
-    keep_freed_memory()
     if execution.threads is not None:
         torch.set_num_threads(execution.threads)
     dtype = _dtype(execution.precision, worker.device)

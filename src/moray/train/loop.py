@@ -42,7 +42,6 @@ from moray.train.strategies import make_strategy
 from moray.train.supervision import Request, Requests, prunes_of
 from moray.workers.collectives import sum_over_workers
 from moray.workers.entry import Worker
-from moray.workers.memory import keep_freed_memory
 
 
 def train(job: Job, worker: Worker) -> dict[str, Any]:
@@ -59,7 +58,6 @@ def train(job: Job, worker: Worker) -> dict[str, Any]:
     asked, job = job, with_micro_batch_size(job, worker)
     if job.settings.deterministic:
         compute_deterministically(worker.device)
-    keep_freed_memory()
     storage = open_storage(job.work, job.remote)
     with (
         explained(job, worker),

@@ -21,6 +21,7 @@ from moray.background import repeated
 from moray.console import progress
 from moray.errors import UserError
 from moray.workers.collectives import gathered
+from moray.workers.memory import keep_freed_memory
 
 # Files of all workers.
 FAULT = "fault.json"
@@ -190,6 +191,7 @@ def run_entry_point(
         Exception: any exception of the entry point in this worker other than a `UserError`.
     """
     _redirect_output(folder, worker.rank)
+    keep_freed_memory()
     first_fault = FirstFault(folder)
     results: list[list[Result]] = []
     errors: list[BaseException] = []
