@@ -44,6 +44,20 @@ def test_another_engine_changes_no_result(name: str) -> None:
         assert layout.train_execution(experiment, run) != layout.train_execution(default, run)
 
 
+def test_longer_trains_the_runs_of_the_default_for_more_steps() -> None:
+    default = load_experiment(read("config.yaml"))
+    experiment = load_experiment(merged(read("config.yaml"), read("longer.yaml")))
+    assert list(experiment.runs) == list(default.runs)
+    for name, run in default.runs.items():
+        longer = experiment.runs[name].train
+        steps = run.train.max_steps
+        assert longer.max_steps is not None
+        assert steps is not None
+        assert longer.max_steps > 2 * steps
+        same = longer.model_copy(update={"max_steps": steps, "eval_steps": run.train.eval_steps})
+        assert same == run.train
+
+
 def test_adapters_change_tuned_alone() -> None:
     default = load_experiment(read("config.yaml"))
     experiment = load_experiment(merged(read("config.yaml"), read("lora.yaml")))
@@ -61,7 +75,10 @@ def test_preference_adds_a_run_to_the_chain() -> None:
         assert plan.train_config(experiment, run) == plan.train_config(default, run)
 
 
-@pytest.mark.parametrize("name", sorted({*OVERLAYS} - ENGINES - {"lora.yaml", "preference.yaml"}))
+OF_DEFAULT = ENGINES | {"longer.yaml", "lora.yaml", "preference.yaml"}
+
+
+@pytest.mark.parametrize("name", sorted({*OVERLAYS} - OF_DEFAULT))
 def test_an_overlay_has_runs_of_its_own(name: str) -> None:
     experiment = load_experiment(merged(read("config.yaml"), read(name)))
     assert experiment.runs
