@@ -35,7 +35,7 @@ HERE = {
     "evaluate": {"bootstrap_samples": 20, "max_documents": 8},
     "generate": {"num_samples": 2, "max_new_tokens": 8, "prompt_tokens": 8},
 }
-BLOCK = 64
+BLOCK = 256
 
 
 def config_of(recipe: Path) -> dict[str, Any]:
