@@ -22,14 +22,16 @@ from turn_templates import GEMMA3, QWEN3
 
 Row = dict[str, Any]
 
-_WORDS = "the a river stone count of seven trees is why and how 東京 naïve x = 3 + 4 <b> ### 🐍".split()
+_WORDS = """
+the a river stone count of seven trees is why and how 東京 naïve x = 3 + 4 <b> ### 🐍
+"""
 _LLAMA = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
 _HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 _VOCABULARY = 320
 
 
 def _text(draw: random.Random, words: int) -> str:
-    return " ".join(draw.choices(_WORDS, k=draw.randint(2, words)))
+    return " ".join(draw.choices(_WORDS.split(), k=draw.randint(2, words)))
 
 
 def _texts() -> list[str]:

@@ -23,7 +23,7 @@ from moray.config.load import load_experiment, merge
 CONFIG = ROOT / "config/config.yaml"
 RECIPES = sorted((ROOT / "config/recipes").glob("*.yaml"))
 # What two cores without a GPU can't do in seconds.
-HERE = {
+HERE: dict[str, dict[str, Any]] = {
     "train": {
         "max_steps": 4,
         "global_batch_size": 4,
