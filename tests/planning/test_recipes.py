@@ -1,4 +1,4 @@
-"""The plans at the heads of `config/recipes`, made again from the published shapes of the models."""
+"""The plans at the heads of `config/recipes`, made again from their models' published shapes."""
 
 import json
 from pathlib import Path
