@@ -31,7 +31,12 @@ def test_init_makes_a_project_with_the_default_experiment(
         "docs",
         "profiles",
     }
-    for name in ("config/config.yaml", "profiles/default/config.yaml", "docs/configuration.md"):
+    for name in (
+        "config/config.yaml",
+        "config/recipes/sft-dpo.yaml",
+        "profiles/default/config.yaml",
+        "docs/configuration.md",
+    ):
         assert Path("demo", name).read_bytes() == (ROOT / name).read_bytes()
 
 

@@ -104,3 +104,24 @@ ONLY_THE_LAST_STOPS = """
     {%- endif %}
 {%- endfor %}
 """
+
+# As Gemma 3 has it: the system message is the beginning of the first question.
+GEMMA3 = """
+{{- bos_token }}
+{%- set system = '' %}
+{%- if messages[0].role == 'system' %}
+    {%- set system = messages[0].content + '\n\n' %}
+    {%- set messages = messages[1:] %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('Conversation roles must alternate user/assistant/user/...') }}
+    {%- endif %}
+    {{- '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\n' }}
+    {{- system if loop.first }}
+    {{- message.content | trim + '<end_of_turn>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<start_of_turn>model\n' }}
+{%- endif %}
+"""

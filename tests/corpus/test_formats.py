@@ -258,6 +258,8 @@ SHAREGPT = {
         {"chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
         {"prompt": None, "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
         {"prompt": [QUESTION], "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
+        # As UltraFeedback has them.
+        {"prompt": "é?", "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
         SHAREGPT,
         {
             "chosen": [{"from": "human", "value": "é?"}, {"from": "gpt", "value": "yes"}],
@@ -322,6 +324,8 @@ def test_what_is_no_pair_costs_one_line() -> None:
         ({"chosen": "b", "rejected": "c"}, "got no prompt, expected one for answers that are text"),
         ({"prompt": "a", "chosen": "b"}, "got columns prompt, chosen, expected rejected"),
         (SPOKEN | {"prompt": "a"}, "got text and messages in one pair"),
+        # The answer is no question.
+        (SPOKEN | {"prompt": "yes", "rejected": [GOOD, BAD]}, "got text and messages in one pair"),
         (TEXT | {"chosen": [GOOD]}, "got text and messages in one pair"),
         (TEXT | {"chosen": 5}, "got text and messages in one pair"),
         (SPOKEN | {"chosen": 5}, "got list and int for prompt and chosen"),

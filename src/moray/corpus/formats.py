@@ -169,7 +169,7 @@ def pair(
 
     Args:
         prompt: text; or a list of messages; or None if both answers are whole conversations, whose
-            common beginning is the prompt.
+            common beginning is the prompt, or a question in them as text.
         chosen: the better answer: text, a list of messages, or one message.
         rejected: the worse answer, of the same kind.
         tools: functions that a conversation can call; see `conversation`.
@@ -181,6 +181,8 @@ def pair(
             others, or a conversation doesn't end with the assistant's answer.
     """
     answers = dict(zip(_ANSWERS, (chosen, rejected), strict=True))
+    if isinstance(prompt, str) and all(_asks(answer, prompt) for answer in answers.values()):
+        prompt = None
     for name, answer in answers.items():
         if not answer:
             raise RowError(
@@ -241,6 +243,13 @@ def _conversations(
                 message["weight"] = 0
     chosen, rejected = (json.dumps(messages[name], ensure_ascii=False) for name in _ANSWERS)
     return Document(chosen=chosen, rejected=rejected, tools=made["chosen"]["tools"])
+
+
+def _asks(answer: Any, prompt: str) -> bool:
+    """Whether an answer is a whole conversation that has a prompt as a question."""
+    before = answer[:-1] if isinstance(answer, list) else []
+    texts = [message.values() for message in before if isinstance(message, Mapping)]
+    return any(prompt in values for values in texts)
 
 
 def _whole(prompt: Any, answer: Any, name: str) -> list[Any]:
