@@ -47,7 +47,7 @@ _CHATML = (
     "{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 _TEXT_MODELS = re.compile(r"\w+For(CausalLM|ConditionalGeneration|ImageTextToText)")
-_SAME_PLUGINS = ("cut_cross_entropy", "kernels", "liger", "swanlab")
+_SAME_PLUGINS = ("cut_cross_entropy", "kernels", "liger", "swanlab", "expert_parallel")
 # Linear layers of a language model inside one that also takes images.
 _LAYERS = re.compile(
     r"model\\?\.language_model\\?\.layers\\?\.\[?\\d\]?\+\\?\."
@@ -192,7 +192,10 @@ def _batch(draft: Draft) -> None:
     accumulated = draft.number("gradient_accumulation_steps")
     if accumulated is None:
         accumulated = max(1, int(whole // micro)) if whole else 1
-    draft.put("train.global_batch_size", int(micro * accumulated * draft.gpus))
+    shared = 1
+    for key in ("context_parallel_size", "tensor_parallel_size"):
+        shared *= int(draft.given.get(key) or 1)
+    draft.put("train.global_batch_size", int(micro * accumulated * max(1, draft.gpus // shared)))
     draft.put("train.micro_batch_size", micro)
 
 
@@ -223,6 +226,10 @@ def _tokens(draft: Draft) -> None:
     new = draft.get("tokens", [])
     if isinstance(new, list):
         draft.model.update({"new_tokens": new} if new else {})
+    # An earlier name of `special_tokens`.
+    elif new.keys() <= {"bos_token", "eos_token", "pad_token", "unk_token"}:
+        draft.model.update({"eos_token": new["eos_token"]} if "eos_token" in new else {})
+        draft.different["tokens"] = "only the eos_token is taken"
     else:
         draft.refused["tokens"] = "expected a list"
 
@@ -280,6 +287,14 @@ def _checkpointing(draft: Draft) -> None:
     value = draft.get("gradient_checkpointing", False)
     offloads = value in ("offload", "offload_disk") or draft.get("activation_offloading")
     draft.put("train.gradient_checkpointing", "offload" if offloads else bool(value))
+
+
+def _unfrozen(draft: Draft) -> None:
+    names = [re.sub(r"[\^.*$]", "", name) for name in draft.get("unfrozen_parameters", [])]
+    if {*names} - {"modellanguage_model", "lm_head"}:
+        draft.refused["unfrozen_parameters"] = "all weights are trained, or an adapter"
+    elif names:
+        draft.same["unfrozen_parameters"] = "of other parts, text trains nothing"
 
 
 def _plugins(draft: Draft) -> None:
@@ -392,6 +407,7 @@ RULES: Sequence[Rule] = (
     ),
     becomes("early_stopping_patience", "train.early_stopping_patience"),
     becomes("load_best_model_at_end", "train.load_best_model_at_end", read=bool),
+    made("unfrozen_parameters", "all of a language model; others are refused", _unfrozen),
     made("plugins", "kernels and logging have no effect; others are refused", _plugins),
     made(
         "model_config model_quantization_config model_quantization_config_kwargs bnb_config_kwargs",
@@ -448,13 +464,12 @@ RULES: Sequence[Rule] = (
         "reward models and reinforcement learning aren't there",
     ),
     refused("gptq* qat fp8* dsv4_* use_dsv4_kernels use_onebitllms", "no such quantization"),
-    refused(
+    no_effect(
         "context_parallel_size tensor_parallel_size expert_parallel_size",
-        "sequences and layers aren't split over GPUs",
+        "sequences and layers aren't split over GPUs; see what fits with `moray plan`",
         off=(1,),
     ),
     refused("relora* jagged_restart_*", "adapters aren't merged and restarted"),
-    refused("unfrozen_parameters", "all weights are trained, or an adapter"),
     refused("lora_modules_to_save lora_target_parameters", "adapters are for linear layers"),
     refused("lora_model_dir", "export that run merged, and start from it"),
     refused("resume_from_checkpoint", "checkpoints of other tools aren't read"),

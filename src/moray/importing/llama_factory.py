@@ -92,7 +92,7 @@ def _datasets(draft: Draft) -> None:
         if section["format"] == "instruction":
             draft.different["stage"] = "an empty line is between an instruction and its input"
         section.update({"validation_share": share, "test_share": 0.05})
-        draft.datasets["".join(c if c.isalnum() else "-" for c in name)] = section
+        _add(draft, "".join(c if c.isalnum() else "-" for c in name), section)
     weights = [float(weight) for weight in _listed(draft.get("interleave_probs"))]
     combine(draft)
     mixes = str(draft.get("mix_strategy", "concat")) != "concat"
@@ -105,12 +105,24 @@ def _datasets(draft: Draft) -> None:
         draft.different["dataset"] = f"{draft.different['dataset']}; {text}".removeprefix("; ")
 
 
+def _add(draft: Draft, name: str, section: dict[str, Any]) -> None:
+    """Add a dataset. Files that are read in the same way are one, as when they are concatenated."""
+    rest = {key: value for key, value in section.items() if key != "path"}
+    mixed = draft.given.get("mix_strategy") not in (None, "concat")
+    for other in draft.datasets.values() if "path" in section and not mixed else ():
+        if "path" in other and {key: other[key] for key in other if key != "path"} == rest:
+            paths = other["path"] if isinstance(other["path"], list) else [other["path"]]
+            other["path"] = [*paths, section["path"]]
+            return
+    draft.datasets[name] = section
+
+
 def _described(
     draft: Draft, name: str, entry: Mapping[str, Any], stage: str, folder: Path
 ) -> dict[str, Any]:
     """A dataset as `dataset_info.json` describes it."""
     file = entry.get("file_name")
-    section = {"source": "files", "path": f"{folder}/{file}"}
+    section: dict[str, Any] = {"source": "files", "path": f"{folder}/{file}"}
     if file is None:
         section = place(str(entry.get("hf_hub_url")))
         section["split"] = entry.get("split", "train")
@@ -124,7 +136,7 @@ def _described(
     defaults = {"messages": "conversations"}
     known = _COLUMNS[format]
     refusals = [f"columns.{key}" for key in given.keys() - known.keys() if given[key]]
-    refusals += [key for key in entry.keys() - _KNOWN]
+    refusals += list(entry.keys() - _KNOWN)
     refusals += [
         f"tags.{key}"
         for key, tag in entry.get("tags", {}).items()
@@ -219,7 +231,8 @@ def _adapter(draft: Draft) -> None:
     if kind != "lora":
         draft.refused["finetuning_type"] = f"{kind}: only full and lora"
         return
-    section = {"rank": rank, "alpha": alpha, "dropout": dropout, "base_dtype": "bf16"}
+    section: dict[str, Any] = {"rank": rank, "alpha": alpha, "dropout": dropout}
+    section["base_dtype"] = "bf16"
     section["target_modules"] = "all-linear" if targets == "all" else _listed(targets)
     section.update({name: True for name, value in extra.items() if value})
     if bits == 4:
@@ -323,7 +336,7 @@ RULES: Sequence[Rule] = (
     ),
     becomes("load_best_model_at_end", "train.load_best_model_at_end", read=bool),
     no_effect(
-        "report_to plot_loss run_name logging_* include_* ", "logging; see tracking, moray report"
+        "report_to plot_loss run_name logging_* include_*", "logging; see tracking, moray report"
     ),
     no_effect(
         "output_dir overwrite_* save_only_model save_strategy save_safetensors ddp_* *_num_workers "
@@ -357,13 +370,13 @@ RULES: Sequence[Rule] = (
     refused("use_dft_loss use_asft_loss asft_* pref_ftx simpo_* kto_*", "no such loss"),
     refused("oft_* pissa_* loraplus_* use_llama_pro freeze_*", "no such adapter"),
     refused("fp8 fp8_*", "no such quantization"),
-    refused("use_kt kt_*", "KTransformers isn't there"),
+    differs("use_kt kt_*", "PyTorch computes the base in bf16, not KTransformers"),
     refused("additional_target", "adapters are for linear layers"),
-    refused(
+    no_effect(
         "tensor_model_parallel_size pipeline_model_parallel_size expert_model_parallel_size "
-        "sequence_parallel* *_fusion overlap_* moe_* recompute_granularity "
-        "use_distributed_optimizer",
-        "sequences and layers aren't split over GPUs (Megatron)",
+        "sequence_parallel* *_fusion overlap_* moe_* use_distributed_optimizer "
+        "recompute_granularity",
+        "layers aren't split over GPUs, as Megatron does; see what fits with `moray plan`",
         off=(1,),
     ),
 )

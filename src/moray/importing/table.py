@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-_OFF = (None, False, "", [], {}, 0)
+_OFF: tuple[Any, ...] = (None, False, "", [], {}, 0)
 REVISION = "FILL-IN"
 
 
@@ -88,7 +88,8 @@ def becomes(
         for key in (*others, first):
             if key in found or key == first:
                 fallback = default if key == first and len(found) < 2 else None
-                value = read(draft.get(key, fallback)) if read else draft.number(key, fallback)
+                value = draft.get(key, fallback) if read else draft.number(key, fallback)
+                value = read(value) if read and value is not None else value
                 if value is not None:
                     draft.put(target, value)
 
@@ -100,9 +101,9 @@ def made(keys: str, here: str, convert: Callable[[Draft], None]) -> Rule:
     return Rule(tuple(keys.split()), here, lambda draft, found: convert(draft))
 
 
-def no_effect(keys: str, why: str) -> Rule:
+def no_effect(keys: str, why: str, off: tuple[Any, ...] = ()) -> Rule:
     """Keys that don't change the result here."""
-    return _said(keys, f"no effect: {why}", "same", why)
+    return _said(keys, f"no effect: {why}", "same", why, (*_OFF, *off))
 
 
 def differs(keys: str, instead: str) -> Rule:
@@ -110,9 +111,9 @@ def differs(keys: str, instead: str) -> Rule:
     return _said(keys, f"differs: {instead}", "different", instead)
 
 
-def refused(keys: str, why: str, off: tuple[Any, ...] = ()) -> Rule:
+def refused(keys: str, why: str) -> Rule:
     """Keys without a counterpart."""
-    return _said(keys, f"refused: {why}", "refused", why, (*_OFF, *off))
+    return _said(keys, f"refused: {why}", "refused", why)
 
 
 def _said(keys: str, here: str, where: str, text: str, off: tuple[Any, ...] = _OFF) -> Rule:
@@ -127,10 +128,12 @@ def _said(keys: str, here: str, where: str, text: str, off: tuple[Any, ...] = _O
 
 
 def apply(rules: Sequence[Rule], draft: Draft) -> None:
-    """Apply all rules to a draft. A key that no rule knows is refused, unless it is null."""
+    """Apply rules to a draft; a key is its first rule's. Unknown ones are refused, except nulls."""
+    left = [*draft.given]
     for rule in rules:
-        names = [key for key in draft.given if any(fnmatchcase(key, name) for name in rule.keys)]
-        rule.apply(draft, names)
+        found = [key for key in left if any(fnmatchcase(key, name) for name in rule.keys)]
+        left = [key for key in left if key not in found]
+        rule.apply(draft, found)
     known = draft.read | draft.same.keys() | draft.different.keys() | draft.refused.keys()
     for key in draft.given.keys() - known - {*draft.off}:
         if draft.given[key] is None:
@@ -151,7 +154,7 @@ def flattened(config: Mapping[str, Any], nested: Sequence[str]) -> dict[str, Any
 
 
 def entry_draft(draft: Draft, key: str, entry: Mapping[str, Any], rules: Sequence[Rule]) -> Draft:
-    """Apply rules to a mapping inside a config; what is said of its keys is said of the config's."""
+    """Apply rules to a mapping inside a config, and say of the config's keys what they say."""
     inner = Draft(entry)
     apply(rules, inner)
     for name in ("same", "different", "refused"):
