@@ -105,9 +105,10 @@ def _comment(text: str, first: str = "# - ") -> list[str]:
 
 
 def page(text: str) -> str:
-    """The documentation's page with the tables of both tools between their marks."""
+    """The documentation's page, with the tables of both tools between their marks."""
     for tool in TOOLS:
-        begin, end = f"<!-- begin: {tool.NAME} -->\n", "<!-- end -->"
+        command = "python -m moray.importing.convert; edits here are lost"
+        begin, end = f"<!-- begin: {tool.NAME}, by {command} -->\n", "<!-- end -->"
         before, found, rest = text.partition(begin)
         table = "\n".join(markdown(tool.NAME, tool.RULES))
         text = f"{before}{found}{table}\n{end}{rest.partition(end)[2]}"
