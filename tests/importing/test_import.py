@@ -55,7 +55,7 @@ def imported(config: dict[str, Any], gpus: int = 1) -> dict[str, Any]:
     """The overlay; with revisions filled in, it is a sound config."""
     text = convert(written(config), gpus)
     overlay: dict[str, Any] = yaml.safe_load(text)
-    load_experiment(yaml.safe_load(text.replace("FILL-IN", "0" * 40)))
+    load_experiment(yaml.safe_load(text.replace("FILL-IN", "a" * 40)))
     return overlay
 
 
@@ -232,6 +232,7 @@ def test_all_that_has_no_counterpart_is_named_in_one_line() -> None:
     line = refusals(AXOLOTL | given)
     for key in ("optimizer (muon:", "relora (", "flux (unknown key)", "datasets.0.drop ("):
         assert key in line
+    assert "base_model (weights" in refusals(AXOLOTL | {"base_model": "owner/model-GPTQ"})
     assert "image_max_pixels (" in refusals(LLAMA_FACTORY | {"image_max_pixels": 4})
 
 
@@ -246,10 +247,7 @@ def test_no_key_is_dropped(tool: Any) -> None:
     for value in (True, False, None, 1, 0.5, "text", ["text"]):
         for key in (*keys, "unknown"):
             draft = Draft(flattened({tool.MARK: "owner/model", key: value}, tool.NESTED))
-            try:
-                apply(tool.RULES, draft)
-            except (TypeError, ValueError, AttributeError):
-                pytest.fail(f"{key}: {value!r}")
+            apply(tool.RULES, draft)
             said = draft.read | {*draft.same, *draft.different, *draft.refused, *draft.off}
             assert draft.given.keys() <= said, key
 

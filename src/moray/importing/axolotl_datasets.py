@@ -106,6 +106,7 @@ DATASET: Sequence[Rule] = (
 
 
 def datasets(draft: Draft) -> None:
+    """The datasets, their splits, and what is done with long documents."""
     share = held_out(draft, "val_set_size")
     text_only = True
     for key in ("datasets", "pretraining_dataset"):

@@ -37,6 +37,8 @@ def model(draft: Draft, key: str, revision: str) -> None:
     if not isinstance(name, str):
         draft.refused[key] = "a model's name is needed"
         return
+    if method := re.search("AQLM|AWQ|GPTQ|HQQ", name, re.IGNORECASE):
+        draft.refused[key] = f"weights quantized by {method[0]} can't be trained"
     found = place(name)
     pinned = draft.get(revision)
     if "repo_id" not in found:

@@ -133,7 +133,12 @@ def apply(rules: Sequence[Rule], draft: Draft) -> None:
     for rule in rules:
         found = [key for key in left if any(fnmatchcase(key, name) for name in rule.keys)]
         left = [key for key in left if key not in found]
-        rule.apply(draft, found)
+        try:
+            rule.apply(draft, found)
+        # Of values of another kind, which may be those of an earlier rule.
+        except (ArithmeticError, AttributeError, TypeError, ValueError):
+            wrong = found or draft.read & draft.given.keys()
+            draft.refused |= dict.fromkeys(wrong, "a value of another kind may be expected")
     known = draft.read | draft.same.keys() | draft.different.keys() | draft.refused.keys()
     for key in draft.given.keys() - known - {*draft.off}:
         if draft.given[key] is None:
