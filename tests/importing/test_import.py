@@ -181,6 +181,8 @@ def test_pairs_of_axolotl_have_half_a_row_each() -> None:
     overlay = imported(AXOLOTL | {"rl": "dpo", "datasets": [entry]})
     assert overlay["datasets"]["data1"]["columns"] == {"prompt": "talk"}
     assert at(overlay, "data.block_size") == 1024
+    # Rows of another type would be trained as answers.
+    assert "datasets (pairs" in refusals(AXOLOTL | {"rl": "dpo"})
 
 
 def test_datasets_of_llama_factory_are_as_it_describes_them() -> None:

@@ -123,6 +123,8 @@ def datasets(draft: Draft) -> None:
         draft.different["datasets"] = "shares of the tokens are equal; axolotl's follow from sizes"
     if {"instruction", "messages"} <= formats:
         draft.refused["datasets"] = "alpaca and chat_template need two chat templates in one run"
+    if (formats == {"preference"}) != bool(draft.given.get("rl")):
+        draft.refused["datasets"] = "rl: dpo or ipo is for type: chat_template.default"
     if draft.get("train_on_inputs") and not text_only:
         draft.refused["train_on_inputs"] = "prompts aren't trained"
     handling = str(draft.get("excess_length_strategy", "drop"))
