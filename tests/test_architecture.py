@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # From the top. A room imports from floors below; rooms on one floor don't know each other.
 FLOORS = [
     {"cli"},
-    {"chat", "doctor", "stages"},
+    {"chat", "doctor", "importing", "stages"},
     {"report", "sweeps"},
     {"planning"},
     {"results"},

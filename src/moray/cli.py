@@ -128,6 +128,24 @@ def plan(
                 typer.echo(line)
 
 
+@app.command("import")
+def import_config(
+    file: Annotated[Path, typer.Argument(help="Config of axolotl or LLaMA-Factory, in YAML.")],
+    num_gpus: Annotated[
+        int, typer.Option(min=1, help="Number of GPUs that it is for, each with its own batch.")
+    ] = 1,
+) -> None:
+    """Print another tool's config as an overlay: `moray import FILE > config/mine.yaml`.
+
+    Comments name what has no effect here, and what has another one. If a key has no counterpart,
+    nothing is printed but an error that names all such keys.
+    """
+    from moray.importing.convert import convert
+
+    with _errors_in_one_line():
+        typer.echo(convert(file, num_gpus), nl=False)
+
+
 @app.command()
 def doctor() -> None:
     """Check what this machine needs to train: a line for each thing, `ok` or what to do.

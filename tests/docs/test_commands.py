@@ -19,6 +19,7 @@ RUN_BY_TESTS = {
     "ray job stop": ("deployment/test_job.py", "ray job stop"),
     "moray verify": ("test_cli.py", "verify"),
     "moray report": ("workflow/test_report.py", "report"),
+    "moray import": ("importing/test_import.py", '"import"'),
     "moray plan": ("planning/test_plan.py", '"plan"'),
     "moray chat": ("test_chat.py", "chat"),
     "touch results/state": ("faults/test_workflow.py", "save"),
@@ -87,6 +88,8 @@ def test_snakemake_plans_what_its_commands_ask_for(tmp_path: Path, model_folder:
     shutil.copytree(model_folder, fresh.folder / "data/model")
     for name in ("text.txt", "conversations.json", "instructions.json"):
         (fresh.folder / "data" / name).write_text("[]")
+    # What `moray import` would have made.
+    (fresh.folder / "config/mine.yaml").write_text("{}")
     sweeps = (ROOT / "docs/sweeps.md").read_text()
     sweep = next(
         block for block in re.findall(r"```yaml\n(.*?)```", sweeps, re.S) if "seeds" in block

@@ -1,0 +1,132 @@
+"""What becomes of the datasets of axolotl's configs."""
+
+import re
+from collections.abc import Sequence
+
+from moray.importing.settings import combine, held_out, place
+from moray.importing.table import Draft, Rule, entry_draft, made, no_effect, refused
+
+_OWN_ROLES = {"system": ["system"], "user": ["user"], "assistant": ["assistant"]}
+_FORMATS = {
+    "alpaca": "instruction",
+    "chat_template": "messages",
+    "chat_template.default": "preference",
+    "completion": "text",
+    "pretrain": "text",
+}
+
+
+def _columns(draft: Draft) -> None:
+    kind = str(draft.get("type"))
+    format = _FORMATS.get(kind)
+    if format is None:
+        draft.refused["type"] = f"{kind}: only {', '.join(_FORMATS)}"
+        return
+    draft.run["format"] = format
+    fields = {
+        "instruction": {},
+        "messages": {"messages": "field_messages", "system": "field_system"},
+        "preference": {
+            "prompt": "field_messages",
+            "chosen": "field_chosen",
+            "rejected": "field_rejected",
+        },
+        "text": {"text": "text_column" if kind == "pretrain" else "field"},
+    }[format]
+    columns = {column: draft.get(key) for column, key in fields.items()}
+    if format == "preference" and columns["prompt"] is None:
+        columns["prompt"] = "messages"
+    # ShareGPT's name is found without being told.
+    standard = {"messages": ("messages", "conversations")}
+    if named := {
+        column: name
+        for column, name in columns.items()
+        if name and name not in standard.get(column, (column,))
+    }:
+        draft.run["columns"] = named
+
+
+def _messages(draft: Draft) -> None:
+    names = draft.get("message_property_mappings", {})
+    fits = {"role": ("role", "from"), "content": ("content", "value")}
+    if any(name not in fits.get(key, ()) for key, name in dict(names).items()):
+        draft.refused["message_property_mappings"] = "only role or from, content or value"
+    roles = draft.get("roles", _OWN_ROLES)
+    if any(list(spelled) != _OWN_ROLES.get(role) for role, spelled in dict(roles).items()):
+        draft.refused["roles"] = "roles have the names of OpenAI's or ShareGPT's format"
+    thinking = draft.get("field_thinking", "thinking")
+    if thinking not in ("reasoning_content", "reasoning", "thinking"):
+        draft.refused["field_thinking"] = "only reasoning_content, reasoning, thinking"
+
+
+def _files(draft: Draft) -> None:
+    path, files = draft.get("path"), draft.get("data_files", [])
+    if not isinstance(path, str):
+        draft.refused["path"] = "the name of a dataset is needed"
+        return
+    names = [files] if isinstance(files, str) else list(files)
+    found = place(path)
+    if "repo_id" not in found:
+        inside = [f"{path.rstrip('/')}/{name}" for name in names]
+        draft.run.update({"source": "files", "path": inside or path})
+    elif names:
+        urls = [f"hf://datasets/{path}/{name}" for name in names]
+        draft.run.update({"source": "url", "url": urls})
+        draft.different["data_files"] = "the newest commit is read, not a pinned one"
+    else:
+        draft.run.update(found)
+        pinned = str(draft.get("revision", ""))
+        if re.fullmatch("[0-9a-f]{40}", pinned):
+            draft.run["revision"] = pinned
+        draft.run["split"] = draft.get("split", "train")
+        if name := draft.get("name"):
+            draft.run["name"] = name
+    # Of files, there is one split.
+    if draft.get("split", "train") != "train" and "split" not in draft.run:
+        draft.refused["split"] = "only of a repository's datasets"
+
+
+DATASET: Sequence[Rule] = (
+    made("path name split data_files revision", "`source`, `repo_id`, `path`, `split`", _files),
+    made(
+        "type field field_messages field_system field_chosen field_rejected text_column",
+        "`format`: `alpaca` → `instruction`; `chat_template` → `messages`, with pairs "
+        "(`chat_template.default`) `preference`; `completion`, `pretrain` → `text`; `columns`",
+        _columns,
+    ),
+    made(
+        "message_property_mappings roles field_thinking",
+        "names that `format: messages` knows; others are refused",
+        _messages,
+    ),
+    no_effect("ds_type shards preprocess_shards trust_remote_code", "how files are read"),
+    no_effect("template_thinking_key", "the chat template gets reasoning_content"),
+    refused("*", "the rows would be others"),
+)
+
+
+def datasets(draft: Draft) -> None:
+    """The datasets, their splits, and what is done with long documents."""
+    share = held_out(draft, "val_set_size")
+    text_only = True
+    for key in ("datasets", "pretraining_dataset"):
+        for number, entry in enumerate(draft.get(key, [])):
+            inner = entry_draft(draft, f"{key}.{number}", entry, DATASET)
+            section = inner.run
+            section.update({"validation_share": share, "test_share": 0.05})
+            draft.datasets[f"data{len(draft.datasets) + 1}"] = section
+            text_only = text_only and section.get("format") == "text"
+    formats = {str(section.get("format")) for section in draft.datasets.values()}
+    if not draft.datasets:
+        draft.refused["datasets"] = "no dataset"
+    if len(draft.datasets) > 1:
+        draft.different["datasets"] = "shares of the tokens are equal; axolotl's follow from sizes"
+    if {"instruction", "messages"} <= formats:
+        draft.refused["datasets"] = "alpaca and chat_template need two chat templates in one run"
+    if (formats == {"preference"}) != bool(draft.given.get("rl")):
+        draft.refused["datasets"] = "rl: dpo or ipo is for type: chat_template.default"
+    if draft.get("train_on_inputs") and not text_only:
+        draft.refused["train_on_inputs"] = "prompts aren't trained"
+    handling = str(draft.get("excess_length_strategy", "drop"))
+    draft.put("data.long_documents", "split" if text_only else handling)
+    combine(draft)

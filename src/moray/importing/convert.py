@@ -1,0 +1,124 @@
+"""A config of axolotl or LLaMA-Factory as an overlay of this tool's."""
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from moray.errors import UserError
+from moray.importing import axolotl, llama_factory
+from moray.importing.table import REVISION, Draft, apply, flattened, markdown
+
+TOOLS = (axolotl, llama_factory)
+_RUN = "imported"
+_PAGE = Path("docs/coming-from.md")
+
+
+def convert(file: Path, gpus: int = 1) -> str:
+    """The overlay, in YAML, with comments on what has no effect or another one.
+
+    Args:
+        file: the other tool's config.
+        gpus: number of GPUs that it was for, by which batches are multiplied.
+
+    Raises:
+        UserError: if it isn't one of these tools' configs, or has keys that have no counterpart;
+            all of them are named.
+    """
+    config = _read(file)
+    tool = next((tool for tool in TOOLS if tool.MARK in config), None)
+    if tool is None:
+        marks = " and ".join(f"{tool.NAME}'s have {tool.MARK}" for tool in TOOLS)
+        raise UserError(str(file), f"the tool isn't known: {marks}", "add the key")
+    draft = Draft(flattened(config, tool.NESTED), gpus)
+    apply(tool.RULES, draft)
+    if draft.refused:
+        named = ", ".join(f"{key} ({why})" for key, why in sorted(draft.refused.items()))
+        raise UserError(
+            str(file), f"moray doesn't do this: {named}", "remove the keys, or keep that tool"
+        )
+    return _written(draft, file.name, tool.NAME)
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    if not file.is_file():
+        raise UserError(str(file), "there is no such file", "give the path of a config")
+    try:
+        config = yaml.safe_load(file.read_bytes())
+    except yaml.YAMLError as error:
+        raise UserError(str(file), f"isn't YAML ({error})", "correct it") from error
+    if not isinstance(config, Mapping):
+        raise UserError(str(file), "isn't a mapping", "correct it")
+    return config
+
+
+def _written(draft: Draft, file: str, tool: str) -> str:
+    plural = "GPU" if draft.gpus == 1 else "GPUs"
+    lines = [
+        f"# From {tool}'s {file}, by `moray import`; batches are those of {draft.gpus} {plural} "
+        "(`--num-gpus`).",
+        "# 5 % of the rows are held out for the evaluation, besides those for validation.",
+    ]
+    sections = {
+        "datasets": draft.datasets,
+        "models": {"imported-base": draft.model},
+        "runs": {"base": None, "tuned": None, _RUN: {"model": "imported-base", **draft.run}},
+    }
+    body = yaml.dump(sections, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    if REVISION in body:
+        lines.append(f"# Fill in: `revision`, the hash of the repository's commit ({REVISION}).")
+    for title, notes in (("Different here:", draft.different), ("No effect:", draft.same)):
+        if notes:
+            lines.append(f"# {title}")
+            lines += [line for note in _grouped(notes) for line in _comment(note)]
+    if draft.off:
+        lines += _comment(f"Off there: {', '.join(sorted(draft.off))}.", "# ")
+    return "\n".join(lines) + f"\n\n{body}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as a block, and null as it is read."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _grouped(notes: Mapping[str, str]) -> Iterator[str]:
+    by_text: dict[str, list[str]] = {}
+    for key, text in notes.items():
+        by_text.setdefault(text, []).append(key)
+    for text, keys in by_text.items():
+        yield f"{', '.join(keys)}: {text}"
+
+
+def _comment(text: str, first: str = "# - ") -> list[str]:
+    return textwrap.wrap(
+        text, 100, initial_indent=first, subsequent_indent="#   ", break_on_hyphens=False
+    )
+
+
+def page(text: str) -> str:
+    """The documentation's page, with the tables of both tools between their marks."""
+    for tool in TOOLS:
+        command = "python -m moray.importing.convert; edits here are lost"
+        begin, end = f"<!-- begin: {tool.NAME}, by {command} -->\n", "<!-- end -->"
+        before, found, rest = text.partition(begin)
+        table = "\n".join(markdown(tool.NAME, tool.RULES))
+        text = f"{before}{found}{table}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def main() -> None:
+    """Write the tables to the project in the working directory."""
+    _PAGE.write_text(page(_PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main()

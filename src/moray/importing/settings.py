@@ -1,0 +1,175 @@
+"""Conversions that axolotl and LLaMA-Factory share: both are made of Transformers and PEFT."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from moray.importing.table import REVISION, Draft
+
+_ADAMW = {
+    "adamw_torch": None,
+    "adamw_torch_fused": None,
+    "adamw_hf": None,
+    "adamw_apex_fused": None,
+    "paged_adamw_32bit": None,
+    "paged_adamw": None,
+}
+_ADAMW_8BIT = {
+    "adamw_bnb_8bit": None,
+    "adamw_8bit": None,
+    "paged_adamw_8bit": None,
+    "adamw_torch_8bit": "bitsandbytes' AdamW in 8 bits instead of torchao's",
+    "adamw_torch_4bit": "AdamW's moments are kept in 8 bits instead of 4",
+}
+_SHARDED_BY_NAME = re.compile(r"(?:zero|ds_z)_?([0-3])")
+
+
+def place(name: str) -> dict[str, Any]:
+    """Where a model or a dataset is: a path on this machine, or a repository."""
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).exists():
+        return {"path": name}
+    return {"source": "hub", "repo_id": name, "revision": REVISION}
+
+
+def model(draft: Draft, key: str, revision: str) -> None:
+    """The base model."""
+    name = draft.get(key)
+    if not isinstance(name, str):
+        draft.refused[key] = "a model's name is needed"
+        return
+    if method := re.search("AQLM|AWQ|GPTQ|HQQ", name, re.IGNORECASE):
+        draft.refused[key] = f"weights quantized by {method[0]} can't be trained"
+    found = place(name)
+    pinned = draft.get(revision)
+    if "repo_id" not in found:
+        found = {"source": "path", **found}
+    elif pinned and re.fullmatch("[0-9a-f]{40}", str(pinned)):
+        found["revision"] = str(pinned)
+    elif pinned and pinned != "main":
+        draft.different[revision] = "a whole commit hash is needed; fill it in"
+    draft.model |= found
+
+
+def optimizer(draft: Draft, key: str, default: str) -> None:
+    """AdamW in its implementations; others are refused."""
+    name = str(draft.get(key, default))
+    if name in _ADAMW:
+        draft.put("train.optimizer", "adamw")
+    elif name in _ADAMW_8BIT:
+        draft.put("train.optimizer", "adamw_8bit")
+        if changed := _ADAMW_8BIT[name]:
+            draft.different[key] = changed
+    else:
+        draft.refused[key] = f"{name}: only AdamW is there, in fp32 or 8 bits"
+
+
+def schedule(draft: Draft, key: str, default: str, warmup: float) -> None:
+    """The learning rate's schedule and warm-up; Transformers' schedules end at 0."""
+    name = draft.get(key, default)
+    steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
+    spelled = "constant" if name == "constant_with_warmup" else name
+    if spelled not in ("cosine", "linear", "constant"):
+        draft.refused[key] = f"{name}: only cosine, linear, constant and constant_with_warmup"
+        return
+    draft.put("train.lr_scheduler_type", spelled)
+    if spelled != "constant":
+        draft.put("train.min_lr_ratio", 0.0)
+    total = draft.given.get("max_steps")
+    if name == "constant":
+        if steps or ratio:
+            which = "warmup_steps" if steps else "warmup_ratio"
+            draft.same[which] = "Transformers' constant schedule has no warm-up"
+        warmup = 0.0
+    elif steps and steps < 1:
+        warmup = steps
+    elif steps and total and float(total) > 0:
+        warmup = round(steps / float(total), 6)
+    elif steps:
+        draft.different["warmup_steps"] = (
+            f"set train.warmup_ratio to {steps} divided by the run's number of steps, which isn't "
+            f"known here; it is {warmup:g}"
+        )
+    elif ratio is not None:
+        warmup = ratio
+    draft.put("train.warmup_ratio", warmup)
+
+
+def steps(draft: Draft, epochs: str, default: float) -> None:
+    """Epochs, or steps, which come first."""
+    number, limit = draft.number(epochs, default), draft.number("max_steps")
+    draft.put("train.num_epochs", number)
+    if limit and limit > 0:
+        draft.put("train.max_steps", limit)
+
+
+def shards(draft: Draft, key: str = "deepspeed") -> None:
+    """DeepSpeed by the name of its file, FSDP by its settings: the parts that each GPU has."""
+    config = str(draft.get(key, ""))
+    stage = _SHARDED_BY_NAME.search(Path(config).name)
+    fsdp = draft.get("fsdp") or any(name.startswith("fsdp_config.") for name in draft.given)
+    wants_fsdp2 = (
+        draft.run["train"].get("optimizer") == "adamw_8bit"
+        or draft.run.get("adapter", {}).get("quantize_base") is not None
+    )
+    if config and not stage:
+        draft.refused[key] = "the name of the file doesn't tell the stage of ZeRO (zero2, ds_z3)"
+    elif stage and stage[1] != "0":
+        offload = "offload" in config
+        if wants_fsdp2:
+            draft.same[key] = "strategy: fsdp2 shards what DeepSpeed can't here (4-bit, 8-bit)"
+            draft.put("train.strategy", "fsdp2")
+            if offload:
+                draft.put("train.fsdp2.cpu_offload", True)
+            return
+        draft.put("train.strategy", "deepspeed")
+        draft.put("train.deepspeed.zero_stage", int(stage[1]))
+        if offload and "offload_params" not in config:
+            draft.put("train.deepspeed.offload_optimizer", True)
+        if offload and stage[1] == "3":
+            draft.put("train.deepspeed.offload_parameters", True)
+    elif fsdp:
+        draft.put("train.strategy", "fsdp2")
+        _fsdp(draft)
+
+
+def _fsdp(draft: Draft) -> None:
+    for prefix in ("fsdp_config.", "fsdp_config.fsdp_"):
+        if draft.get(f"{prefix}offload_params"):
+            draft.put("train.fsdp2.cpu_offload", True)
+        if draft.get(f"{prefix}activation_checkpointing"):
+            draft.put("train.gradient_checkpointing", True)
+        if draft.get(f"{prefix}reshard_after_forward") is False:
+            draft.put("train.fsdp2.reshard_after_forward", False)
+        kind = draft.get(f"{prefix}sharding_strategy", "FULL_SHARD")
+        if kind == "SHARD_GRAD_OP":
+            draft.put("train.fsdp2.reshard_after_forward", False)
+        elif kind != "FULL_SHARD":
+            draft.refused[f"{prefix}sharding_strategy"] = f"{kind}: only FULL_SHARD, SHARD_GRAD_OP"
+
+
+def held_out(draft: Draft, key: str) -> float:
+    """The share of rows for validation. A number of rows can't be turned into one here."""
+    share = draft.number(key, 0.0) or 0.0
+    if share < 1:
+        return share
+    draft.different[key] = f"got {share:g} rows; a share of 0.05 is held out instead"
+    return 0.05
+
+
+def combine(draft: Draft) -> None:
+    """Name the datasets in the run."""
+    names = [*draft.datasets]
+    if len(names) > 1:
+        draft.put("dataset", dict.fromkeys(names, 1.0))
+    else:
+        draft.put("dataset", names[0] if names else None)
+
+
+def intervals(draft: Draft) -> None:
+    """Steps between lines, evaluations and checkpoints."""
+    for key in ("logging_steps", "eval_steps", "save_steps", "save_total_limit"):
+        number = draft.number(key)
+        if number and number >= 1:
+            draft.put(f"train.{key}", number)
+        elif number:
+            draft.same[key] = "a share of the run's steps, whose number isn't known here"

@@ -1,0 +1,177 @@
+"""A table of another tool's keys and what becomes of each, and how it is applied to a config."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+_OFF: tuple[Any, ...] = (None, False, "", [], {}, 0)
+REVISION = "FILL-IN"
+
+
+@dataclass
+class Draft:
+    """An overlay in the making, and what is said of the keys that it is made from.
+
+    Attributes:
+        given: the other tool's keys, nested ones with dots.
+        gpus: number of GPUs that the config was for.
+        run: the run's sections.
+        model: its model's section.
+        datasets: sections of its datasets, by name.
+        same: keys without an effect on the result here, with the reason.
+        different: keys that lead to another result here, with what is done instead.
+        refused: keys that have no counterpart, with the reason.
+        off: keys whose values switch nothing on.
+        read: keys that were looked at. A key that is in none of these is unknown.
+    """
+
+    given: Mapping[str, Any]
+    gpus: int = 1
+    run: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    same: dict[str, str] = field(default_factory=dict)
+    different: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    off: list[str] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A key's value, or the default if it has none; the key then counts as converted."""
+        self.read.add(key)
+        value = self.given.get(key)
+        return default if value is None else value
+
+    def number(self, key: str, default: float | None = None) -> float | None:
+        """A key's value as a number; plain YAML reads `1e-4` as text."""
+        value = self.get(key, default)
+        try:
+            number = None if value is None else float(value)
+        except (TypeError, ValueError):
+            self.refused[key] = f"got {value!r}, expected a number"
+            return default
+        return int(number) if number is not None and number.is_integer() else number
+
+    def put(self, path: str, value: Any) -> None:
+        """Set a key of the run, by its dotted path."""
+        *parents, last = path.split(".")
+        section = self.run
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What becomes of some keys.
+
+    Attributes:
+        keys: their names, or patterns of them.
+        here: what the documentation says.
+        apply: called with the draft and those of the keys that the config has; in any case, also
+            without any, because the other tool's defaults aren't those of this one.
+    """
+
+    keys: tuple[str, ...]
+    here: str
+    apply: Callable[[Draft, Sequence[str]], None]
+
+
+def becomes(
+    keys: str, target: str, default: Any = None, read: Callable[[Any], Any] | None = None
+) -> Rule:
+    """One key, perhaps of several names, whose value becomes that of a key of the run."""
+    first, *others = keys.split()
+
+    def apply(draft: Draft, found: Sequence[str]) -> None:
+        for key in (*others, first):
+            if key in found or key == first:
+                fallback = default if key == first and len(found) < 2 else None
+                value = draft.get(key, fallback) if read else draft.number(key, fallback)
+                value = read(value) if read and value is not None else value
+                if value is not None:
+                    draft.put(target, value)
+
+    return Rule((first, *others), f"`{target}`", apply)
+
+
+def made(keys: str, here: str, convert: Callable[[Draft], None]) -> Rule:
+    """Keys that are converted together."""
+    return Rule(tuple(keys.split()), here, lambda draft, found: convert(draft))
+
+
+def no_effect(keys: str, why: str, off: tuple[Any, ...] = ()) -> Rule:
+    """Keys that don't change the result here."""
+    return _said(keys, f"no effect: {why}", "same", why, (*_OFF, *off))
+
+
+def differs(keys: str, instead: str) -> Rule:
+    """Keys whose counterpart leads to another result."""
+    return _said(keys, f"differs: {instead}", "different", instead)
+
+
+def refused(keys: str, why: str) -> Rule:
+    """Keys without a counterpart."""
+    return _said(keys, f"refused: {why}", "refused", why)
+
+
+def _said(keys: str, here: str, where: str, text: str, off: tuple[Any, ...] = _OFF) -> Rule:
+    def apply(draft: Draft, found: Sequence[str]) -> None:
+        for key in found:
+            if draft.given[key] in off:
+                draft.off.append(key)
+            else:
+                getattr(draft, where)[key] = text
+
+    return Rule(tuple(keys.split()), here, apply)
+
+
+def apply(rules: Sequence[Rule], draft: Draft) -> None:
+    """Apply rules to a draft; a key is its first rule's. Unknown ones are refused, except nulls."""
+    left = [*draft.given]
+    for rule in rules:
+        found = [key for key in left if any(fnmatchcase(key, name) for name in rule.keys)]
+        left = [key for key in left if key not in found]
+        try:
+            rule.apply(draft, found)
+        # Of values of another kind, which may be those of an earlier rule.
+        except (ArithmeticError, AttributeError, TypeError, ValueError):
+            wrong = found or draft.read & draft.given.keys()
+            draft.refused |= dict.fromkeys(wrong, "a value of another kind may be expected")
+    known = draft.read | draft.same.keys() | draft.different.keys() | draft.refused.keys()
+    for key in draft.given.keys() - known - {*draft.off}:
+        if draft.given[key] is None:
+            draft.off.append(key)
+        else:
+            draft.refused[key] = "unknown key"
+
+
+def flattened(config: Mapping[str, Any], nested: Sequence[str]) -> dict[str, Any]:
+    """A config with the keys inside these mappings beside the others, with dots."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in nested and isinstance(value, Mapping) and value:
+            flat |= {f"{key}.{inner}": entry for inner, entry in value.items()}
+        else:
+            flat[str(key)] = value
+    return flat
+
+
+def entry_draft(draft: Draft, key: str, entry: Mapping[str, Any], rules: Sequence[Rule]) -> Draft:
+    """Apply rules to a mapping inside a config, and say of the config's keys what they say."""
+    inner = Draft(entry)
+    apply(rules, inner)
+    for name in ("same", "different", "refused"):
+        said = {f"{key}.{inside}": text for inside, text in getattr(inner, name).items()}
+        getattr(draft, name).update(said)
+    draft.off += [f"{key}.{inside}" for inside in inner.off]
+    return inner
+
+
+def markdown(tool: str, rules: Sequence[Rule]) -> Iterator[str]:
+    """Lines of a table for the documentation."""
+    yield f"| {tool} | here |"
+    yield "|---|---|"
+    for rule in rules:
+        yield f"| {', '.join(f'`{key}`' for key in rule.keys)} | {rule.here} |"

@@ -1,0 +1,286 @@
+"""Configs of axolotl and LLaMA-Factory as overlays."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from project import ROOT, Project
+from typer.testing import CliRunner
+
+from moray.cli import app
+from moray.config.load import load_experiment, merge
+from moray.errors import ConfigError, UserError
+from moray.importing.convert import TOOLS, convert, page
+from moray.importing.table import Draft, apply, flattened
+
+AXOLOTL: dict[str, Any] = {
+    "base_model": "owner/model",
+    "datasets": [{"path": "owner/rows", "type": "chat_template", "split": "train[:20%]"}],
+    "val_set_size": 0.1,
+    "sequence_len": 512,
+    "sample_packing": True,
+    "micro_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "num_epochs": 3,
+    "learning_rate": "2e-5",
+    "output_dir": "./out",
+}
+LLAMA_FACTORY: dict[str, Any] = {
+    "model_name_or_path": "owner/model",
+    "stage": "sft",
+    "dataset": "notes",
+    "cutoff_len": 512,
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "bf16": True,
+}
+LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": ["q_proj"]}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def written(config: dict[str, Any]) -> Path:
+    file = Path("theirs.yaml")
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+def imported(config: dict[str, Any], gpus: int = 1) -> dict[str, Any]:
+    """The overlay; with revisions filled in, it is a sound config."""
+    text = convert(written(config), gpus)
+    overlay: dict[str, Any] = yaml.safe_load(text)
+    load_experiment(yaml.safe_load(text.replace("FILL-IN", "a" * 40)))
+    return overlay
+
+
+def at(overlay: dict[str, Any], path: str) -> Any:
+    found: Any = overlay["runs"]["imported"]
+    for key in path.split("."):
+        found = found[key]
+    return found
+
+
+def refusals(config: dict[str, Any]) -> str:
+    with pytest.raises(UserError) as caught:
+        convert(written(config))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "value"),
+    [
+        ({}, "train.learning_rate", 2e-5),
+        ({}, "train.num_epochs", 3),
+        ({}, "train.global_batch_size", 8),
+        # axolotl's documentation: batch_size / micro_batch_size / number of GPUs.
+        (
+            {"batch_size": 16, "gradient_accumulation_steps": None},
+            "train.global_batch_size",
+            16,
+        ),
+        ({}, "data.block_size", 512),
+        ({}, "data.packing", True),
+        # axolotl drops what is longer than a row.
+        ({}, "data.long_documents", "drop"),
+        # Defaults of Transformers and axolotl that aren't those here.
+        ({}, "train.adam_beta2", 0.999),
+        ({}, "train.weight_decay", 0),
+        ({}, "train.min_lr_ratio", 0),
+        ({}, "train.lr_scheduler_type", "cosine"),
+        ({}, "train.seed", 42),
+        ({"max_steps": 100, "warmup_steps": 10}, "train.warmup_ratio", 0.1),
+        ({"lr_scheduler": "constant", "warmup_ratio": 0.1}, "train.warmup_ratio", 0),
+        ({"lr_scheduler": "constant_with_warmup", "warmup_ratio": 0.1}, "train.warmup_ratio", 0.1),
+        ({"optimizer": "paged_adamw_32bit"}, "train.optimizer", "adamw"),
+        ({"optimizer": "adamw_bnb_8bit"}, "train.optimizer", "adamw_8bit"),
+        ({"bf16": False}, "train.precision", "fp32"),
+        ({"bf16": "auto"}, "train.precision", "auto"),
+        ({"gradient_checkpointing": True}, "train.gradient_checkpointing", True),
+        ({"activation_offloading": True}, "train.gradient_checkpointing", "offload"),
+        (LORA, "adapter.rank", 4),
+        (LORA, "adapter.alpha", 8),
+        (LORA, "adapter.target_modules", ["q_proj"]),
+        (LORA, "adapter.base_dtype", "bf16"),
+        (LORA | {"lora_target_linear": True}, "adapter.target_modules", "all-linear"),
+        (LORA | {"adapter": "qlora", "load_in_4bit": True}, "adapter.quantize_base", "4bit"),
+        ({"fsdp_config": {"fsdp_offload_params": True}}, "train.fsdp2.cpu_offload", True),
+        ({"deepspeed": "deepspeed_configs/zero2.json"}, "train.deepspeed.zero_stage", 2),
+        (
+            {"deepspeed": "a/zero3_bf16_cpuoffload_all.json", "optimizer": "adamw_bnb_8bit"},
+            "train.strategy",
+            "fsdp2",
+        ),
+    ],
+)
+def test_a_key_of_axolotl_becomes_what_it_means(given: Any, path: str, value: Any) -> None:
+    assert at(imported(AXOLOTL | given), path) == value
+
+
+def test_batches_are_multiplied_by_the_gpus() -> None:
+    assert at(imported(AXOLOTL, gpus=8), "train.global_batch_size") == 64
+    assert at(imported(LLAMA_FACTORY, gpus=8), "train.global_batch_size") == 64
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "value"),
+    [
+        ({}, "train.learning_rate", 5e-5),
+        ({}, "train.num_epochs", 3),
+        ({}, "train.lr_scheduler_type", "linear"),
+        ({}, "train.gradient_checkpointing", True),
+        ({}, "data.long_documents", "truncate"),
+        # LoRA with twice the rank as alpha is the default.
+        ({"lora_rank": 4}, "adapter.alpha", 8),
+        ({"lora_target": "q_proj, v_proj"}, "adapter.target_modules", ["q_proj", "v_proj"]),
+        ({"quantization_bit": 4}, "adapter.quantize_base", "4bit"),
+        ({"finetuning_type": "full", "pure_bf16": True}, "train.weights", "bf16"),
+        ({"stage": "pt"}, "data.packing", True),
+        ({"stage": "dpo", "pref_beta": 0.3}, "preference.beta", 0.3),
+        ({"stage": "dpo"}, "data.block_size", 1024),
+        ({"deepspeed": "ds_z3_config.json"}, "train.deepspeed.zero_stage", 3),
+    ],
+)
+def test_a_key_of_llama_factory_becomes_what_it_means(given: Any, path: str, value: Any) -> None:
+    assert at(imported(LLAMA_FACTORY | given), path) == value
+
+
+@pytest.mark.parametrize(
+    ("entry", "section"),
+    [
+        ({"path": "owner/rows", "type": "alpaca"}, {"format": "instruction", "split": "train"}),
+        (
+            {"path": "./rows.jsonl", "type": "completion", "field": "body"},
+            {"source": "files", "format": "text", "columns": {"text": "body"}},
+        ),
+        (
+            {
+                "path": "owner/rows",
+                "type": "chat_template",
+                "field_messages": "talk",
+                "message_property_mappings": {"role": "from", "content": "value"},
+            },
+            {"format": "messages", "columns": {"messages": "talk"}},
+        ),
+    ],
+)
+def test_datasets_of_axolotl(entry: Any, section: Any) -> None:
+    made = imported(AXOLOTL | {"datasets": [entry]})["datasets"]["data1"]
+    assert section.items() <= made.items()
+    assert made["validation_share"] == 0.1
+
+
+def test_pairs_of_axolotl_have_half_a_row_each() -> None:
+    entry = {"path": "owner/pairs", "type": "chat_template.default", "field_messages": "talk"}
+    overlay = imported(AXOLOTL | {"rl": "dpo", "datasets": [entry]})
+    assert overlay["datasets"]["data1"]["columns"] == {"prompt": "talk"}
+    assert at(overlay, "data.block_size") == 1024
+    # Rows of another type would be trained as answers.
+    assert "datasets (pairs" in refusals(AXOLOTL | {"rl": "dpo"})
+
+
+def test_datasets_of_llama_factory_are_as_it_describes_them() -> None:
+    Path("data").mkdir()
+    described = {
+        "notes": {"file_name": "notes.json", "columns": {"prompt": "ask", "response": "say"}},
+        "talks": {
+            "hf_hub_url": "owner/talks",
+            "formatting": "sharegpt",
+            "columns": {"messages": "conversations"},
+        },
+    }
+    Path("data/dataset_info.json").write_text(json.dumps(described))
+    given = LLAMA_FACTORY | {"dataset": "notes, talks", "max_samples": 10}
+    overlay = imported(given)
+    assert overlay["datasets"]["notes"]["columns"] == {"instruction": "ask", "output": "say"}
+    assert overlay["datasets"]["talks"]["split"] == "train[:10]"
+    assert overlay["datasets"]["talks"]["format"] == "messages"
+
+
+def test_the_revision_of_a_repository_has_to_be_filled_in() -> None:
+    overlay = yaml.safe_load(convert(written(AXOLOTL)))
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(overlay)
+    lines = str(caught.value).splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "datasets.data1.revision",
+        "models.imported-base.revision",
+    ]
+
+
+def test_comments_say_what_has_no_effect_and_what_differs() -> None:
+    given = {"wandb_project": "mine", "load_in_8bit": True, "tf32": False, "warmup_steps": 5}
+    head = convert(written(AXOLOTL | LORA | given)).partition("datasets:")[0]
+    different, same = head.split("# No effect:")
+    assert "load_in_8bit: the base is kept in bf16" in different
+    assert "warmup_steps: set train.warmup_ratio" in different
+    assert "wandb_project: logging" in same
+    assert "Off there: tf32." in same
+
+
+def test_all_that_has_no_counterpart_is_named_in_one_line() -> None:
+    given = {
+        "optimizer": "muon",
+        "relora": True,
+        "flux": 1,
+        "datasets": [{"path": "owner/rows", "type": "alpaca", "drop": 1}],
+    }
+    line = refusals(AXOLOTL | given)
+    for key in ("optimizer (muon:", "relora (", "flux (unknown key)", "datasets.0.drop ("):
+        assert key in line
+    assert "base_model (weights" in refusals(AXOLOTL | {"base_model": "owner/model-GPTQ"})
+    assert "image_max_pixels (" in refusals(LLAMA_FACTORY | {"image_max_pixels": 4})
+
+
+def test_a_config_of_neither_tool_is_refused() -> None:
+    assert "the tool isn't known" in refusals({"model": "a"})
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.NAME)
+def test_no_key_is_dropped(tool: Any) -> None:
+    """Whatever the value of whatever key: it is converted, or something is said of it."""
+    keys = [name.replace("*", "x") for rule in tool.RULES for name in rule.keys]
+    for value in (True, False, None, 1, 0.5, "text", ["text"]):
+        for key in (*keys, "unknown"):
+            draft = Draft(flattened({tool.MARK: "owner/model", key: value}, tool.NESTED))
+            apply(tool.RULES, draft)
+            said = draft.read | {*draft.same, *draft.different, *draft.refused, *draft.off}
+            assert draft.given.keys() <= said, key
+
+
+def test_the_page_has_the_tables() -> None:
+    text = (ROOT / "docs/coming-from.md").read_text()
+    assert page(text) == text
+    assert "| `weight_decay` | `train.weight_decay` |" in text
+
+
+def test_the_command_prints_the_overlay() -> None:
+    done = CliRunner().invoke(app, ["import", str(written(AXOLOTL)), "--num-gpus", "2"])
+    assert done.exit_code == 0
+    assert at(yaml.safe_load(done.stdout), "train.global_batch_size") == 16
+    done = CliRunner().invoke(app, ["import", "nowhere.yaml"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: nowhere.yaml: there is no such file")
+
+
+@pytest.mark.long
+def test_an_overlay_trains(tmp_path: Path, model_folder: Path) -> None:
+    project = Project.create(tmp_path / "project")
+    shutil.copytree(model_folder, project.folder / "data/model")
+    rows = [{"instruction": f"Say {n}", "input": "", "output": str(n)} for n in range(60)]
+    (project.folder / "data/rows.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in rows))
+    entry = {"path": "./data/rows.jsonl", "type": "alpaca"}
+    model = {"base_model": "./data/model", "sequence_len": 128, "max_steps": 2, "bf16": False}
+    overlay = yaml.safe_load(convert(written(AXOLOTL | LORA | model | {"datasets": [entry]})))
+    whole = merge(yaml.safe_load(project.config.read_text()), overlay)
+    project.config.write_text(yaml.safe_dump(whole))
+    done = project.snakemake("--cores", "2", "finetune")
+    assert done.returncode == 0, done.stderr
+    history = (project.folder / "results/runs/imported/history.jsonl").read_text()
+    assert '"step": 2' in history
