@@ -182,7 +182,7 @@ def test_pairs_of_axolotl_have_half_a_row_each() -> None:
     assert overlay["datasets"]["data1"]["columns"] == {"prompt": "talk"}
     assert at(overlay, "data.block_size") == 1024
     # Rows of another type would be trained as answers.
-    assert "datasets (pairs" in refusals(AXOLOTL | {"rl": "dpo"})
+    assert "datasets (rl: dpo" in refusals(AXOLOTL | {"rl": "dpo"})
 
 
 def test_datasets_of_llama_factory_are_as_it_describes_them() -> None:
@@ -273,11 +273,12 @@ def test_the_command_prints_the_overlay() -> None:
 def test_an_overlay_trains(tmp_path: Path, model_folder: Path) -> None:
     project = Project.create(tmp_path / "project")
     shutil.copytree(model_folder, project.folder / "data/model")
-    rows = [{"instruction": f"Say {n}", "input": "", "output": str(n)} for n in range(60)]
+    rows = [{"text": f"The number {n} follows the number {n - 1}."} for n in range(60)]
     (project.folder / "data/rows.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in rows))
-    entry = {"path": "./data/rows.jsonl", "type": "alpaca"}
+    entry = {"path": "./data/rows.jsonl", "type": "completion"}
     model = {"base_model": "./data/model", "sequence_len": 128, "max_steps": 2, "bf16": False}
     overlay = yaml.safe_load(convert(written(AXOLOTL | LORA | model | {"datasets": [entry]})))
+    overlay["runs"]["imported"]["train"]["launcher"] = "torchrun"
     whole = merge(yaml.safe_load(project.config.read_text()), overlay)
     project.config.write_text(yaml.safe_dump(whole))
     done = project.snakemake("--cores", "2", "finetune")

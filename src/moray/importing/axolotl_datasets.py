@@ -67,8 +67,8 @@ def _files(draft: Draft) -> None:
     names = [files] if isinstance(files, str) else list(files)
     found = place(path)
     if "repo_id" not in found:
-        inside = [f"{path.rstrip('/')}/{name}" for name in names]
-        draft.run.update({"source": "files", "path": inside or path})
+        inside = [f"{found['path'].rstrip('/')}/{name}" for name in names]
+        draft.run.update({"source": "files", "path": inside or found["path"]})
     elif names:
         urls = [f"hf://datasets/{path}/{name}" for name in names]
         draft.run.update({"source": "url", "url": urls})
