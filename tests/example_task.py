@@ -1,4 +1,4 @@
-"""The task of docs/extending.md, made from the page's code and registered; workers import it."""
+"""The task of docs/tasks-rows.md, made from the page's code and registered; workers import it."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ import fleet
 from moray.train.job import Job
 from moray.workers.entry import Worker
 
-PAGE = Path(__file__).parents[1] / "docs/extending.md"
+PAGE = Path(__file__).parents[1] / "docs/tasks-rows.md"
 
 example: Any = ModuleType("moray.tasks.classification.task")
 sys.modules[example.__name__] = example

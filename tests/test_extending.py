@@ -1,4 +1,4 @@
-"""The example of docs/extending.md is a task like those of the package."""
+"""The example of docs/tasks-rows.md is a task like those of the package."""
 
 from dataclasses import replace
 from pathlib import Path

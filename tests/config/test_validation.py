@@ -227,7 +227,7 @@ FAULTS: list[tuple[str, object, str]] = [
     (
         "models.x",
         {"source": "path", "path": "x", "new_tokens": ["<a>"], "classes_of": "modules"},
-        "models.x.new_tokens: a model of images has no tokenizer; remove it or classes_of",
+        "models.x.new_tokens: only for models of text; remove it or classes_of",
     ),
     ("models.x", {"source": "scratch"}, "models.x.tokenizer: missing; add it, "),
     ("runs.x", {"model": "tiny"}, "runs.x.dataset: missing; add it, see runs "),

@@ -13,7 +13,7 @@ from moray.corpus.dataset import RowError
 Messages = list[dict[str, Any]]
 
 
-def spoken(messages: Any, tools: Any = None, **systems: str | None) -> Messages:
+def spoken(messages: Any, tools: Any = None, **systems: Any) -> Messages:
     made = conversation(messages, tools, systems.get("system"), systems.get("default_system"))
     found: Messages = json.loads(made["messages"] or "")
     return found
@@ -245,6 +245,11 @@ def test_the_nearest_system_prompt_holds() -> None:
         made = spoken(talk, system=row, default_system=config)
         nearest = [said("system", prompt)] if prompt else []
         assert made == nearest + TALK_ALONE, (own, row, config)
+
+
+def test_system_prompts_are_removed_where_the_config_has_false() -> None:
+    for talk in (TALK_ALONE, [said("system", "own"), *TALK_ALONE]):
+        assert spoken(talk, system="row", default_system=False) == TALK_ALONE
 
 
 def test_a_system_prompt_of_developers_is_one_too() -> None:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 import yaml
 from project import ROOT, Project
@@ -96,6 +97,10 @@ def refusals(config: dict[str, Any]) -> str:
         ({}, "train.lr_scheduler_type", "cosine"),
         ({}, "train.seed", 42),
         ({"max_steps": 100, "warmup_steps": 10}, "train.warmup_ratio", 0.1),
+        ({"warmup_steps": 0}, "train.warmup_ratio", 0),
+        # Without either key, 3 % of the steps, but at most 100.
+        ({}, "train.warmup_ratio", 0.03),
+        ({"max_steps": 10000}, "train.warmup_ratio", 0.01),
         ({"lr_scheduler": "constant", "warmup_ratio": 0.1}, "train.warmup_ratio", 0),
         ({"lr_scheduler": "constant_with_warmup", "warmup_ratio": 0.1}, "train.warmup_ratio", 0.1),
         ({"optimizer": "paged_adamw_32bit"}, "train.optimizer", "adamw"),
@@ -174,6 +179,36 @@ def test_datasets_of_axolotl(entry: Any, section: Any) -> None:
     made = imported(AXOLOTL | {"datasets": [entry]})["datasets"]["data1"]
     assert section.items() <= made.items()
     assert made["validation_share"] == 0.1
+
+
+def test_axolotl_has_a_prompt_for_each_style_of_alpaca() -> None:
+    """The texts are those of axolotl's AlpacaPrompter; its answers end with the stop token."""
+    task = (
+        "Below is an instruction that describes a task. Write a response that appropriately "
+        "completes the request."
+    )
+    for kind, prompt in (
+        ("alpaca", f"{task}\n\n### Instruction:\nAsk.\n\n### Response:\n"),
+        ("alpaca:chat", f"SYSTEM: {task}\nUSER: Ask.\nASSISTANT:"),
+        ("alpaca:phi", f"<|system|>\n{task}<|end|>\n<|user|>\nAsk.<|end|>\n<|assistant|>\n"),
+    ):
+        overlay = imported(AXOLOTL | {"datasets": [{"path": "owner/rows", "type": kind}]})
+        messages = [{"role": "user", "content": "Ask."}, {"role": "assistant", "content": "Say."}]
+        template = jinja2.Template(at(overlay, "data.chat_template"))
+        rendered = template.render(messages=messages, bos_token="<s>", eos_token="</s>")
+        assert rendered == f"<s>{prompt}Say.</s>"
+
+
+def test_what_of_a_conversation_axolotl_trains() -> None:
+    entry = {"path": "owner/rows", "type": "chat_template", "train_on_eos": "turn"}
+    usual = entry | {"roles_to_train": ["assistant"], "drop_system_message": True}
+    assert imported(AXOLOTL | {"datasets": [usual]})["datasets"]["data1"]["system"] is False
+    for key, value in (("roles_to_train", ["user"]), ("train_on_eos", "all")):
+        assert f"datasets.0.{key} (" in refusals(AXOLOTL | {"datasets": [entry | {key: value}]})
+
+
+def test_weights_that_axolotl_draws_again_are_random_here() -> None:
+    assert imported(AXOLOTL | {"reinit_weights": True})["models"]["imported-base"]["random_weights"]
 
 
 def test_pairs_of_axolotl_have_half_a_row_each() -> None:
@@ -255,7 +290,7 @@ def test_no_key_is_dropped(tool: Any) -> None:
 
 
 def test_the_page_has_the_tables() -> None:
-    text = (ROOT / "docs/coming-from.md").read_text()
+    text = (ROOT / "docs/import.md").read_text()
     assert page(text) == text
     assert "| `weight_decay` | `train.weight_decay` |" in text
 

@@ -11,7 +11,7 @@ import torch
 import transformers as hf
 from architectures import HYBRID, PACKED, build
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from moray.errors import UserError
 from moray.model.load import load_model
@@ -149,6 +149,24 @@ def test_a_model_of_the_hub_comes_by_its_commit(
     name = "model.safetensors"
     assert (tmp_path / "out" / name).read_bytes() == (model_folder / name).read_bytes()
     assert read_manifest(tmp_path / "out")["model"]["revision"] == COMMIT
+
+
+def test_random_weights_are_those_that_the_architecture_draws(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    """Of the source, only config and tokenizer are needed."""
+    source = tmp_path / "source"
+    shutil.copytree(model_folder, source, ignore=shutil.ignore_patterns("*.safetensors"))
+    cfg = {"source": "path", "path": str(source), "random_weights": True, "seed": 3}
+    base_model(tmp_path / "out", cfg)
+    torch.manual_seed(3)
+    config = AutoConfig.from_pretrained(model_folder)
+    drawn = AutoModelForCausalLM.from_config(config).state_dict()
+    made = load_model(tmp_path / "out").state_dict()
+    assert made.keys() == drawn.keys()
+    assert all(torch.equal(made[name], drawn[name]) for name in drawn)
+    for name in ("tokenizer.json", "generation_config.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (model_folder / name).read_bytes()
 
 
 def renamed_weights(source: Path) -> None:

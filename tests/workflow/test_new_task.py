@@ -1,4 +1,4 @@
-"""The task on text of docs/extending.md, added to a copy of the package."""
+"""The task on text of docs/tasks.md, added to a copy of the package."""
 
 import json
 import re
@@ -13,7 +13,7 @@ BLOCK = re.compile(r'```python title="(.+?)"\n(.*?)```', re.DOTALL)
 def test_a_task_on_text_needs_modules_and_facts_and_no_change_of_the_workflow(
     fresh: Project,
 ) -> None:
-    for name, code in BLOCK.findall((ROOT / "docs/extending.md").read_text()):
+    for name, code in BLOCK.findall((ROOT / "docs/tasks.md").read_text()):
         file = fresh.folder / name
         if not file.exists():
             file.parent.mkdir(exist_ok=True)

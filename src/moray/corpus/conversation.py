@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from moray.console import say
 from moray.corpus.dataset import RowError
@@ -20,6 +20,8 @@ _ROLES = {
     "function": "tool",
     "observation": "tool",
 }
+# The system prompt where there is none; false removes those that there are.
+DefaultSystem = str | Literal[False] | None
 # What says whether a message is trained: in OpenAI's format, LLaMA-Factory's, axolotl's and others.
 _MASKS = {"weight", "loss", "loss_weight", "train", "training"}
 _REASONING = ("reasoning_content", "reasoning", "thinking")
@@ -33,7 +35,7 @@ _PARTS = {"text": ("text", "value"), "reasoning": ("reasoning", "text", "value")
 
 
 def conversation(
-    messages: Any, tools: Any, system: str | None, default_system: str | None
+    messages: Any, tools: Any, system: str | None, default_system: DefaultSystem
 ) -> dict[str, str | None]:
     """Make the columns `messages` and `tools` of a document.
 
@@ -43,7 +45,8 @@ def conversation(
             reasoning may also be in `reasoning_content`.
         tools: a list of functions, wrapped as OpenAI does or bare; or that list as JSON.
         system: the row's own system prompt.
-        default_system: system prompt to use if neither the row nor the messages have one.
+        default_system: system prompt to use if neither the row nor the messages have one; or
+            false: remove those of both.
 
     Raises:
         RowError: if it isn't a valid conversation, or has no assistant message to train on.
@@ -55,7 +58,9 @@ def conversation(
     if all(message["role"] != "assistant" or "weight" in message for message in spoken):
         raise RowError("the conversation has no assistant message to train on", "remove the row")
     prompt = system or default_system
-    if prompt and spoken[0]["role"] != "system":
+    if default_system is False:
+        spoken = [message for message in spoken if message["role"] != "system"]
+    elif prompt and spoken[0]["role"] != "system":
         spoken.insert(0, {"role": "system", "content": prompt})
     functions = _functions(_parsed(tools, "tools") or [])
     return {"messages": _written(spoken), "tools": _written(functions) if functions else None}

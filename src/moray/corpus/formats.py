@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from moray.config.formats import FORMATS, FormatName
 from moray.corpus.bad_rows import BadRows
-from moray.corpus.conversation import completed, conversation
+from moray.corpus.conversation import DefaultSystem, completed, conversation
 from moray.corpus.dataset import Document, RowError
 
 _ANSWERS = ("chosen", "rejected")
@@ -20,13 +20,13 @@ class Shape:
     Attributes:
         format: name of their format.
         columns: names of the table's columns, for those that differ from the format's.
-        system: system prompt for conversations without one.
+        system: system prompt for conversations without one; false removes those that there are.
         bad_rows: what is done about rows that aren't so.
     """
 
     format: FormatName
     columns: Mapping[str, str] = field(default_factory=dict)
-    system: str | None = None
+    system: DefaultSystem = None
     bad_rows: BadRows = field(default_factory=BadRows)
 
 
@@ -163,7 +163,7 @@ def pair(
     rejected: Any,
     tools: Any,
     system: str | None,
-    default_system: str | None,
+    default_system: DefaultSystem,
 ) -> Document:
     """Make the document of a pair; see `Document`.
 
@@ -174,7 +174,7 @@ def pair(
         rejected: the worse answer, of the same kind.
         tools: functions that a conversation can call; see `conversation`.
         system: the row's own system prompt.
-        default_system: system prompt to use if neither the row nor the messages have one.
+        default_system: as in `conversation`.
 
     Raises:
         RowError: if an answer is missing, both are equal, a part is of another kind than the
@@ -204,7 +204,7 @@ def pair(
             "got no prompt, expected one for answers that are text",
             "map the column under columns, or fill it in",
         )
-    if system or default_system:
+    if default_system is not False and (system or default_system):
         raise RowError(
             "got a system prompt, which answers that are text can't have",
             "remove it, or write prompt, chosen and rejected as messages",
@@ -213,7 +213,7 @@ def pair(
 
 
 def _conversations(
-    prompt: Any, answers: Mapping[str, Any], tools: Any, systems: tuple[str | None, str | None]
+    prompt: Any, answers: Mapping[str, Any], tools: Any, systems: tuple[str | None, DefaultSystem]
 ) -> Document:
     made = {
         name: conversation(_whole(prompt, answer, name), tools, *systems)

@@ -27,17 +27,24 @@ NAME = "axolotl"
 MARK = "base_model"
 NESTED = ("fsdp_config", "special_tokens")
 
-# axolotl's prompt for rows of Alpaca; a chat template gets instruction and input as one message.
-_ALPACA = """\
-{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}Below is an instruction \
-that describes a task. Write a response that appropriately completes the request.
-
-### Instruction:
-{{ message.content }}
-
-### Response:
-{% elif message.role == 'assistant' %}{{ message.content + eos_token }}{% else %}\
-{{ message.content + '\\n\\n' }}{% endif %}{% endfor %}"""
+# axolotl's prompts for rows of Alpaca, by what follows the colon in `alpaca:phi`: what is before
+# and behind the system prompt, and the instruction. A chat template gets instruction and input as
+# one message.
+_ALPACA = {
+    "": ("", "\n\n", "### Instruction:\n", "\n\n### Response:\n"),
+    "chat": ("SYSTEM: ", "\n", "USER: ", "\nASSISTANT:"),
+    "chatml": (
+        "<|im_start|>system\n",
+        "<|im_end|>\n",
+        "<|im_start|>user\n",
+        "<|im_end|>\n<|im_start|>assistant\n",
+    ),
+    "phi": ("<|system|>\n", "<|end|>\n", "<|user|>\n", "<|end|>\n<|assistant|>\n"),
+}
+_TASK = (
+    "Below is an instruction that describes a task. Write a response that appropriately completes "
+    "the request."
+)
 _CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + "
     "'<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}"
@@ -50,6 +57,12 @@ _LAYERS = re.compile(
     r"model\\?\.language_model\\?\.layers\\?\.\[?\\d\]?\+\\?\."
     r"(?:\(_checkpoint_wrapped_module\\?\.\)\?)?\([\w|]+\)\\?\.\(([\w|]+)\)_proj"
 )
+
+
+def _model(draft: Draft) -> None:
+    model(draft, "base_model", "revision_of_model")
+    if draft.get("reinit_weights"):
+        draft.model["random_weights"] = True
 
 
 def _rows(draft: Draft) -> None:
@@ -77,8 +90,12 @@ def _batch(draft: Draft) -> None:
 
 def _template(draft: Draft) -> None:
     name, jinja = draft.get("chat_template"), draft.get("chat_template_jinja")
-    if any(section.get("format") == "instruction" for section in draft.datasets.values()):
-        draft.put("data.chat_template", _ALPACA)
+    styles = {entry.get("type") for entry in draft.get("datasets", [])}
+    styles = {str(style).partition(":")[2] for style in styles if str(style).startswith("alpaca")}
+    if len(styles) > 1:
+        draft.refused["datasets.type"] = "several prompts of Alpaca need as many runs"
+    elif styles:
+        draft.put("data.chat_template", _alpaca(*_ALPACA[styles.pop()]))
         draft.different["datasets.type"] = (
             "axolotl's prompt of Alpaca is data.chat_template; an input follows its instruction "
             "without a heading of its own"
@@ -94,6 +111,16 @@ def _template(draft: Draft) -> None:
             f"the tokenizer's own template is used, not axolotl's {name}; set data.chat_template "
             "if it has none"
         )
+
+
+def _alpaca(system: str, told: str, user: str, asked: str) -> str:
+    """A chat template; a line's end is written as text, because YAML folds it."""
+    task, asked = f"{system}{_TASK}{told}{user}", f"message.content + {asked!r}"
+    return (
+        "{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}{{ "
+        f"{task!r} + {asked} }}}}{{% elif message.role == 'assistant' %}}"
+        "{{ message.content + eos_token }}{% endif %}{% endfor %}"
+    )
 
 
 def _tokens(draft: Draft) -> None:
@@ -211,9 +238,9 @@ def _extras(draft: Draft) -> None:
 
 RULES: Sequence[Rule] = (
     made(
-        "base_model revision_of_model",
-        "`models.NAME`",
-        lambda draft: model(draft, "base_model", "revision_of_model"),
+        "base_model revision_of_model reinit_weights",
+        "`models.NAME`, `random_weights`",
+        _model,
     ),
     made(
         "model_type rl rl_beta", "a language model; `dpo`, `ipo` → `preference.loss`, `beta`", _kind
@@ -244,7 +271,7 @@ RULES: Sequence[Rule] = (
     made(
         "lr_scheduler warmup_ratio warmup_steps",
         "`train.lr_scheduler_type`, `train.warmup_ratio`, `train.min_lr_ratio`",
-        lambda draft: schedule(draft, "lr_scheduler", "cosine", 0.03),
+        lambda draft: schedule(draft, "lr_scheduler", "cosine", 0.03, at_most=100),
     ),
     becomes("cosine_min_lr_ratio", "train.min_lr_ratio"),
     becomes("weight_decay", "train.weight_decay", 0.0),
@@ -349,7 +376,6 @@ RULES: Sequence[Rule] = (
     refused("lora_modules_to_save lora_target_parameters", "adapters are for linear layers"),
     refused("lora_model_dir", "export that run merged, and start from it"),
     refused("resume_from_checkpoint", "checkpoints of other tools aren't read"),
-    refused("reinit_weights", "see models with source: scratch"),
     refused(
         "min_sample_len tokenizer_config torch_dtype torchdistx_path cosine_constant_lr_ratio",
         "no counterpart",

@@ -9,6 +9,9 @@ from moray.importing.table import Draft, Rule, entry_draft, made, no_effect, ref
 _OWN_ROLES = {"system": ["system"], "user": ["user"], "assistant": ["assistant"]}
 _FORMATS = {
     "alpaca": "instruction",
+    "alpaca:chat": "instruction",
+    "alpaca:chatml": "instruction",
+    "alpaca:phi": "instruction",
     "chat_template": "messages",
     "chat_template.default": "preference",
     "completion": "text",
@@ -59,6 +62,16 @@ def _messages(draft: Draft) -> None:
         draft.refused["field_thinking"] = "only reasoning_content, reasoning, thinking"
 
 
+def _trained(draft: Draft) -> None:
+    if {*draft.get("roles_to_train", [])} - {"assistant", "gpt"}:
+        draft.refused["roles_to_train"] = "only what the assistant says is trained"
+    for key in ("train_on_eos", "train_on_eot"):
+        if draft.get(key, "turn") != "turn":
+            draft.refused[key] = "the end of each answer is trained"
+    if draft.get("drop_system_message"):
+        draft.run["system"] = False
+
+
 def _files(draft: Draft) -> None:
     path, files = draft.get("path"), draft.get("data_files", [])
     if not isinstance(path, str):
@@ -99,6 +112,11 @@ DATASET: Sequence[Rule] = (
         "names that `format: messages` knows; others are refused",
         _messages,
     ),
+    made(
+        "roles_to_train train_on_eos train_on_eot drop_system_message",
+        "answers and the ends of their turns are trained, others are refused; `system: false`",
+        _trained,
+    ),
     no_effect("ds_type shards preprocess_shards trust_remote_code", "how files are read"),
     no_effect("template_thinking_key", "the chat template gets reasoning_content"),
     refused("*", "the rows would be others"),
@@ -111,6 +129,8 @@ def datasets(draft: Draft) -> None:
     text_only = True
     for key in ("datasets", "pretraining_dataset"):
         for number, entry in enumerate(draft.get(key, [])):
+            if key == "pretraining_dataset":
+                entry = {"type": "pretrain", **entry}
             inner = entry_draft(draft, f"{key}.{number}", entry, DATASET)
             section = inner.run
             section.update({"validation_share": share, "test_share": 0.05})

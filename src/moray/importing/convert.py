@@ -13,7 +13,7 @@ from moray.importing.table import REVISION, Draft, apply, flattened, markdown
 
 TOOLS = (axolotl, llama_factory)
 _RUN = "imported"
-_PAGE = Path("docs/coming-from.md")
+_PAGE = Path("docs/import.md")
 
 
 def convert(file: Path, gpus: int = 1) -> str:

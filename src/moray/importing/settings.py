@@ -63,8 +63,18 @@ def optimizer(draft: Draft, key: str, default: str) -> None:
         draft.refused[key] = f"{name}: only AdamW is there, in fp32 or 8 bits"
 
 
-def schedule(draft: Draft, key: str, default: str, warmup: float) -> None:
-    """The learning rate's schedule and warm-up; Transformers' schedules end at 0."""
+def schedule(
+    draft: Draft, key: str, default: str, warmup: float, at_most: int | None = None
+) -> None:
+    """The learning rate's schedule and warm-up; Transformers' schedules end at 0.
+
+    Args:
+        draft: to put them into.
+        key: the schedule's, in the other tool's config.
+        default: its schedule if there is no such key.
+        warmup: its share of steps to warm up, likewise.
+        at_most: the largest number of steps that it then warms up.
+    """
     name = draft.get(key, default)
     steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
     spelled = "constant" if name == "constant_with_warmup" else name
@@ -80,7 +90,7 @@ def schedule(draft: Draft, key: str, default: str, warmup: float) -> None:
             which = "warmup_steps" if steps else "warmup_ratio"
             draft.same[which] = "Transformers' constant schedule has no warm-up"
         warmup = 0.0
-    elif steps and steps < 1:
+    elif steps is not None and steps < 1:
         warmup = steps
     elif steps and total and float(total) > 0:
         warmup = round(steps / float(total), 6)
@@ -91,6 +101,12 @@ def schedule(draft: Draft, key: str, default: str, warmup: float) -> None:
         )
     elif ratio is not None:
         warmup = ratio
+    elif at_most and total and float(total) > 0:
+        warmup = round(min(warmup, at_most / float(total)), 6)
+    elif at_most:
+        draft.different["warmup_ratio"] = (
+            f"{warmup:g} of the run's steps by default, but there at most {at_most} steps"
+        )
     draft.put("train.warmup_ratio", warmup)
 
 

@@ -76,8 +76,13 @@ def hub_config(repo_id: str, revision: str) -> Path | None:
         return None
 
 
-def download_snapshot(repo_id: str, revision: str) -> Path:
+def download_snapshot(repo_id: str, revision: str, weights: bool = True) -> Path:
     """Download a commit of a Hub repository to the Hub's local cache; returns its folder there.
+
+    Args:
+        repo_id: `owner/name`.
+        revision: the commit's hash.
+        weights: whether they are wanted, too.
 
     Raises:
         UserError: if the Hub can't be reached or doesn't have the commit, or if the repository
@@ -85,7 +90,8 @@ def download_snapshot(repo_id: str, revision: str) -> Path:
         OSError: if the disk of the cache is full.
     """
     try:
-        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=_WANTED))
+        wanted = [name for name in _WANTED if weights or ".safetensors" not in name]
+        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         if of_full_disk(error):
             raise

@@ -1,4 +1,4 @@
-"""A model from scratch: a tokenizer trained on a corpus, and random weights."""
+"""Models with random weights: a Llama with a tokenizer of its own, or another model's config."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,7 +6,14 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from moray.model.load import load_config
 
 _END = "<|endoftext|>"
 
@@ -73,3 +80,22 @@ def save_llama(folder: Path, tokenizer: PreTrainedTokenizerFast, cfg: dict[str, 
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return int(model.num_parameters())
+
+
+def save_random_weights(folder: Path, seed: int) -> None:
+    """Write random weights of a folder's config into it, drawn as its architecture draws them.
+
+    Raises:
+        UserError: if the config isn't that of a causal language model.
+    """
+    config = load_config(folder)
+    # Of the weights that these replace.
+    vars(config).pop("quantization_config", None)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    settings = folder / "generation_config.json"
+    kept = settings.read_bytes() if settings.exists() else None
+    model.save_pretrained(folder)
+    if kept is not None:
+        settings.write_bytes(kept)

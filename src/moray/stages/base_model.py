@@ -28,7 +28,8 @@ def base_model(output: Path, cfg: dict[str, Any], dataset: Path | None = None) -
     ):
         source = None
         if cfg["source"] == "hub":
-            source = download_snapshot(cfg["repo_id"], cfg["revision"])
+            has_weights = not cfg.get("random_weights")
+            source = download_snapshot(cfg["repo_id"], cfg["revision"], has_weights)
         elif cfg["source"] == "path":
             source = Path(cfg["path"])
         model, facts = make(output, cfg, source, dataset)

@@ -14,8 +14,8 @@ from moray.model.dequantize import dequantize
 from moray.model.folder import stored_dtype
 from moray.model.isolation import computed_in_fp32, isolates_documents
 from moray.model.load import load_config, load_model
-from moray.model.obtain import copy_folder
-from moray.model.scratch import save_llama, train_tokenizer
+from moray.model.obtain import copy_folder, copy_unchanged
+from moray.model.scratch import save_llama, save_random_weights, train_tokenizer
 from moray.model.shapes import quantization_in, shapes_in
 from moray.model.special_tokens import add_tokens, set_eos_token
 from moray.tasks.language.tokenizer import load_tokenizer
@@ -29,7 +29,10 @@ def make(
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Copy a model, or make one from scratch; returns it, and more entries of its manifest."""
     path = f"models.{output.name}"
-    if source:
+    if source and cfg.get("random_weights"):
+        copy_unchanged(source, output)
+        save_random_weights(output, cfg["seed"])
+    elif source:
         copy_folder(source, output)
         if method := quantization_in(output / "config.json", path):
             say(f"model {output.name}: dequantizing the weights ({method})")

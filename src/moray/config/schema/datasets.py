@@ -146,7 +146,11 @@ class _Table(Source):
         "`conversations` is accepted for `messages`, and for the `prompt` of `preference`. "
         "`group`: a column whose equal values stay in one split, such as a patient or a file.",
     )
-    system: str | None = Field(None, description="System prompt for conversations that have none.")
+    system: str | Literal[False] | None = Field(
+        None,
+        description="System prompt for conversations that have none. `false` removes those that "
+        "they have, for chat templates that refuse them.",
+    )
     bad_rows: Literal["refuse", "drop"] = added(
         "refuse",
         description="What to do with rows that don't fit the format. `refuse`: stop at the first. "

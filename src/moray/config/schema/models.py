@@ -63,7 +63,14 @@ class _Existing(Section):
         description="For images: name of the dataset whose classes the model tells apart. If its "
         "own differ, it gets a new, randomly initialised output layer.",
     )
-    seed: int = Field(0, ge=0, description="For images: seed for the new output layer.")
+    seed: int = Field(
+        0, ge=0, description="Seed for a new output layer (images) or for `random_weights`."
+    )
+    random_weights: bool = added(
+        False,
+        description="For text: take the model's config and tokenizer, and new random weights, to "
+        "train it from the beginning. Its own weights are neither read nor downloaded.",
+    )
     new_tokens: list[str] = added(
         [],
         description="For text: special tokens to add, such as the marks of a chat template. Their "
@@ -78,11 +85,9 @@ class _Existing(Section):
 
     @model_validator(mode="after")
     def _tokens_are_of_text(self) -> Self:
-        for key in ("new_tokens", "eos_token"):
+        for key in ("new_tokens", "eos_token", "random_weights"):
             if getattr(self, key) and self.classes_of is not None:
-                raise ValueError(
-                    f"{key}: a model of images has no tokenizer; remove it or classes_of"
-                )
+                raise ValueError(f"{key}: only for models of text; remove it or classes_of")
         if "" in self.new_tokens or len(set(self.new_tokens)) < len(self.new_tokens):
             raise ValueError("new_tokens: got an empty or a repeated token; remove it")
         return self
