@@ -342,6 +342,12 @@ def test_a_model_from_scratch_depends_on_the_dataset_of_its_tokenizer() -> None:
     assert files == ["results/datasets/modules/dataset.json"]
 
 
+def test_a_seed_is_part_of_an_existing_model_whose_weights_are_drawn() -> None:
+    drawn = {"models.folder.random_weights": True, "models.folder.seed": 3}
+    assert plan.model_config(experiment_with(drawn), "folder")["seed"] == 3
+    assert "seed" not in plan.model_config(experiment_with({"models.folder.seed": 3}), "folder")
+
+
 def test_a_start_that_is_an_adapter_alone_needs_the_start_of_its_own_run() -> None:
     alone = {"adapter": {}, "export": {"merge_adapter": False}}
     chain = {

@@ -47,7 +47,8 @@ def model_config(experiment: Experiment, model: str) -> dict[str, Any]:
     section = experiment.models[model]
     config = result_keys(section)
     if isinstance(section, PathModel | HubModel) and section.classes_of is None:
-        return {key: config[key] for key in config if key not in ("classes_of", "seed")}
+        unread = {"classes_of"} if section.random_weights else {"classes_of", "seed"}
+        return {key: config[key] for key in config if key not in unread}
     return config
 
 

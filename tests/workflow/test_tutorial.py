@@ -1,0 +1,46 @@
+"""The tutorial of the documentation, command by command."""
+
+import re
+import shutil
+
+import pytest
+import yaml
+from project import ROOT, Project
+
+PAGE = (ROOT / "docs/tutorial.md").read_text()
+# The first command of each console block, and what it prints if the next block has that.
+PRINTED = dict(
+    re.findall(r"```console\n(.*?)\n[^`]*```(?:(?!```).)+```\n(.*?)```", PAGE, re.DOTALL)
+)
+GENERATE, SWEEP = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+
+
+def shape(line: str) -> str:
+    """A line without its numbers and digests."""
+    return re.sub(r"-[0-9a-f]{8}\b|[-+]?\d[\d,.]*", "N", line).replace(" ", "")
+
+
+@pytest.mark.release
+def test_the_commands_do_what_the_page_says(fresh: Project) -> None:
+    shutil.copy(ROOT / "config/config.yaml", fresh.config)
+    assert PRINTED.keys() == {"make finetune", "snakemake eval"}
+    for command, text in PRINTED.items():
+        done = fresh.snakemake("--cores", "all", command.split()[1])
+        assert done.returncode == 0, done.stderr
+        printed = [shape(line) for line in (done.stdout + done.stderr).splitlines()]
+        places = [printed.index(shape(line)) for line in text.splitlines() if line != "..."]
+        # Evaluations don't need each other, so either may be the first.
+        assert places == sorted(places) or command == "snakemake eval", done.stderr
+    done = fresh.snakemake("--cores", "all", "generate", "report")
+    assert done.returncode == 0, done.stderr
+    fresh.configure(["defaults", "generate"], GENERATE["defaults"]["generate"])
+    assert fresh.planned("generate") == {"generate base", "generate tuned"}
+    fresh.configure(["defaults", "generate"], None)
+    fresh.configure(["runs", "tuned", "train", "learning_rate"], 1e-3)
+    assert fresh.planned("finetune") == {"finetune tuned", "export tuned"}
+    overlay = fresh.folder / "sweep.yaml"
+    overlay.write_text(yaml.safe_dump(SWEEP))
+    trained = {
+        job for job in fresh.planned("report", "--configfile", str(overlay)) if "finetune" in job
+    }
+    assert len(trained) == 6
