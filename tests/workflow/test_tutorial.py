@@ -2,17 +2,22 @@
 
 import re
 import shutil
+from itertools import pairwise
 
 import pytest
 import yaml
 from project import ROOT, Project
 
-PAGE = (ROOT / "docs/tutorial.md").read_text()
-# The first command of each console block, and what it prints if the next block has that.
-PRINTED = dict(
-    re.findall(r"```console\n(.*?)\n[^`]*```(?:(?!```).)+```\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = (ROOT / "docs/tutorial.md").read_text().split("```")[1::2]
+# By its first command, what a console block prints: the next block, if that is in no language.
+PRINTED = {
+    block.splitlines()[1]: after
+    for block, after in pairwise(BLOCKS)
+    if block.startswith("console") and after.startswith("\n")
+}
+GENERATE, SWEEP = (
+    yaml.safe_load(block.removeprefix("yaml")) for block in BLOCKS if block.startswith("yaml")
 )
-GENERATE, SWEEP = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
 
 
 def shape(line: str) -> str:
@@ -28,7 +33,9 @@ def test_the_commands_do_what_the_page_says(fresh: Project) -> None:
         done = fresh.snakemake("--cores", "all", command.split()[1])
         assert done.returncode == 0, done.stderr
         printed = [shape(line) for line in (done.stdout + done.stderr).splitlines()]
-        places = [printed.index(shape(line)) for line in text.splitlines() if line != "..."]
+        places = [
+            printed.index(shape(line)) for line in text.split("\n") if line not in ("", "...")
+        ]
         # Evaluations don't need each other, so either may be the first.
         assert places == sorted(places) or command == "snakemake eval", done.stderr
     done = fresh.snakemake("--cores", "all", "generate", "report")
