@@ -15,7 +15,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Containers often set it, and then each of the many processes would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: finetune eval generate smoke-test test test-long test-all equivalents lint format docs site lock
+.PHONY: finetune eval generate smoke-test test test-long test-all equivalents lint format docs site reports lock
 
 finetune eval generate: $(READY)
 	snakemake --cores all $@
@@ -66,6 +66,16 @@ docs: $(READY)
 # The documentation, in build/site; links that lead nowhere are errors.
 site: $(READY_DEV)
 	mkdocs build --strict
+
+# For the site: the reports of the default experiment and of a sweep over it. Minutes.
+reports: $(READY)
+	rm -rf build/reports
+	mkdir -p build/reports
+	cd build/reports && moray init project
+	cp docs/sweep.yaml build/reports/project/config
+	cd build/reports/project && snakemake report && cp results/report.html ../default.html
+	cd build/reports/project && snakemake report --configfile config/sweep.yaml \
+		&& cp results/report.html ../sweep.html
 
 # The lock files only name versions, so that each machine can use its own package index.
 lock:

@@ -1,4 +1,4 @@
-"""A hook of MkDocs: files of the repository that pages link to are part of the site."""
+"""A hook of MkDocs: reports, and files of the repository that pages link to, are on the site."""
 
 import re
 from pathlib import Path
@@ -8,12 +8,19 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 _ROOT = Path(__file__).parents[1]
+# `make reports` writes them, which takes minutes.
+_REPORTS = ("default", "sweep")
+_MISSING = "<p>The site was built without this report: <code>make reports</code> makes it.</p>"
 # Links out of the folder of the documentation, as they work in the repository.
 _LINK = re.compile(r"\[([^\]]*)\]\(\.\./([^)#]+)(#[^)]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add each file that a page links to, as plain text."""
+    """Add the reports, and each file that a page links to, as plain text."""
+    for name in _REPORTS:
+        made = _ROOT / f"build/reports/{name}.html"
+        content = made.read_text() if made.is_file() else _MISSING
+        files.append(File.generated(config, f"reports/{name}.html", content=content))
     for page in files.documentation_pages():
         for _, path, _ in _LINK.findall(page.content_string):
             if (_ROOT / path).is_file() and not files.get_file_from_path(_target(path)):
