@@ -138,12 +138,13 @@ def import_config(
     """Print another tool's config as an overlay: `moray import FILE > config/mine.yaml`.
 
     Comments name what has no effect here, and what has another one. If a key has no counterpart,
-    nothing is printed but an error that names all such keys.
+    nothing is printed but an error that names all such keys. Repositories of the Hub are pinned to
+    their newest commits, if it can be reached.
     """
     from moray.importing.convert import convert
 
     with _errors_in_one_line():
-        typer.echo(convert(file, num_gpus), nl=False)
+        typer.echo(convert(file, num_gpus, pins=True), nl=False)
 
 
 @app.command()

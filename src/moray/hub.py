@@ -1,7 +1,8 @@
-"""What the Hugging Face Hub refuses, as errors that a user can fix."""
+"""What the Hugging Face Hub knows of a repository, and what it refuses, as errors to fix."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from moray.errors import UserError
 
@@ -26,6 +27,20 @@ def refusals_explained(path: str, repo_id: str) -> Iterator[None]:
         if fault := _fault(error, repo_id):
             raise UserError(path, *fault) from error
         raise
+
+
+def newest_commit(repo_id: str, kind: str) -> str | None:
+    """The hash of the newest commit of a model or dataset; None if the Hub doesn't tell it."""
+    # Takes a while to import.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        # No file has this name. Unlike an inquiry, this has one kind of error for all networks.
+        folder = snapshot_download(repo_id, repo_type=kind, allow_patterns="/")
+    except (HFValidationError, OSError):
+        return None
+    return Path(folder).name
 
 
 def has_token() -> bool:

@@ -1,13 +1,16 @@
 """Configs of axolotl and LLaMA-Factory as overlays."""
 
 import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pytest
 import yaml
+from hub_server import Hub, Repository, hub_server
 from project import ROOT, Project
 from typer.testing import CliRunner
 
@@ -247,6 +250,31 @@ def test_the_revision_of_a_repository_has_to_be_filled_in() -> None:
         "datasets.data1.revision",
         "models.imported-base.revision",
     ]
+
+
+def test_repositories_are_pinned_to_their_newest_commits(tmp_path: Path) -> None:
+    """One that the Hub doesn't have stays open, with those behind it."""
+    repositories = {
+        (kind, "owner/" + kind): Repository({"README.md": b""}, commit=digit * 40)
+        for kind, digit in (("models", "1"), ("datasets", "2"))
+    }
+    paths = ("owner/datasets", "owner/other")
+    entries = [{"path": path, "type": "completion"} for path in paths]
+    file = written(AXOLOTL | {"base_model": "owner/models", "datasets": entries})
+    environment = {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path)}
+    with hub_server(Hub(repositories)) as hub:
+        done = subprocess.run(
+            ["moray", "import", str(file)],
+            env=os.environ
+            | {"HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
+    overlay = yaml.safe_load(done.stdout)
+    assert overlay["models"]["imported-base"]["revision"] == "1" * 40
+    revisions = [section["revision"] for section in overlay["datasets"].values()]
+    assert revisions == ["2" * 40, "FILL-IN"]
 
 
 def test_comments_say_what_has_no_effect_and_what_differs() -> None:

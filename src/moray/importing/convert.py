@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from moray.errors import UserError
+from moray.hub import newest_commit
 from moray.importing import axolotl, llama_factory
 from moray.importing.table import REVISION, Draft, apply, flattened, markdown
 
@@ -16,12 +17,13 @@ _RUN = "imported"
 _PAGE = Path("docs/import.md")
 
 
-def convert(file: Path, gpus: int = 1) -> str:
+def convert(file: Path, gpus: int = 1, pins: bool = False) -> str:
     """The overlay, in YAML, with comments on what has no effect or another one.
 
     Args:
         file: the other tool's config.
         gpus: number of GPUs that it was for, by which batches are multiplied.
+        pins: whether to ask the Hub for the newest commits of repositories, which are pinned here.
 
     Raises:
         UserError: if it isn't one of these tools' configs, or has keys that have no counterpart;
@@ -39,7 +41,20 @@ def convert(file: Path, gpus: int = 1) -> str:
         raise UserError(
             str(file), f"moray doesn't do this: {named}", "remove the keys, or keep that tool"
         )
+    if pins:
+        _pin(draft)
     return _written(draft, file.name, tool.NAME)
+
+
+def _pin(draft: Draft) -> None:
+    """Fill in commits, until the Hub doesn't tell one: waiting for it once is enough."""
+    datasets = [("dataset", section) for section in draft.datasets.values()]
+    for kind, section in [("model", draft.model), *datasets]:
+        if section.get("revision") == REVISION:
+            commit = newest_commit(section["repo_id"], kind)
+            if commit is None:
+                return
+            section["revision"] = commit
 
 
 def _read(file: Path) -> Mapping[str, Any]:
