@@ -265,8 +265,7 @@ def test_repositories_are_pinned_to_their_newest_commits(tmp_path: Path) -> None
     with hub_server(Hub(repositories)) as hub:
         done = subprocess.run(
             ["moray", "import", str(file)],
-            env=os.environ
-            | {"HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path)},
+            env=os.environ | environment | {"HF_ENDPOINT": hub.endpoint},
             capture_output=True,
             text=True,
         )
