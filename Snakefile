@@ -14,7 +14,7 @@ rule finetune:
     input:
         expand("results/runs/{run}/model/manifest.json", run=EXPERIMENT.runs),
     message:
-        "every run has its model; next: snakemake eval"
+        "every run has its model" + suggestion("eval")
 
 
 rule eval:
@@ -22,7 +22,7 @@ rule eval:
     input:
         expand("results/runs/{run}/eval.json", run=EXPERIMENT.runs),
     message:
-        "every run is evaluated; next: snakemake generate"
+        "every run is evaluated" + suggestion("generate")
 
 
 rule benchmark:
@@ -123,7 +123,7 @@ if SMOKE_TEST.run in EXPERIMENT.runs:
 
 onstart:
     jobs = list(workflow.dag.needrun_jobs())
-    stop_on_sigterm(check_runs(jobs))
+    stop_on_signals(check_runs(jobs))
     # Not in a job that an executor has started: it repeats what the workflow planned.
     if workflow.is_main_process:
         repeat(job.log[0] for job in jobs if job.log)

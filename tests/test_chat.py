@@ -137,7 +137,7 @@ def test_a_run_that_is_not_there_is_refused(
     tuned_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="run snakemake finetune first"):
+    with pytest.raises(UserError, match=r"make it by snakemake finetune$"):
         open_chats("tuned", base=False, tuned=True)
     make_run(tmp_path, tuned_folder)
     with pytest.raises(UserError, match="name one of tuned"):

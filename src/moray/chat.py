@@ -128,7 +128,9 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
     folder = _RUNS / run / "model"
     if not (folder / "manifest.json").is_file():
         trained = sorted(path.parts[-3] for path in _RUNS.glob("*/model/manifest.json"))
-        remedy = f"name one of {', '.join(trained)}" if trained else "run snakemake finetune first"
+        remedy = "make it by snakemake finetune"
+        if trained:
+            remedy += f", or name one of {', '.join(trained)}"
         raise UserError(str(folder), "there is no model", remedy)
     if not (folder / "tokenizer.json").is_file():
         raise UserError(str(folder), "this model is for images", "see snakemake generate")

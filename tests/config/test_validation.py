@@ -233,8 +233,8 @@ FAULTS: list[tuple[str, object, str]] = [
     ("runs.x", {"model": "tiny"}, "runs.x.dataset: missing; add it, see runs "),
     ("runs.tuned.model", {}, "runs.tuned.model.run: missing; add it, see runs "),
     # Text of another form.
-    ("models.x", {**HUB, "revision": "main"}, "models.x.revision: got 'main', expected text of "),
-    ("models.x", {**HUB, "repo_id": "a/b/c"}, "models.x.repo_id: got 'a/b/c', expected text of "),
+    ("models.x", {**HUB, "revision": "main"}, "models.x.revision: got 'main', expected the hash"),
+    ("models.x", {**HUB, "repo_id": "a/b/c"}, "models.x.repo_id: got 'a/b/c', expected the hash"),
     (
         "runs.my run",
         {"model": "tiny", "dataset": "modules"},
@@ -270,8 +270,8 @@ FAULTS: list[tuple[str, object, str]] = [
     ),
     ("datasets.x", {"source": "synthetic"}, "datasets.x.size_gb: missing; "),
     ("datasets.x", {**MADE_UP, "size_gb": 0}, "datasets.x.size_gb: got 0, expected more than 0; "),
-    ("datasets.x", {**URL, "sha256": "abc"}, "datasets.x.sha256: got 'abc', expected text of the "),
-    ("datasets.x", {**HUB, "revision": "main"}, "datasets.x.revision: got 'main', expected text "),
+    ("datasets.x", {**URL, "sha256": "abc"}, "datasets.x.sha256: got 'abc', expected a SHA-256, "),
+    ("datasets.x", {**HUB, "revision": "main"}, "datasets.x.revision: got 'main', expected the h"),
     # Keys at odds with one another.
     (
         "datasets.x",

@@ -52,6 +52,7 @@ def checkpoints(project: Project) -> list[Path]:
     ("victim", "number"),
     [
         ("snakemake", signal.SIGTERM),
+        ("snakemake", signal.SIGINT),
         ("driver", signal.SIGTERM),
         ("group", signal.SIGTERM),
         ("everything", signal.SIGTERM),

@@ -69,6 +69,11 @@ def test_an_overlay_is_merged_over_the_config(
     [
         ({}, "bas", "runs.bas: there is no such run; name one of"),
         (
+            {"runs.base.data.block_size": 9999},
+            "base",
+            "runs.base.data.block_size: got 9999, expected at most ",
+        ),
+        (
             {"models.tiny": {"source": "hub", "repo_id": "a/b", "revision": "0" * 40}},
             "base",
             "models.tiny: a/b isn't in the local cache yet",

@@ -1,5 +1,6 @@
 """Entry points on real workers of each launcher."""
 
+import atexit
 import os
 import sys
 from pathlib import Path
@@ -47,6 +48,20 @@ def test_each_workers_result_is_returned_and_what_it_prints_is_logged_with_its_r
         assert f"[worker {rank}] hello from {rank}\n" in log
         assert f"[worker {rank}] from C\n" in log
     assert "hello" not in out
+
+
+def abort_at_exit(attempts: Path, worker: Worker) -> int:
+    with (attempts / f"attempts-{worker.rank}").open("a") as file:
+        file.write("x")
+    atexit.register(os.abort)
+    return worker.rank
+
+
+@pytest.mark.parametrize("launch", ["torchrun"], indirect=True)
+def test_a_native_crash_when_all_work_is_done_repeats_nothing(launch: Launch) -> None:
+    """Threads of libraries now and then abort a process that exits."""
+    assert run_on_workers(abort_at_exit, launch.folder, launch) == [0, 1]
+    assert [(launch.folder / f"attempts-{rank}").read_text() for rank in (0, 1)] == ["x", "x"]
 
 
 def fail_on_one(attempts: Path, worker: Worker) -> None:

@@ -15,7 +15,7 @@ PRINTED = {
     for block, after in pairwise(BLOCKS)
     if block.startswith("console") and after.startswith("\n")
 }
-GENERATE, SWEEP = (
+GENERATE, MORE, SWEEP = (
     yaml.safe_load(block.removeprefix("yaml")) for block in BLOCKS if block.startswith("yaml")
 )
 
@@ -42,9 +42,13 @@ def test_the_commands_do_what_the_page_says(fresh: Project) -> None:
     assert done.returncode == 0, done.stderr
     fresh.configure(["defaults", "generate"], GENERATE["defaults"]["generate"])
     assert fresh.planned("generate") == {"generate base", "generate tuned"}
-    fresh.configure(["defaults", "generate"], None)
+    shutil.copy(ROOT / "config/config.yaml", fresh.config)
     fresh.configure(["runs", "tuned", "train", "learning_rate"], 1e-3)
     assert fresh.planned("finetune") == {"finetune tuned", "export tuned"}
+    overlay = fresh.folder / "more.yaml"
+    overlay.write_text(yaml.safe_dump(MORE))
+    planned = fresh.planned("finetune", "--configfile", str(overlay))
+    assert {"finetune more", "export more"} <= planned
     overlay = fresh.folder / "sweep.yaml"
     overlay.write_text(yaml.safe_dump(SWEEP))
     trained = {

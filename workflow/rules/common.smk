@@ -1,6 +1,7 @@
 """Shared by all rules: the checked config, the code of a stage, the lock."""
 
 import fcntl
+import os
 import re
 import signal
 import sys
@@ -64,6 +65,13 @@ def code(stage, *names, of=None):
     """
     again = repeats(f"{stage}/{of}", planning=workflow.is_main_process) if of else ""
     return f"code {code_of(stage, *names)}{again}"
+
+
+def suggestion(target):
+    """What to type next, with the same overlays."""
+    overlays = [os.path.relpath(file) for file in workflow.overwrite_configfiles]
+    options = f" --configfile {' '.join(overlays)}" if overlays else ""
+    return f"; next: snakemake {target}{options}"
 
 
 def task_of(run):
@@ -206,22 +214,28 @@ def check_runs(jobs):
     return [*runs, *searches]
 
 
-def stop_on_sigterm(runs):
-    """Make runs save a checkpoint and stop at SIGTERM; Snakemake then starts no more jobs."""
+def stop_on_signals(runs):
+    """Make runs save a checkpoint and stop at SIGTERM and SIGINT.
+
+    Snakemake then starts no more jobs. Ctrl-C reaches the stages too, but not what an editor sends.
+    """
     from moray.train.supervision import Request, Requests
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)
+    }
 
     def stop(number, frame):
         # Another one, which may come while this one is handled, is for Snakemake alone.
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before[number])
         for run in runs:
             place = f"{EXPERIMENT.runs[run].ray.storage_path}/{run}"
             Requests(place).ask(Request.STOP)
-        before(number, frame)
+        before[number](number, frame)
 
     if runs:
-        signal.signal(signal.SIGTERM, stop)
+        for number in before:
+            signal.signal(number, stop)
 
 
 def limit_gpus():

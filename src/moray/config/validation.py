@@ -38,6 +38,12 @@ _EXPECTED = {
     "union_tag_not_found": "a value",
 }
 
+# Of patterns that a reader doesn't see at once.
+_FORMS = {
+    "^[0-9a-f]{40}$": "the hash of a commit, 40 hexadecimal digits",
+    "^[0-9a-f]{64}$": "a SHA-256, 64 hexadecimal digits",
+}
+
 # Pydantic's names for the branches of the unions in the schema.
 _BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str", "list[str]"}
 _BRANCHES |= {"BestRef", "tagged-union[RunRef,BestRef]", "WorkerRange", "list[constrained-int]"}
@@ -126,6 +132,8 @@ def _fault(keys: tuple[str, ...], details: list[ErrorDetails]) -> UserError:
 
 
 def _expected(detail: ErrorDetails) -> str:
+    if form := _FORMS.get(str(detail.get("ctx", {}).get("pattern"))):
+        return form
     template = _EXPECTED.get(detail["type"])
     return template.format(**detail.get("ctx", {})) if template else detail["msg"]
 

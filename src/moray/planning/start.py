@@ -15,10 +15,12 @@ from moray.config.load import check_encoding, load_experiment, merge
 from moray.config.schema.experiment import Experiment
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.schema.sections import Ray, WorkerRange
-from moray.errors import UserError
+from moray.errors import ConfigError, UserError
 from moray.model.scratch import llama_config
+from moray.model.shapes import positions_in
 from moray.planning.demand import Setup
 from moray.provenance.manifest import MANIFEST
+from moray.train.checks import misfits
 
 _CONFIG = Path("config/config.yaml")
 
@@ -56,10 +58,15 @@ def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
 
     Raises:
         UserError: if there is no such run, it can't be planned, or its model isn't known yet.
+        ConfigError: if the model can't have rows of the run's length.
     """
     if run not in experiment.runs:
         known = ", ".join(sorted(experiment.runs))
-        raise UserError(f"runs.{run}", "there is no such run", f"name one of {known}")
+        raise UserError(
+            f"runs.{run}",
+            "there is no such run",
+            f"name one of {known}, or the overlay that it is in, with --configfile",
+        )
     section = experiment.runs[run]
     if (task := plan.task(experiment, run)) != "language":
         raise UserError(
@@ -70,10 +77,14 @@ def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
     device = "cpu" if section.ray.use_gpu is False else "cuda"
     with TemporaryDirectory() as temporary:
         model = experiment.base_model(run)
+        folder = _folder(experiment, model, Path(temporary))
+        block_size, positions = section.data.block_size, positions_in(folder / "config.json")
+        if found := [*misfits(run, block_size, positions, section.adapter, None)]:
+            raise ConfigError(found)
         yield Setup(
             model=f"models.{model}",
-            folder=_folder(experiment, model, Path(temporary)),
-            block_size=section.data.block_size,
+            folder=folder,
+            block_size=block_size,
             # What fits is what `auto` takes.
             settings=section.train.model_copy(update={"micro_batch_size": 1})
             if section.train.micro_batch_size == "auto"

@@ -1,5 +1,6 @@
 """Train a run in its work folder, under its lock, and record the result."""
 
+import math
 import shutil
 import time
 from contextlib import nullcontext
@@ -94,6 +95,8 @@ def run_training(
             note=other_libraries(identity, newest_step(storage)),
             rows_that_fit=rows_that_fit,
         )
+        if judge is None:
+            say(f"run {run}: {_starting(spec, newest_step(storage))}")
         described = {
             "run": run,
             "id": id_of_training(storage.records),
@@ -134,6 +137,20 @@ def run_training(
     loss = next(line["loss"] for line in reversed(lines) if "loss" in line)
     resumed = f", resumed from step {facts['resumed_from']}" if facts["resumed_from"] else ""
     say(f"run {run}: {facts['steps']} steps{resumed}, loss {loss:.4f}, {seconds:.0f} s")
+
+
+def _starting(spec: RunSpec, step: int | None) -> str:
+    """What is about to happen: until the first step, workers start in silence."""
+    settings, num_steps, reason = spec.settings, spec.settings.max_steps, ""
+    if not num_steps:
+        stores = (read_manifest(part.store)["splits"]["train"] for part in spec.parts)
+        num_rows = sum(store["rows"] for store in stores)
+        num_steps = math.ceil(settings.num_epochs * num_rows / settings.global_batch_size)
+        plural = "epoch" if settings.num_epochs == 1 else "epochs"
+        reason = f" for {settings.num_epochs:g} {plural} of {num_rows:,} rows"
+    resuming = f", resuming from step {step:,}" if step else ""
+    started = "Ray and its workers" if settings.launcher == "ray" else "its workers"
+    return f"{num_steps:,} steps{reason}{resuming}; starting {started}"
 
 
 def _launched(

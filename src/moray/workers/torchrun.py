@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -102,6 +102,17 @@ def _process_group(device_type: str, timeout: float) -> Iterator[Worker]:
         dist.destroy_process_group()
 
 
+def _leave() -> NoReturn:
+    """End without the interpreter's clean-up.
+
+    In it, native threads of libraries abort the process now and then, which the agent would take
+    for a failure of the work that is done.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 @record
 def _main(task: str, results: str) -> None:
     with Path(task).open("rb") as file:
@@ -114,9 +125,8 @@ def _main(task: str, results: str) -> None:
         if gathered is None:
             # A thread may be waiting in a collective for a failed worker, which would keep the
             # process group from closing. The agent treats any other status as a failure.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
+            _leave()
+    _leave()
 
 
 if __name__ == "__main__":

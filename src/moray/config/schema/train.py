@@ -122,7 +122,11 @@ class Train(Section):
         "machine only, without Ray; the settings in `ray` for workers, failures and storage "
         "still apply.",
     )
-    num_epochs: float = Field(1.0, gt=0, description="Passes over the train split.")
+    num_epochs: float = Field(
+        1.0,
+        gt=0,
+        description="Passes over the rows of the train split; a row can have several documents.",
+    )
     max_steps: PositiveInt | None = Field(
         None, description="Number of optimizer steps; overrides `num_epochs` if set."
     )
