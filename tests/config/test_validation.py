@@ -234,7 +234,7 @@ FAULTS: list[tuple[str, object, str]] = [
     ("runs.tuned.model", {}, "runs.tuned.model.run: missing; add it, see runs "),
     # Text of another form.
     ("models.x", {**HUB, "revision": "main"}, "models.x.revision: got 'main', expected the hash"),
-    ("models.x", {**HUB, "repo_id": "a/b/c"}, "models.x.repo_id: got 'a/b/c', expected the hash"),
+    ("models.x", {**HUB, "repo_id": "a/b/c"}, "models.x.repo_id: got 'a/b/c', expected text of "),
     (
         "runs.my run",
         {"model": "tiny", "dataset": "modules"},
