@@ -4,6 +4,7 @@ A page has the output of a command between `<!-- begin: python -m benchmarks.NAM
 `<!-- end -->`. Nothing else should run on the machine.
 """
 
+import os
 import platform
 import re
 import shlex
@@ -28,6 +29,8 @@ def main(only: list[str] | None = None) -> None:
     Args:
         only: parts of commands, such as `benchmarks.memory`; all commands unless given.
     """
+    # Else DeepSpeed writes into the output that it found no other.
+    accelerator = {} if torch.cuda.is_available() else {"DS_ACCELERATOR": "cpu"}
     for page in sorted(_PAGES.glob("*.md")):
         for command in commands_of(page.read_text()):
             if only and not any(part in command for part in only):
@@ -39,6 +42,7 @@ def main(only: list[str] | None = None) -> None:
             done = subprocess.run(
                 [sys.executable, "-m", *shlex.split(command)],
                 stdout=subprocess.PIPE,
+                env=os.environ | accelerator,
                 text=True,
                 check=True,
             )

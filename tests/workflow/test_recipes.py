@@ -36,6 +36,8 @@ HERE: dict[str, dict[str, Any]] = {
     "generate": {"num_samples": 2, "max_new_tokens": 8, "prompt_tokens": 8},
 }
 BLOCK = 256
+# Others train the same architecture, or another one in the same way.
+SAME = {"qwen3-8b-full", "qwen3-8b-lora", "qwen3-8b-qlora"}
 
 
 def config_of(recipe: Path) -> dict[str, Any]:
@@ -100,8 +102,17 @@ def process(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exec
             yield executor
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(
+            recipe,
+            id=recipe.stem,
+            marks=pytest.mark.release if recipe.stem in SAME else pytest.mark.long,
+        )
+        for recipe in RECIPES
+    ],
+)
 def test_a_recipe_runs_end_to_end(
     recipe: Path, hub: Hub, process: Executor, tmp_path: Path
 ) -> None:
