@@ -14,7 +14,7 @@ rule finetune:
     input:
         expand("results/runs/{run}/model/manifest.json", run=EXPERIMENT.runs),
     message:
-        "every run has its model" + suggestion("eval")
+        f"every run has its model{suggestion('eval')}"
 
 
 rule eval:
@@ -22,7 +22,7 @@ rule eval:
     input:
         expand("results/runs/{run}/eval.json", run=EXPERIMENT.runs),
     message:
-        "every run is evaluated" + suggestion("generate")
+        f"every run is evaluated{suggestion('generate')}"
 
 
 rule benchmark:
