@@ -39,6 +39,13 @@ from moray.workers.entry import Worker
 ARCHITECTURES = PACKED | UNPACKED | HYBRID
 # One whose documents are packed and one whose aren't.
 SHORT = (next(iter(PACKED)), next(iter(UNPACKED)))
+# Each is built much like one of the others, or used less; they are trained before a release.
+RARE = {
+    *("Apertus", "CodeGen", "Cohere", "Cohere 2", "ERNIE 4.5", "ERNIE 4.5 MoE", "EXAONE 4"),
+    *("GLM-4-MoE", "GPT-J", "GPTBigCode", "Granite", "Granite MoE", "HunYuan", "MiniMax-M2"),
+    *("Ministral", "Ministral 3", "OLMo", "OLMo 2", "OLMoE", "Phi-3.5-MoE", "Qwen2-MoE"),
+    *("Seed-OSS", "StableLM", "StarCoder2"),
+}
 
 
 def prepare(architecture: str, small: Path, folder: Path, packing: bool | str = "auto") -> None:
@@ -91,9 +98,14 @@ def check_refusal(small: Path, folder: Path) -> None:
     assert not (folder / "packed").exists()
 
 
+def marks(architecture: str) -> list[pytest.MarkDecorator]:
+    if architecture in SHORT:
+        return []
+    return [pytest.mark.release if architecture in RARE else pytest.mark.long]
+
+
 @pytest.mark.parametrize(
-    "architecture",
-    [pytest.param(name, marks=[] if name in SHORT else pytest.mark.long) for name in ARCHITECTURES],
+    "architecture", [pytest.param(name, marks=marks(name)) for name in ARCHITECTURES]
 )
 def test_it_trains_and_scores_as_each_document_alone(
     architecture: str, small: Path, make_job: Any, alone: Worker, tmp_path: Path

@@ -1,6 +1,7 @@
 """A run whose fingerprint changed says why it starts over, and goes on if the config says so."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from moray.config.schema.train import Adapter
 from moray.errors import ConfigError, UserError
 from moray.provenance.manifest import MANIFEST
 from moray.storage.folder import FolderStorage
+from moray.tasks.language.rows import StoredSplit
 from moray.train.continuation import continued_from
 from moray.train.history import read_history
 from moray.train.identity import identity_of, read_identity, write_identity
@@ -66,6 +68,10 @@ class Case:
         return output
 
     def said(self, job: Job, code: str = "after") -> list[str]:
+        """What the driver says besides that it starts workers."""
+        return [line for line in self.lines(job, code) if "; starting " not in line]
+
+    def lines(self, job: Job, code: str) -> list[str]:
         """What the driver says before it would start workers."""
         self._capsys.readouterr()
         self._number += 1
@@ -122,6 +128,18 @@ def test_a_run_that_continues_in_fewer_bits_says_that_it_rounds(case: Case) -> N
     ]
     # From then on, it has checkpoints of its own.
     assert case.said(job) == []
+
+
+def test_a_run_says_at_its_start_how_far_it_goes(case: Case) -> None:
+    assert case.lines(case.job(), "before") == [
+        "run name: 8 steps, resuming from step 8; starting Ray and its workers"
+    ]
+    job = case.job(max_steps=None, num_epochs=2, global_batch_size=16)
+    num_rows = len(StoredSplit(job.parts[0].store, "train"))
+    assert case.lines(job, "new")[-1] == (
+        f"run name: {math.ceil(2 * num_rows / 16)} steps for 2 epochs of {num_rows} rows; starting "
+        "Ray and its workers"
+    )
 
 
 @pytest.mark.long
