@@ -88,6 +88,7 @@ def test_snakemake_plans_what_its_commands_ask_for(tmp_path: Path, model_folder:
     shutil.copytree(model_folder, fresh.folder / "data/model")
     for name in ("text.txt", "conversations.json", "instructions.json"):
         (fresh.folder / "data" / name).write_text("[]")
+    shutil.copy(ROOT / "config/local-text.yaml", fresh.folder / "mine.yaml")
     # What `moray import` would have made.
     (fresh.folder / "config/mine.yaml").write_text("{}")
     sweeps = (ROOT / "docs/sweeps.md").read_text()
@@ -95,6 +96,9 @@ def test_snakemake_plans_what_its_commands_ask_for(tmp_path: Path, model_folder:
         block for block in re.findall(r"```yaml\n(.*?)```", sweeps, re.S) if "seeds" in block
     )
     (fresh.folder / "sweep.yaml").write_text(sweep)
+    tutorial = (ROOT / "docs/tutorial.md").read_text()
+    (more,) = re.findall(r"```yaml\n(runs:\n  more:.*?)```", tutorial, re.S)
+    (fresh.folder / "more.yaml").write_text(more)
     planned = [
         command
         for command in DISTINCT

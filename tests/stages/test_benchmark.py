@@ -92,6 +92,7 @@ def expected(command: dict[str, Any]) -> dict[tuple[str, str], Any]:
     }
 
 
+@pytest.mark.release
 def test_figures_are_those_of_the_harness_s_own_command(
     tmp_path: Path, tasks: Path, model_folder: Path, tuned_folder: Path, run: Any
 ) -> None:

@@ -134,7 +134,7 @@ def test_a_damaged_store_or_a_missing_model_leaves_nothing_behind(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("launcher", ["torchrun", "ray"])
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("ray", marks=pytest.mark.release)])
 @pytest.mark.parametrize("dataset", ["prompt-completion"], indirect=True)
 def test_as_many_processes_score_as_the_config_says_and_scores_stay_the_same(
     tmp_path: Path,

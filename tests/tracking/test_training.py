@@ -60,6 +60,7 @@ def steps(folder: Path) -> int:
     return sum(file.read_text().count("\n") for file in folder.rglob(HISTORY))
 
 
+@pytest.mark.release
 def test_weights_are_the_same_if_its_tracker_is_killed_or_hangs(
     small: Path, tmp_path: Path
 ) -> None:

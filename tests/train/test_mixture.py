@@ -112,7 +112,7 @@ def test_two_workers_have_the_losses_of_one(
     assert losses(two, "eval_loss") == pytest.approx(losses(one, "eval_loss"), rel=1e-5)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_streamed_rows_give_the_losses_of_rows_in_memory(
     make_mixed: MakeMixed, tmp_path: Path
 ) -> None:

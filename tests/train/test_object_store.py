@@ -128,6 +128,7 @@ def test_a_request_below_the_url_stops_the_run_and_the_same_command_goes_on(
     assert are_equal(weights(output), weights(undisturbed))
 
 
+@pytest.mark.release
 def test_a_second_driver_is_refused_in_one_line(small: Path, bucket: str, tmp_path: Path) -> None:
     # The first one must not be finished before the second one has started.
     url, steps = f"{bucket}/two", {"max_steps": 2000}

@@ -261,7 +261,7 @@ def test_what_saves_memory_changes_no_bit(make_bf16: Make, alone: Worker) -> Non
     assert are_equal(last_tensors(saved), last_tensors(plain))
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_compiled_blocks_change_nothing_but_rounding(make_bf16: Make, alone: Worker) -> None:
     plain, compiled = (make_bf16(str(kind), compile=kind) for kind in (False, True))
     assert not train(plain, alone)["compiled"]

@@ -157,7 +157,7 @@ def in_a_local_ray(home: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("existing", [None, 0o644])
+@pytest.mark.parametrize("existing", [None, pytest.param(0o644, marks=pytest.mark.release)])
 def test_nobody_else_can_read_the_token_of_a_local_ray(
     tmp_path: Path, existing: int | None
 ) -> None:

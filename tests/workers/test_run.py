@@ -18,7 +18,7 @@ from moray.workers.run import run_on_workers
 
 LAUNCHERS = ["ray", "torchrun"]
 # Starting Ray takes many seconds.
-RAY_IS_LONG = [pytest.param("ray", marks=pytest.mark.long), "torchrun"]
+RAY_IS_SLOW = [pytest.param("ray", marks=pytest.mark.release), "torchrun"]
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def fail_on_one(attempts: Path, worker: Worker) -> None:
     dist.barrier()
 
 
-@pytest.mark.parametrize("launch", RAY_IS_LONG, indirect=True)
+@pytest.mark.parametrize("launch", RAY_IS_SLOW, indirect=True)
 def test_a_fault_of_one_worker_ends_those_that_wait_for_it_and_spends_no_retry(
     launch: Launch,
 ) -> None:

@@ -179,7 +179,7 @@ def test_a_resumed_run_has_the_same_bits_statistics_included(
             assert torch.equal(after[name], value), f"{engine} {name}"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_augmented_images_are_the_same_on_any_number_of_workers(
     make_vit_job: Make, alone: Worker, tmp_path: Path
 ) -> None:
