@@ -108,3 +108,6 @@ def test_snakemake_plans_what_its_commands_ask_for(tmp_path: Path, model_folder:
     for command in planned:
         done = fresh.snakemake("--dry-run", *shlex.split(command)[1:])
         assert done.returncode == 0, f"{command}\n{done.stderr}"
+        if command.startswith("snakemake finetune --configfile"):
+            rest = command.removeprefix("snakemake finetune")
+            assert f"; next: snakemake eval{rest}\n" in done.stdout

@@ -82,12 +82,13 @@ def _written(draft: Draft, file: str, tool: str) -> str:
         "runs": {"base": None, "tuned": None, _RUN: {"model": "imported-base", **draft.run}},
     }
     body = yaml.dump(sections, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
-    lines += _comment(
-        "To train on files of yours, replace `source`, `repo_id`, `revision` and `split` of a "
-        "dataset by `source: files` and `path`, and those of the model by `source: path` and "
-        "`path`.",
-        "# ",
-    )
+    if "repo_id" in body:
+        lines += _comment(
+            "To train on files of yours, replace `source`, `repo_id`, `revision` and `split` of a "
+            "dataset by `source: files` and `path`, and those of the model by `source: path` and "
+            "`path`.",
+            "# ",
+        )
     if REVISION in body:
         lines.append(f"# Fill in: `revision`, the hash of the repository's commit ({REVISION}).")
     for title, notes in (("Different here:", draft.different), ("No effect:", draft.same)):

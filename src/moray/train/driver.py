@@ -81,6 +81,7 @@ def run_training(
     with storage.sole_driver():
         identity = prepare_work(spec, storage, identity, alone=judge is None)
         parts = tuple(_for_workers(part, spec.data) for part in spec.parts)
+        newest = newest_step(storage)
         job = Job(
             start=spec.start.absolute(),
             parts=parts,
@@ -92,11 +93,11 @@ def run_training(
             task_settings=spec.task_settings,
             remote=storage.remote,
             deliveries=_deliveries([whole, *adapters], parts, spec),
-            note=other_libraries(identity, newest_step(storage)),
+            note=other_libraries(identity, newest),
             rows_that_fit=rows_that_fit,
         )
         if judge is None:
-            say(f"run {run}: {_starting(spec, newest_step(storage))}")
+            say(f"run {run}: {_starting(spec, newest)}")
         described = {
             "run": run,
             "id": id_of_training(storage.records),
