@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,23 @@ def test_after_a_kill_of_everything_the_same_command_ends_with_the_bytes_of_an_u
     # Each step once, though the run was killed.
     assert [*losses(killed, "tuned")] == [*range(1, 201)]
     assert losses(undisturbed, "tuned") == losses(killed, "tuned")
+
+
+@pytest.mark.long
+def test_a_workflow_that_ignores_sigint_from_its_start_goes_on(fresh: Project) -> None:
+    """Shells start the background jobs of a script so."""
+    fresh.configure(["runs", "base", "train"], {"launcher": "torchrun", "max_steps": 8})
+    ignoring = "trap '' INT; exec snakemake --cores 2 results/runs/base/train.json"
+    with subprocess.Popen(
+        ["sh", "-c", ignoring],
+        cwd=fresh.folder,
+        env=fresh.environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        started = any(line.startswith("run base: 8 steps;") for line in running.stderr)
+        running.send_signal(signal.SIGINT)
+        rest = running.stderr.read()
+    assert started
+    assert running.returncode == 0, rest

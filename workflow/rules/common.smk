@@ -221,8 +221,11 @@ def stop_on_signals(runs):
     """
     from moray.train.supervision import Request, Requests
 
+    # Shells have the jobs that a script starts in the background ignore SIGINT.
     before = {
-        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)
+        number: handler
+        for number in (signal.SIGTERM, signal.SIGINT)
+        if callable(handler := signal.getsignal(number))
     }
 
     def stop(number, frame):
