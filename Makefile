@@ -10,7 +10,8 @@ READY := .venv/.ready
 READY_DEV := .venv/.ready-dev
 # pip's warnings are in the log, and on the terminal if it fails.
 PIP_LOG := .venv/pip.log
-pip = python -m pip install --disable-pip-version-check --quiet $(1) 2>> $(PIP_LOG) || { cat $(PIP_LOG) >&2; exit 1; }
+# Python compiles the modules that are imported when they first are; compiling all takes a minute.
+pip = python -m pip install --disable-pip-version-check --quiet --no-compile $(1) 2>> $(PIP_LOG) || { cat $(PIP_LOG) >&2; exit 1; }
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Containers often set it, and then each of the many processes would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -32,6 +32,13 @@ REACHED = {
 
 
 QUICK = ("after the rename", "while an old one is deleted")
+LONG = ("before the tensors", "in the middle of a file", "before the manifest", "before the rename")
+
+
+def marks(point: str) -> list[pytest.MarkDecorator]:
+    if point in QUICK:
+        return []
+    return [pytest.mark.long if point in LONG else pytest.mark.release]
 
 
 def die(job: Job, point: str) -> None:
@@ -63,10 +70,7 @@ def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
 # Each costs a training run in a process of its own.
 @pytest.mark.parametrize(
     "point",
-    [
-        pytest.param(point, marks=[] if point in QUICK else pytest.mark.long, id=point)
-        for point in POINTS
-    ],
+    [pytest.param(point, marks=marks(point), id=point) for point in POINTS],
 )
 def test_a_save_that_is_killed_costs_no_checkpoint_and_no_bit(
     point: str, undisturbed: Job, make_job: Any

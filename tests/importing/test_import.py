@@ -343,7 +343,7 @@ def test_an_overlay_trains(tmp_path: Path, model_folder: Path) -> None:
     overlay["runs"]["imported"]["train"]["launcher"] = "torchrun"
     whole = merge(yaml.safe_load(project.config.read_text()), overlay)
     project.config.write_text(yaml.safe_dump(whole))
-    done = project.snakemake("--cores", "2", "finetune")
+    done = project.snakemake("--cores", "2", "results/runs/imported/train.json")
     assert done.returncode == 0, done.stderr
     history = (project.folder / "results/runs/imported/history.jsonl").read_text()
     assert '"step": 2' in history

@@ -64,6 +64,7 @@ POINTS: dict[str, tuple[Any, str, Original]] = {
     "before what was left is removed": (OBJECTS, "abort_uploads", _before),
 }
 QUICK = ("before the manifest",)
+MARKS = {"s3": pytest.mark.long, "gcs": pytest.mark.release}
 COMMITTED = list(POINTS)[list(POINTS).index("after the manifest") :]
 
 
@@ -103,7 +104,7 @@ def die(folder: Path, url: str, point: str, environment: dict[str, str]) -> None
 @pytest.mark.parametrize(
     ("bucket", "point"),
     [
-        pytest.param(kind, point, marks=[] if point in QUICK else pytest.mark.long)
+        pytest.param(kind, point, marks=[] if point in QUICK else MARKS[kind])
         for kind in ("s3", "gcs")
         for point in POINTS
         if kind == "s3" or " part" not in point

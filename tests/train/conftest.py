@@ -22,7 +22,11 @@ def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(
-    params=["folder", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("s3", "gcs"))]
+    params=[
+        "folder",
+        pytest.param("s3", marks=pytest.mark.long),
+        pytest.param("gcs", marks=pytest.mark.release),
+    ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Each kind of storage."""

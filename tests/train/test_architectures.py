@@ -41,10 +41,12 @@ ARCHITECTURES = PACKED | UNPACKED | HYBRID
 SHORT = (next(iter(PACKED)), next(iter(UNPACKED)))
 # Each is built much like one of the others, or used less; they are trained before a release.
 RARE = {
-    *("Apertus", "CodeGen", "Cohere", "Cohere 2", "ERNIE 4.5", "ERNIE 4.5 MoE", "EXAONE 4"),
-    *("GLM-4-MoE", "GPT-J", "GPTBigCode", "Granite", "Granite MoE", "HunYuan", "MiniMax-M2"),
-    *("Ministral", "Ministral 3", "OLMo", "OLMo 2", "OLMoE", "Phi-3.5-MoE", "Qwen2-MoE"),
-    *("Seed-OSS", "StableLM", "StarCoder2"),
+    *("Apertus", "Bamba", "CodeGen", "Cohere", "Cohere 2", "DeepSeek-V2", "ERNIE 4.5"),
+    *("ERNIE 4.5 MoE", "EXAONE 4", "Falcon-H1", "GLM-4", "GLM-4-MoE", "GPT-J", "GPT-Neo"),
+    *("GPTBigCode", "Gemma", "Granite", "Granite 4", "Granite MoE", "HunYuan", "LFM2", "MPT"),
+    *("Mamba", "MiniMax-M2", "Ministral", "Ministral 3", "Nemotron", "Nemotron-H", "OLMo"),
+    *("OLMo 2", "OLMo 3", "OLMoE", "Phi", "Phi-3.5-MoE", "Qwen2-MoE", "Qwen3.5", "Seed-OSS"),
+    *("StableLM", "StarCoder2"),
 }
 
 

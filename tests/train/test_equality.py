@@ -41,11 +41,11 @@ from moray.workers.entry import Worker
 Train = Callable[[str, tuple[str, ...]], Jobs]
 
 RUN = {
-    "max_steps": 30,
+    "max_steps": 12,
     "global_batch_size": 16,
     "learning_rate": 3e-3,
-    "eval_steps": 15,
-    "save_steps": 10,
+    "eval_steps": 6,
+    "save_steps": 4,
     "save_total_limit": 10,
 }
 
@@ -69,7 +69,7 @@ def trained(make_job: Make, tmp_path_factory: pytest.TempPathFactory) -> Train:
     def train(launcher: str, layouts: tuple[str, ...]) -> Jobs:
         if (launcher, layouts) not in jobs:
             # Checkpoints don't depend on the launcher.
-            few = {"save_steps": 30, "save_total_limit": 1} if launcher == "ray" else {}
+            few = {"save_steps": 12, "save_total_limit": 1} if launcher == "ray" else {}
             # Blocks that are computed again have the same losses.
             again = {"gradient_checkpointing": "offload"} if LORA in layouts else {}
             found = jobs_of(make_job, engines_on(layouts), layouts, launcher, RUN | few | again)
@@ -92,11 +92,11 @@ STARTS = {
         ("torchrun", ("2 x 8",)),
         ("torchrun", ("2 x 4 x 2", LORA)),
         ("torchrun", ("4 x 4",)),
-        ("ray", ("2 x 8",)),
     ],
     "release": [
         ("torchrun", ("1 x 16",)),
         ("ray", ("1 x 16",)),
+        ("ray", ("2 x 8",)),
         ("ray", ("2 x 4 x 2", LORA)),
         ("ray", ("4 x 4",)),
     ],
@@ -119,7 +119,7 @@ def test_losses_are_those_of_a_single_process_at_each_step(
 ) -> None:
     jobs = trained(launcher, layouts)
     assert len(jobs) == len(engines_on(layouts)) * len(layouts)
-    assert len(alone_losses["whole"]) == len(alone_losses["lora"]) == 30
+    assert len(alone_losses["whole"]) == len(alone_losses["lora"]) == 12
     check_losses(jobs, alone_losses)
 
 
@@ -150,12 +150,12 @@ def test_exports_have_the_same_held_out_loss(saved: Jobs, small: Path) -> None:
         found = []
         for (_, layout), job in saved.items():
             if layout == kind:
-                last = path_of(folder_of(job.work), 30)
+                last = path_of(folder_of(job.work), 12)
                 model = trained_model(small / "model", last, job.adapter)
                 found.append(held_out_loss(model.eval(), job.store))
         assert found == pytest.approx([found[0]] * len(found), rel=1e-5)
         before = held_out_loss(load_model(small / "model"), job.store)
-        assert found[0] < 0.99 * before
+        assert found[0] < 0.998 * before
 
 
 @pytest.mark.long
@@ -163,7 +163,7 @@ def test_copies_of_a_sharded_model_are_saved_once(trained: Train, small: Path) -
     jobs = trained("torchrun", ("4 x 4",))
     found = []
     for engine in ("fsdp2", "hsdp"):
-        last = path_of(folder_of(jobs[engine, "4 x 4"].work), 30)
+        last = path_of(folder_of(jobs[engine, "4 x 4"].work), 12)
         found.append(tensors_of(last))
     assert found[0].keys() == found[1].keys()
     for name, value in found[0].items():
@@ -176,7 +176,7 @@ def test_merged_adapters_are_base_and_adapters_side_by_side(
 ) -> None:
     for (engine, layout), job in saved.items():
         if layout == LORA:
-            last = path_of(folder_of(job.work), 30)
+            last = path_of(folder_of(job.work), 12)
             beside = trained_model(small / "model", last, ADAPTER).eval()
             save_adapter(beside, ADAPTER, tmp_path / engine, torch.float32)
             whole = merged(load_model(small / "model"), tmp_path / engine)
@@ -228,10 +228,10 @@ def test_a_checkpoint_goes_on_under_any_strategy_on_any_number_of_workers(
             name = f"{engine} {layout} by {other} on {workers}"
             new = make_job(name, adapter=job.adapter, **keys)
             shutil.copytree(folder_of(job.work), folder_of(new.work))
-            for step in (20, 30):
+            for step in (8, 12):
                 shutil.rmtree(path_of(folder_of(new.work), step))
             moved.append((name, job, new))
     train_all([new for *_, new in moved], workers, "torchrun", tmp_path / "workers")
     for name, job, new in moved:
-        assert len(losses(new)) == 20, name
-        assert losses(new) == pytest.approx(losses(job)[10:], rel=1e-5), name
+        assert len(losses(new)) == 8, name
+        assert losses(new) == pytest.approx(losses(job)[4:], rel=1e-5), name

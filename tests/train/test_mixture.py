@@ -101,7 +101,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert are_equal(last_tensors(undisturbed), last_tensors(resumed))
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_two_workers_have_the_losses_of_one(
     make_mixed: MakeMixed, alone: Worker, tmp_path: Path
 ) -> None:

@@ -28,11 +28,11 @@ SETTINGS = {
     "ipo": Preference(loss="ipo", beta=0.2),
 }
 RUN = {
-    "max_steps": 20,
+    "max_steps": 8,
     "global_batch_size": 16,
     "learning_rate": 1e-3,
-    "eval_steps": 10,
-    "save_steps": 20,
+    "eval_steps": 4,
+    "save_steps": 8,
 }
 
 
@@ -58,7 +58,7 @@ def test_losses_are_those_of_plain_transformers_with_both_models(
     job = make_job(loss)(**RUN)
     train(job, alone)
     expected = preference_losses_one_by_one(job)
-    assert len(expected) == 20
+    assert len(expected) == 8
     assert losses(job) == pytest.approx(expected, rel=1e-5)
     assert expected[-1] < 0.99 * expected[0]
 
@@ -98,7 +98,9 @@ def with_dropout(preferences: Path, tmp_path_factory: pytest.TempPathFactory) ->
     ],
     ids=["full", "LoRA", "LoRA on bf16", "LoRA on 4 bits"],
 )
-@pytest.mark.parametrize("model", ["preferences", "with_dropout"])
+@pytest.mark.parametrize(
+    "model", [pytest.param("preferences", marks=pytest.mark.release), "with_dropout"]
+)
 def test_the_model_and_its_reference_agree_before_the_first_step(
     model: str,
     adapter: Adapter | None,

@@ -16,7 +16,6 @@ from moray.workers.entry import Worker
 from moray.workers.launch import Launch, WorkersFailedError
 from moray.workers.run import run_on_workers
 
-LAUNCHERS = ["ray", "torchrun"]
 # Starting Ray takes many seconds.
 RAY_IS_SLOW = [pytest.param("ray", marks=pytest.mark.release), "torchrun"]
 
@@ -37,8 +36,7 @@ def sum_and_rank(addend: int, worker: Worker) -> tuple[int, int]:
     return int(total), worker.rank
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("launch", LAUNCHERS, indirect=True)
+@pytest.mark.parametrize("launch", RAY_IS_SLOW, indirect=True)
 def test_each_workers_result_is_returned_and_what_it_prints_is_logged_with_its_rank(
     launch: Launch, capfd: pytest.CaptureFixture[str]
 ) -> None:

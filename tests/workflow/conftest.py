@@ -8,7 +8,7 @@ import pytest
 from project import Project
 
 # Without Ray, whose start takes longer than the training.
-QUICK = {"launcher": "torchrun", "max_steps": 8}
+QUICK = {"launcher": "torchrun", "max_steps": 120, "save_steps": 20, "learning_rate": 1e-4}
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +27,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
         if not folder.exists():
             project = Project.create(tmp_path_factory.mktemp("workflow") / "project")
             project.configure(["runs", "tuned", "train"], QUICK)
+            project.configure(["runs", "tuned", "ray"], {"num_workers": 2})
             project.configure(["defaults", "ray", "num_workers"], 1)
             done = project.snakemake("--cores", "8", "eval", "generate")
             assert done.returncode == 0, done.stderr

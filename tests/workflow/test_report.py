@@ -8,6 +8,8 @@ from project import Project
 
 from moray.results import load
 
+pytestmark = pytest.mark.long
+
 
 def test_frames_hold_what_the_files_say(finished: Project) -> None:
     results = load(finished.folder / "results")
@@ -18,15 +20,14 @@ def test_frames_hold_what_the_files_say(finished: Project) -> None:
         "base",
         "functions",
     ]
-    assert runs["steps"].to_dict() == {"base": 4, "tuned": 8}
+    assert runs["steps"].to_dict() == {"base": 4, "tuned": 120}
     trained = results.history.query("run == 'tuned' and kind == 'train'")
-    assert trained["step"].tolist() == list(range(1, 9))
+    assert trained["step"].tolist() == list(range(1, 121))
     assert set(results.scores["model"]) == {"base", "tuned", "difference"}
     assert results.samples.groupby("run").size().to_dict() == {"base": 2, "tuned": 2}
     assert {"download", "finetune", "evaluate"} <= set(results.stages["stage"])
 
 
-@pytest.mark.long
 def test_the_workflow_makes_the_report(finished: Project, tmp_path: Path) -> None:
     project = finished.copy(tmp_path / "project")
     done = project.snakemake("report", "--cores", "8")

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from project import ROOT, Change, Project, code, setting
 
+pytestmark = pytest.mark.long
+
 TUNED = {"finetune tuned", "export tuned", "evaluate tuned", "generate tuned"}
 RUNS = TUNED | {"finetune base", "export base", "evaluate base", "generate base"}
 FUNCTIONS_TOKENS = {"tokenize functions"}
@@ -195,29 +197,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
 }
 
 
-# Each takes a dry run, of some seconds; of changes that are alike, one is planned at once.
-SHORT = (
-    "learning rate of one run",
-    "launcher, workers, micro-batch, checkpoints, loader and places",
-    "code of the schedule",
-    "messages, checks, launching, storage, supervision and progress",
-    "schema, other sources, unused template and dataset, the order of keys",
-    "every file touched",
-    "a result less",
-)
-
-
-def test_the_short_ones_are_among_them() -> None:
-    assert set(SHORT) <= CHANGES.keys()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(name, marks=[] if name in SHORT else pytest.mark.long, id=name)
-        for name in CHANGES
-    ],
-)
+@pytest.mark.parametrize("change", CHANGES)
 def test_plans_what_a_change_affects(change: str, finished: Project, tmp_path: Path) -> None:
     apply, expected = CHANGES[change]
     project = finished.copy(tmp_path / "project")

@@ -11,6 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from moray.provenance.lineage import results_below, verify
 
+pytestmark = pytest.mark.long
+
 
 def test_every_result_is_in_its_place(finished: Project) -> None:
     results = finished.folder / "results"

@@ -28,11 +28,11 @@ from moray.train.step import mixture_of
 from moray.workers.entry import Worker
 
 RUN: dict[str, Any] = {
-    "max_steps": 20,
+    "max_steps": 10,
     "global_batch_size": 16,
     "learning_rate": 3e-3,
-    "eval_steps": 10,
-    "save_steps": 20,
+    "eval_steps": 5,
+    "save_steps": 10,
 }
 # Strategies know no task: train/test_equality.py has all of them. ZeRO has statistics of its own.
 ENGINES: dict[str, dict[str, Any]] = {
