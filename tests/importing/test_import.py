@@ -11,6 +11,7 @@ import jinja2
 import pytest
 import yaml
 from hub_server import Hub, Repository, hub_server
+from in_one_process import make_all
 from project import ROOT, Project
 from typer.testing import CliRunner
 
@@ -332,7 +333,10 @@ def test_the_command_prints_the_overlay() -> None:
 
 
 @pytest.mark.long
-def test_an_overlay_trains(tmp_path: Path, model_folder: Path) -> None:
+def test_an_overlay_trains(
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     project = Project.create(tmp_path / "project")
     shutil.copytree(model_folder, project.folder / "data/model")
     rows = [{"text": f"The number {n} follows the number {n - 1}."} for n in range(60)]
@@ -342,8 +346,6 @@ def test_an_overlay_trains(tmp_path: Path, model_folder: Path) -> None:
     overlay = yaml.safe_load(convert(written(AXOLOTL | LORA | model | {"datasets": [entry]})))
     overlay["runs"]["imported"]["train"]["launcher"] = "torchrun"
     whole = merge(yaml.safe_load(project.config.read_text()), overlay)
-    project.config.write_text(yaml.safe_dump(whole))
-    done = project.snakemake("--cores", "2", "results/runs/imported/train.json")
-    assert done.returncode == 0, done.stderr
+    make_all(project.folder, whole | {"runs": overlay["runs"]})
     history = (project.folder / "results/runs/imported/history.jsonl").read_text()
     assert '"step": 2' in history

@@ -35,14 +35,17 @@ def test_after_a_kill_of_everything_the_same_command_ends_with_the_bytes_of_an_u
 
 
 @pytest.mark.long
-def test_a_workflow_that_ignores_sigint_from_its_start_goes_on(fresh: Project) -> None:
+def test_a_workflow_that_ignores_sigint_from_its_start_goes_on(
+    finished: Project, tmp_path: Path
+) -> None:
     """Shells start the background jobs of a script so."""
-    fresh.configure(["runs", "base", "train"], {"launcher": "torchrun", "max_steps": 8})
+    again = finished.copy(tmp_path / "again")
+    again.configure(["runs", "base", "train", "max_steps"], 8)
     ignoring = "trap '' INT; exec snakemake --cores 2 results/runs/base/train.json"
     with subprocess.Popen(
         ["sh", "-c", ignoring],
-        cwd=fresh.folder,
-        env=fresh.environment(),
+        cwd=again.folder,
+        env=again.environment(),
         stderr=subprocess.PIPE,
         text=True,
     ) as running:
