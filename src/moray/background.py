@@ -21,10 +21,7 @@ Result = TypeVar("Result")
 def repeated(function: Callable[[], object], seconds: float) -> Iterator[None]:
     """During the body, call a function in a thread, with a pause before each call.
 
-    Args:
-        function: called again and again; what it raises is written to standard error, if it isn't
-            what it raised the last time.
-        seconds: length of the pauses.
+    What it raises is written to standard error, if it isn't what it raised the last time.
     """
     ended = threading.Event()
 

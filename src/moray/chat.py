@@ -28,11 +28,9 @@ class Chat:
     A model without a chat template continues each text by itself.
 
     Attributes:
-        model: the model.
         encoder: renders and tokenises as in training.
         sampling: how answers are chosen.
         length: maximum number of tokens, answer included.
-        messages: what has been said.
     """
 
     model: PreTrainedModel
@@ -101,7 +99,6 @@ class _Printed(TextStreamer):
         self.text = ""
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        """Print a part of the text."""
         self.text += text
         print(text, end="\n" if stream_end else "", flush=True)
 
@@ -113,11 +110,6 @@ def is_chat(tokenizer: PreTrainedTokenizerFast) -> bool:
 
 def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
     """Load the models of a run.
-
-    Args:
-        run: its name.
-        base: whether to load the model that it started from.
-        tuned: whether to load its own.
 
     Returns:
         A conversation with each, by name.

@@ -26,13 +26,7 @@ _LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 @dataclass(frozen=True)
 class Check:
-    """What was found of one thing.
-
-    Attributes:
-        name: what was checked.
-        found: what was found.
-        remedy: what to do about it; None if it is as it should be.
-    """
+    """What was found of one thing, and what to do about it; None if it is as it should be."""
 
     name: str
     found: str
@@ -42,9 +36,7 @@ class Check:
 def checks(folder: Path, lock: Path) -> Iterator[Check]:
     """Check this machine, from what takes no time to what takes seconds.
 
-    Args:
-        folder: the project's folder.
-        lock: file with the versions of libraries that moray is tested with.
+    The lock file has the versions of libraries that moray is tested with.
     """
     yield python()
     yield libraries(lock)

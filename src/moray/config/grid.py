@@ -66,9 +66,6 @@ def expand(runs: Mapping[str, Any]) -> Expansion:
 
     Sections that aren't of the right form are left as they are, for the schema to refuse.
 
-    Args:
-        runs: the section `runs`, without removed entries.
-
     Raises:
         ConfigError: if a grid contradicts itself, or its runs can't have their names.
     """

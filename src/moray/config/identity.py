@@ -219,9 +219,7 @@ NEVER_DECIDING = (
 def code_of(stage: str, *names: str) -> str:
     """The name of the code that decides a stage's result, which equal results share.
 
-    Args:
-        stage: the stage, as its script is named.
-        names: of its task, its modality, its source or its metrics.
+    `names` are those of its task, its modality, its source or its metrics.
 
     Returns:
         A digest, 16 hexadecimal digits: of this code, or of an earlier version's that is known to

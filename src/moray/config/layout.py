@@ -44,11 +44,7 @@ class Layout:
 def lay_out(ray: Ray, cores: float, gpus: float, batch_size: int | None = None) -> Layout:
     """The layout of a stage; `check_gpus` says whether there are enough GPUs for it.
 
-    Args:
-        ray: the `ray` section.
-        cores: cores available.
-        gpus: GPUs available.
-        batch_size: rows that the workers must divide evenly; None if any number of workers will do.
+    The workers divide `batch_size` rows evenly; None if any number of workers will do.
     """
     share = ray.resources_per_worker.get("GPU", 1.0)
     room = math.floor(gpus / share)
@@ -102,11 +98,6 @@ def for_stage(ray: Ray, num_workers: Literal["auto"] | int) -> Ray:
 
 def check_gpus(layout: Layout, gpus: float, path: str) -> None:
     """Make sure that there are enough GPUs.
-
-    Args:
-        layout: layout of the stage.
-        gpus: GPUs available.
-        path: path of the `ray` section in the config.
 
     Raises:
         UserError: if the layout needs more.

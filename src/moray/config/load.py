@@ -59,11 +59,10 @@ def with_short_keys_resolved(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_experiment(config: Mapping[str, Any]) -> Experiment:
-    """Expand sweeps, fill `defaults` into each run and check the config.
+    """Expand sweeps, fill `defaults` into each run and check the config, which has been merged.
 
-    Args:
-        config: the merged YAML files, as plain mappings. An entry of `datasets`, `models` or
-            `runs` that is None counts as absent, so that an overlay can remove it.
+    An entry of `datasets`, `models` or `runs` that is None counts as absent, so that an overlay can
+    remove it.
 
     Raises:
         ConfigError: with every fault, one line each.

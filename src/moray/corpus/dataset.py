@@ -126,12 +126,7 @@ def tools_of(document: Document) -> list[dict[str, Any]] | None:
 
 
 class RowError(Exception):
-    """A row that isn't a valid document. The caller knows its location and adds it.
-
-    Args:
-        problem: what is wrong.
-        remedy: what the user can do about it.
-    """
+    """A row that isn't a valid document. The caller knows its location and adds it."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
@@ -150,9 +145,6 @@ def write_dataset(
 
     Args:
         folder: where to write `train.parquet`, `validation.parquet` and `test.parquet`.
-        rows: pairs of split and document.
-        format: format of the documents.
-        origin: description of the source for `dataset.json`.
         facts: called after the last document; what it returns is added to the description.
 
     Returns:

@@ -23,7 +23,6 @@ class Overlap(TypedDict):
     """What a held-out split has in common with the train split of another dataset.
 
     Attributes:
-        dataset: name of the dataset.
         split: `test` or `validation`.
         documents: their number in that split.
         trained: number of those whose content is in the other's train split.

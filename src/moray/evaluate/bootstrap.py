@@ -21,12 +21,7 @@ _MIN_UNITS = 5
 
 @dataclass(frozen=True)
 class Bootstrapped:
-    """The figures of a model.
-
-    Attributes:
-        values: the figures, by name.
-        resampled: those of each resample, shape (resamples,), by name; NaN where one has none.
-    """
+    """The figures of a model, and of each resample, shape (resamples,); NaN where it has none."""
 
     values: dict[str, float]
     resampled: dict[str, NDArray[np.float64]]
@@ -37,15 +32,9 @@ def compare(
 ) -> dict[str, Any]:
     """Compute the figures of two models and their difference, with intervals.
 
-    Percentile bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993,
-    chapter 13). Both models use the same resamples, so the difference is paired.
-
-    Args:
-        base: sums of the base model.
-        tuned: sums of the tuned model, for the same units in the same order.
-        figures: computes the figures.
-        samples: number of resamples.
-        confidence: coverage of the intervals.
+    Percentile bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter
+    13). Both models have sums for the same units, and use the same resamples, so the difference is
+    paired.
 
     Returns:
         What `with_intervals` returns.
@@ -101,11 +90,8 @@ def compare_means(
     """Compute the means of two models' values and their difference, with bootstrap intervals.
 
     Args:
-        base: values of the base model.
         tuned: values of the tuned model, in the same order.
         groups: the group that each belongs to, which is resampled as one, shape (values,).
-        samples: number of resamples.
-        confidence: coverage of the intervals.
 
     Returns:
         `samples`: number of values; for each of `base`, `tuned` and `difference`, the `value`,

@@ -64,7 +64,6 @@ class EvaluationJob:
         models: the models' folders, by name; absolute, because the current directory of a Ray
             worker is another one.
         stores: stores of rows, absolute.
-        execution: how to run the job.
     """
 
     models: dict[str, Path]
@@ -83,7 +82,6 @@ class Evaluation:
         figures: those of the result that are printed.
         rows: number of rows to score in each store.
         entry_point: runs on each worker and scores its share of the rows.
-        job: makes what the entry point gets.
         compared: computes the content of `eval.json` from the entry point's results, by rank: for
             `base`, `tuned` and `difference`, each figure with its interval; and what they were
             computed from.
@@ -160,8 +158,6 @@ class DeliveredJob:
     """A job with what brings its inputs to a machine.
 
     Attributes:
-        entry_point: what workers do with the job.
-        job: the job.
         models: deliveries of its models, in their order.
         stores: deliveries of its stores, in their order.
         url: where workers put output, counts and the first fault.
@@ -180,8 +176,6 @@ def delivered(
     """Upload the inputs of a job, unless they are in the object store already.
 
     Args:
-        entry_point: what workers do with the job.
-        job: the job.
         storage_path: the key `ray.storage_path`, a URL.
         url: where workers put output, counts and the first fault.
     """

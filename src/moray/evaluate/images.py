@@ -26,11 +26,7 @@ Answers = dict[int, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class ClassifyJob(EvaluationJob):
-    """Classify the same images of one store with each model.
-
-    Attributes:
-        max_images: number of images of the test split; None for all.
-    """
+    """Classify the same images of one store's test split with each model; None for all."""
 
     max_images: int | None
 

@@ -123,11 +123,8 @@ def judged(
     """What a metric says of the continuations that it can judge.
 
     Args:
-        name: a key of `METRICS`.
-        prompts: the prompts.
         references: what follows them in their documents.
         formats: the format of each prompt's dataset.
-        written: the continuations of the prompts, by model.
 
     Returns:
         The scores, by model and the prompt's number.

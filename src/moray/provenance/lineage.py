@@ -38,7 +38,6 @@ def write_sealed(path: Path, value: dict[str, Any], inputs: Iterable[Path]) -> N
     """Write a JSON file with the digests of its inputs, and one of its own content.
 
     Args:
-        path: the file.
         value: its content; `inputs` and `sha256` are added.
         inputs: files that the content was computed from, such as manifests.
     """

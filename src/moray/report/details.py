@@ -41,16 +41,7 @@ _LOST = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What a page holds of each run at most.
-
-    Attributes:
-        points: points of a curve.
-        samples: samples.
-        characters: characters of a text.
-        files: files of a source.
-        classes: classes of a confusion matrix.
-        figure_bytes: size of its figure.
-    """
+    """How much of what a page holds of each run at most."""
 
     points: int
     samples: int
@@ -61,8 +52,6 @@ class Limits:
 
     @classmethod
     def of(cls, runs: int) -> "Limits":
-        """The limits of a page of some runs."""
-
         def shared(whole: int, least: int, most: int) -> int:
             return max(least, min(most, whole // max(1, runs)))
 
@@ -82,11 +71,8 @@ def details(
     """What the page says about a run besides its row in the overview, for its template.
 
     Args:
-        results: all results.
-        run: the run.
         notes: those of its history.
         samples: its rows of `results.samples`.
-        limits: how much to show.
     """
     record, evaluation = run.record or {}, run.read("eval.json")
     generation = run.read("generation.json") or {}
@@ -119,7 +105,6 @@ def _samples(samples: list[dict[str, Any]], limits: Limits) -> list[dict[str, An
 
 
 def _cut(value: Any, characters: int) -> Any:
-    """A text without what is too long to show."""
     if not isinstance(value, str) or len(value) <= characters:
         return value
     return f"{value[:characters]} … {len(value) - characters:,} more characters"
@@ -171,10 +156,6 @@ def changed(settings: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
 
 def remarks(run: Run, notes: Iterable[str]) -> list[tuple[str, str]]:
     """Warnings and notes about a run.
-
-    Args:
-        run: the run.
-        notes: those of its history.
 
     Returns:
         Pairs of kind (`error`, `warning` or `note`) and text.

@@ -10,10 +10,6 @@ def sample(total: int, count: int) -> NDArray[np.int64]:
     The seed is fixed, so that every evaluation, run and number of workers scores the same sample.
     A smaller sample is a subset of a larger one.
 
-    Args:
-        total: size of the population.
-        count: size of the sample; if it exceeds `total`, all numbers are returned.
-
     Returns:
         Ascending numbers, shape (min(count, total),).
     """

@@ -30,11 +30,7 @@ def benchmark(
     """Write `benchmarks.json`.
 
     Args:
-        run: the run's name.
-        base: model folder that the run started from.
-        tuned: the run's model.
         files: files of the user's own tasks.
-        output: file to write.
         cfg: the keys of the `benchmarks` section that the result depends on, and those of
             `evaluate` for the intervals.
         execution: the other keys of that section, and the settings for starting workers.

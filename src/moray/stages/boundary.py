@@ -40,11 +40,7 @@ def repeats(name: str, planning: bool) -> str:
 
 
 def repeat(logs: Iterable[str]) -> None:
-    """Remember which unfinished executions the stages of a workflow that starts repeat.
-
-    Args:
-        logs: of its stages.
-    """
+    """Remember which unfinished executions the stages of a workflow that starts repeat."""
     for log in logs:
         unfinished, repeated = _UNFINISHED / _name(log), _REPEATED / _name(log)
         if unfinished.is_file():

@@ -26,11 +26,7 @@ def evaluate(
     """Write `eval.json`.
 
     Args:
-        run: the run's name.
-        base: model folder that the run started from.
-        tuned: the run's model.
         stores: the run's stores, in the order of its datasets.
-        output: file to write.
         cfg: names of the run's datasets, the keys of the `evaluate` section that the result
             depends on, and the section that only the run's task reads.
         execution: the other keys of `evaluate`, and the settings for starting workers.

@@ -23,15 +23,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class EvaluationWorkers:
-    """Workers of a stage.
-
-    Attributes:
-        launch: where and how they are started.
-        execution: settings that their jobs share.
-        label: label of the progress bar.
-        url: where workers that don't share a folder with this machine put their files; None if
-            all do.
-    """
+    """Workers of a stage; without a shared folder, their files are put below a URL."""
 
     launch: Launch
     execution: Execution
@@ -73,12 +65,8 @@ def on_evaluation_workers(
 
     Args:
         stage: name of the stage and of its section in the config.
-        run: name of the run.
-        output: output file of the stage.
-        cfg: the keys of the section that the result depends on.
         execution: the section's other keys under the stage's name; the run's `ray` section, its
             `launcher` and its `stall_timeout`.
-        label: label of the progress bar; None for the names of stage and run.
     """
     section = execution[stage]
     ray = for_stage(Ray(**execution["ray"]), section["num_workers"])

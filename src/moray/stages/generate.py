@@ -35,11 +35,7 @@ def generate(
     """Write `samples.jsonl`: prompt, reference, both continuations, what metrics say of them.
 
     Args:
-        run: the run's name.
-        base: model folder that the run started from.
-        tuned: the run's model.
         rows: test splits of the run's datasets, as Parquet, in their order.
-        output: file to write the samples to.
         settings: file to write the sampling settings to, and the means of the metrics.
         cfg: the keys of the `generate` section that the result depends on, and for each dataset,
             what its tokens depend on; with metrics, those of `evaluate` for the intervals.

@@ -34,20 +34,7 @@ def predict(
     cfg: dict[str, Any],
     execution: dict[str, Any],
 ) -> None:
-    """Write `samples.jsonl`: label, and prediction and its probability of both models; a figure.
-
-    Args:
-        run: the run's name.
-        base: model folder that the run started from.
-        tuned: the run's model.
-        store: store of the run's images.
-        output: file to write the predictions to.
-        settings: file to write the settings to.
-        png: file to write the figure to.
-        svg: file to write the same figure to.
-        cfg: the keys of the `generate` section that the result depends on.
-        execution: the other keys of that section, and the settings for starting workers.
-    """
+    """Write `samples.jsonl`: label, and prediction and its probability of both models; a figure."""
     split = StoredRows(store, "test")
     numbers, names = chosen(split, cfg["num_samples"]), read_manifest(store)["label_names"]
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
@@ -79,15 +66,7 @@ def _draw(
     files: list[Path],
     title: str,
 ) -> None:
-    """Draw images in a grid, each with its prediction and its label.
-
-    Args:
-        images: at most nine, shape (images, channels, height, width).
-        labels: of the images, and perhaps of more.
-        predictions: what the model says about the same images.
-        files: files to write, of any type that Matplotlib writes.
-        title: title of the figure.
-    """
+    """Draw up to nine images in a grid, shape (images, channels, height, width)."""
     with rc_context(_FIXED):
         figure = Figure(figsize=(6, 6.6), layout="constrained")
         FigureCanvasAgg(figure)

@@ -39,7 +39,6 @@ def preflight(
     """Check that runs can be trained here, as far as it can be known in advance.
 
     Args:
-        experiment: the checked config.
         runs: the runs to train.
         searches: the runs whose searches to carry out.
         benchmarked: the runs whose benchmarks to run.

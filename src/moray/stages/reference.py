@@ -33,9 +33,6 @@ def reference(
 
     Args:
         run: the first run that uses it.
-        start: model folder that its runs start from.
-        tokens: their token store of pairs.
-        output: folder to write to.
         cfg: the attributes of a `Policy`.
         execution: the keys of `evaluate` that don't change the result, and the settings for
             starting workers.

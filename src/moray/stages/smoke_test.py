@@ -30,16 +30,7 @@ def smoke_test(
     cfg: dict[str, Any],
     execution: dict[str, Any],
 ) -> None:
-    """Write `table.txt`; checkpoints go to `execution.ray.storage_path`.
-
-    Args:
-        run: name of the run.
-        start: Hugging Face folder to start from.
-        stores: stores of its rows.
-        output: folder for the table.
-        cfg: as that of `finetune`.
-        execution: as that of `finetune`.
-    """
+    """Write `table.txt`; checkpoints go to `execution.ray.storage_path`."""
     spec = RunSpec.of_params(run, start, stores, cfg, execution)
     ray, settings = spec.ray, spec.settings
     work = Path(ray.storage_path, run, "drill").absolute()

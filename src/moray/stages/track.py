@@ -28,12 +28,7 @@ def track(
     """Send everything that a tracker doesn't have yet.
 
     Args:
-        train: the run's `train.json`.
-        history: its `history.jsonl`.
-        scores: its `eval.json`.
-        samples: its `samples.jsonl`.
         benchmarks: its `benchmarks.json`, if there is one.
-        model: its model folder.
         output: file to write: what was sent, and where.
         cfg: the names of its `trackers`.
 

@@ -71,7 +71,6 @@ def _this_process() -> dict[str, str | int]:
 
 
 def _taken(place: str, holder: dict[str, str | int]) -> UserError:
-    """The error for a run that another process trains."""
     return UserError(
         place,
         f"process {holder.get('pid')} on {holder.get('host')} has been training this run "
@@ -84,9 +83,7 @@ def _taken(place: str, holder: dict[str, str | int]) -> UserError:
 def leased(objects: Objects, seconds: float) -> Iterator[int]:
     """Hold the lock of a run during the body; yields the token.
 
-    Args:
-        objects: the run's objects.
-        seconds: how long the lock outlives a holder that died.
+    The lock outlives a holder that died by so many seconds.
 
     Raises:
         UserError: if another process holds the lock, naming it.

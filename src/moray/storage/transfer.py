@@ -109,12 +109,7 @@ class Delivery:
 
 
 def deliver(folders: list[Path], storage_path: str) -> Delivery:
-    """Upload folders with manifests for other machines, unless they are there already.
-
-    Args:
-        folders: folders that may refer to each other.
-        storage_path: the key `ray.storage_path`, a URL.
-    """
+    """Upload folders with manifests for other machines, unless they are there already."""
     # Can't clash with a run, whose name can't begin with a dot.
     url = f"{storage_path.rstrip('/')}/.inputs"
     objects = open_objects(url)
@@ -133,11 +128,9 @@ def deliver(folders: list[Path], storage_path: str) -> Delivery:
 
 @contextmanager
 def received(folder: Path, url: str) -> Iterator[None]:
-    """During the body and after it, take what workers on other machines have sent.
+    """During the body and after it, take what workers on other machines have sent to a URL.
 
-    Args:
-        folder: the driver's folder.
-        url: where workers put their files; for this folder alone.
+    It is for this folder alone.
     """
     (folder / _MARKER).touch()
     objects = open_objects(url)
@@ -166,7 +159,6 @@ def sent(folder: Path, url: str, names: Sequence[str], shared: str) -> Iterator[
     """During the body and after it, send this worker's files, if the driver is on another machine.
 
     Args:
-        folder: the worker's folder.
         url: where the driver takes files from.
         names: the files that only this worker writes.
         shared: the file that all workers read and the first one to do so writes.

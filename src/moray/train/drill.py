@@ -50,7 +50,6 @@ class Timeline:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Follow the run during the body."""
         try:
             with repeated(self._look, _POLL_SECONDS):
                 yield

@@ -57,8 +57,6 @@ def run_training(
     it.
 
     Args:
-        spec: the run.
-        output: its folder.
         judge: of a trial, what reads its history and says whether to stop it.
         rows_that_fit: see `Job`.
 

@@ -25,7 +25,6 @@ class Identity:
         settings: the keys that change the result, of `adapter`, `train` and the task's sections.
         data: SHA-256 of the manifest of its rows' store; of several stores, a digest with shares.
         start: SHA-256 of the manifest of the model that the run starts from.
-        code: digest of the code.
         libraries: versions, by name. Recorded, not compared.
         earlier_libraries: those of earlier starts, each with the step that it ended at.
     """

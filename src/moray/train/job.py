@@ -16,7 +16,6 @@ class Part:
     """A dataset of a run.
 
     Attributes:
-        dataset: its name.
         store: store of its rows; absolute in a job.
         share: its share in what the loss is averaged over, for example in the trained tokens;
             relative to the other datasets' shares.
@@ -34,14 +33,11 @@ class RunSpec:
     """A run as the config describes it: what is trained, on what, how and where.
 
     Attributes:
-        name: its name.
         start: Hugging Face folder to start from.
         parts: its datasets, whose rows are of the same task and type.
         settings: its `train` section.
         adapter: its `adapter` section; None to train the whole model.
         task_settings: the sections that only its task reads, by name.
-        data: its `data` section.
-        ray: its `ray` section.
         code: digest of the code that the result depends on.
         trackers: that its history is sent to.
     """
@@ -70,14 +66,10 @@ class RunSpec:
         """The run of a stage's params.
 
         Args:
-            name: its name.
-            start: Hugging Face folder to start from.
-            stores: stores of its rows, in the order of its datasets.
             cfg: the datasets with their shares, the `adapter` section, and the keys that the
                 result depends on of the `train` section and of those that only its task reads.
             execution: `ray` section, the names in `tracking`, and the other keys of the `train`
                 and `data` sections.
-            code: digest of the code that the result depends on.
         """
         shared = ("adapter", "datasets", "train")
         return cls(
@@ -109,7 +101,6 @@ class Job:
         parts: its datasets, whose rows are of the same task and type.
         work: folder of the run on each machine, absolute: for its history, output and faults; and
             for its checkpoints, unless they are in an object store.
-        settings: the `train` section of the config.
         adapter: the `adapter` section; None to train the whole model.
         threads: CPU threads of a worker.
         cache: folder for compiled code, absolute, shared by runs.

@@ -102,9 +102,6 @@ def feeds(
     """A worker's part of each step; the next one is prepared while the current one is used.
 
     Args:
-        task: makes the batches.
-        rows: the worker's rows of each step.
-        drawn: where in the order's sequence they are.
         micro_batch_size: maximum rows in a batch.
         count: minimum number of batches in a step, see `micro_batches`.
         pinned: whether they are in pinned memory, from which a GPU copies while the host goes on.
@@ -125,7 +122,6 @@ def micro_batches(
     """Rows in batches of the same size, so that code compiled for that size works for all.
 
     Args:
-        task: makes the batches.
         rows: shape (rows,).
         size: maximum rows in a batch.
         count: minimum number of batches; workers that shard a model need the same number.
@@ -148,12 +144,7 @@ def gradients(
 ) -> Tensor:
     """Accumulate the gradient of the step's mean loss over all workers and micro-batches.
 
-    Args:
-        strategy: has the module and its gradients.
-        batches: this worker's micro-batches.
-        weight: what the loss is averaged over: the sum of `Task.weight` over all workers.
-        settings: the `train` section.
-        worker: this worker.
+    It is averaged over a weight: the sum of `Task.weight` over all workers.
 
     Returns:
         This worker's share of that loss, shape ().

@@ -30,10 +30,8 @@ class Launch:
     """How and where to start workers.
 
     Attributes:
-        ray: the `ray` section of the config.
         path: config path of that section, for errors.
         folder: folder for the output of workers and their first fault.
-        launcher: what starts the workers.
         timeout: seconds after which a collective fails.
         batch_size: rows that the number of workers must divide; None for no such limit.
         streams: whether the workers read rows by Ray tasks, which need another CPU.
@@ -94,10 +92,7 @@ def check_total(
 
     Args:
         wanted: what each worker needs, by name.
-        workers: number of workers.
         there: what there is, by name.
-        path: path of the `ray` section in the config.
-        where: what has it, for the error.
 
     Raises:
         UserError: if there isn't.
@@ -117,12 +112,6 @@ def check_room_for_reading(
     launch: Launch, layout: Layout, there: Mapping[str, float], where: str
 ) -> None:
     """Check that workers that stream leave a CPU for the tasks that read their rows.
-
-    Args:
-        launch: how they are started.
-        layout: their number.
-        there: what there is, by name.
-        where: what has it, for the error.
 
     Raises:
         UserError: if they take all.

@@ -70,18 +70,12 @@ class _Presence:
 
     @contextmanager
     def reported(self) -> Iterator[None]:
-        """Report this worker's presence during the body."""
         self._actor.report.remote()
         with repeated(self._actor.report.remote, _REPORT_SECONDS):
             yield
 
     def watched(self, function: Callable[[], Result], launch: Launch, layout: Layout) -> Result:
-        """Call a function that waits for workers, as long as there are some.
-
-        Args:
-            function: called in a thread, which is left behind if there are none.
-            launch: how they are started, and how long they are waited for.
-            layout: how many there are.
+        """Call a function that waits for workers in a thread, which is left if there are none.
 
         Raises:
             UserError: if there were none for so long.

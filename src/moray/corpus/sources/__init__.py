@@ -40,7 +40,6 @@ def opened(section: Dataset, files: Mapping[str, list[str]], folder: Path) -> It
     """Open the source of a dataset for the body of the `with` statement.
 
     Args:
-        section: the dataset's section of the config.
         files: the user's files that it names, by split.
         folder: where to keep downloaded files, which are removed after the body.
 

@@ -64,12 +64,7 @@ def names_of_labels(labels: Iterable[Any]) -> list[str]:
 def images(
     files: Sequence[Path], columns: Mapping[str, str], names: list[str]
 ) -> Iterator[Document]:
-    """Yield each row of Parquet files.
-
-    Args:
-        files: the files.
-        columns: names of the columns `image` and `label`, if they differ.
-        names: names of the labels.
+    """Yield each row of Parquet files, in columns that may have other names.
 
     Raises:
         UserError: naming the row without an image or a label.

@@ -38,7 +38,6 @@ def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str,
 
     Args:
         urls: URLs of files; for an object store, globs too.
-        folder: where to put the files, each in its own subfolder.
         sha256: expected digest, if there is a single file.
 
     Returns:

@@ -60,13 +60,6 @@ class PreferenceLoss(TokenLoss):
     """
 
     def __init__(self, model: PreTrainedModel, plain_head: bool, settings: Preference) -> None:
-        """Wrap a model.
-
-        Args:
-            model: causal language model.
-            plain_head: the result of `has_plain_head` for the model.
-            settings: the `preference` section.
-        """
         super().__init__(model, plain_head)
         self._settings = settings
 
@@ -103,7 +96,6 @@ def preference_losses(ratios: Tensor, lengths: Tensor, settings: Preference) -> 
         ratios: log-probability of each answer under the model minus that under the reference,
             nats, shape (pairs, 2): chosen, rejected.
         lengths: number of tokens of each answer, shape (pairs, 2).
-        settings: the `preference` section.
 
     Returns:
         Shape (pairs,).

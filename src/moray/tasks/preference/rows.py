@@ -42,10 +42,6 @@ def as_sequences(rows: Rows, packing: bool) -> Rows:
 def with_reference(record: Record, most_pairs: int) -> Record:
     """The type of rows that also have the log-probabilities of their answers under the reference.
 
-    Args:
-        record: type of a row without them.
-        most_pairs: maximum number of pairs in a row.
-
     Returns:
         The fields of the record and `reference`, in nats, shape (most_pairs, 2): chosen, rejected.
     """
