@@ -10,6 +10,7 @@ from moray.config.schema.base import result_keys
 from moray.provenance.lineage import software
 from moray.provenance.manifest import MANIFEST, as_json, fingerprint, sha256_file
 from moray.storage.interface import Records
+from moray.tracking.interface import flat
 from moray.train.job import Part, RunSpec
 
 _FILE = "identity.json"
@@ -124,18 +125,10 @@ def other_libraries(identity: Identity, step: int) -> str | None:
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    old, new = dict(_flat(before)), dict(_flat(after))
+    old, new = flat(before, "."), flat(after, ".")
     for key in dict.fromkeys([*old, *new]):
         if old.get(key) != new.get(key):
             yield f"{key} ({_word(old.get(key))} → {_word(new.get(key))})"
-
-
-def _flat(mapping: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in mapping.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _word(value: Any) -> str:

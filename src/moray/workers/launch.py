@@ -76,7 +76,7 @@ def check_cores(settings: Ray, path: str, batch_size: int | None = None) -> None
     if settings.address == "local":
         layout = lay_out_here(settings, batch_size)
         wanted = {"CPU": settings.resources_per_worker.get("CPU", 0)}
-        check_total(wanted, layout.num_workers, {"CPU": machine.cores()}, path, "this machine")
+        check_total(wanted, layout.num_workers, {"CPU": machine.cores()}, path)
 
 
 def worker_resources(settings: Ray, layout: Layout) -> dict[str, float]:
@@ -86,9 +86,9 @@ def worker_resources(settings: Ray, layout: Layout) -> dict[str, float]:
 
 
 def check_total(
-    wanted: Mapping[str, float], workers: int, there: Mapping[str, float], path: str, where: str
+    wanted: Mapping[str, float], workers: int, there: Mapping[str, float], path: str
 ) -> None:
-    """Check that there is enough of each resource for all workers.
+    """Check that this machine has enough of each resource for all workers.
 
     Args:
         wanted: what each worker needs, by name.
@@ -103,7 +103,7 @@ def check_total(
             raise UserError(
                 f"{path}.num_workers",
                 f"{workers} workers with {share:g} {resource} each need {workers * share:g} "
-                f"{resource}, but {where} has {available:g}",
+                f"{resource}, but this machine has {available:g}",
                 f"lower num_workers or resources_per_worker.{resource}",
             )
 
