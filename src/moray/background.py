@@ -46,11 +46,7 @@ def repeated(function: Callable[[], object], seconds: float) -> Iterator[None]:
 
 
 def in_thread(function: Callable[[], Result]) -> Future[Result]:
-    """Call a function in a thread that the process doesn't wait for when it ends.
-
-    Returns:
-        The future with what the function returned or raised.
-    """
+    """The result of a function called in a thread, which doesn't keep the process from ending."""
     future: Future[Result] = Future()
 
     def call() -> None:

@@ -109,10 +109,7 @@ def is_chat(tokenizer: PreTrainedTokenizerFast) -> bool:
 
 
 def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
-    """Load the models of a run.
-
-    Returns:
-        A conversation with each, by name.
+    """Load the models of a run; returns a conversation with each, by name.
 
     Raises:
         UserError: if there is no such run, it isn't trained yet, or it is for images.

@@ -39,7 +39,7 @@ _LANGUAGE = (
     *_TOKENS,
     *_CAUSAL_LM,
     *_in("tasks", "interface language/loss"),
-    *_in("rows", "sample store"),
+    "rows/store",
 )
 _ANSWERS = (*_LANGUAGE, "tasks/preference/rows")
 _PREFERENCE = (
@@ -48,11 +48,11 @@ _PREFERENCE = (
 )
 _IMAGES = (
     "model/classifier",
-    *_in("rows", "sample store"),
+    "rows/store",
     *_in("tasks", "interface images/batch"),
 )
 _TRAINING = (
-    *_in("rows", "loader order sample store"),
+    *_in("rows", "loader order store"),
     *_in("model", "adapter attention forward"),
     *_in("tasks", "__init__ interface"),
     *_in("train", "adamw_8bit engine kernels loop optimizer schedule statistics step"),
@@ -205,7 +205,6 @@ NEVER_DECIDING = (
     *_in("model", "shapes size"),
     "planning/*",
     "provenance/*",
-    "rows/remote",
     *_in("stages", "boundary evaluation"),
     "storage/*",
     "tracking/*",

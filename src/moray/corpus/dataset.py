@@ -141,14 +141,11 @@ def write_dataset(
     origin: dict[str, Any],
     facts: Callable[[], dict[str, Any]] = dict,
 ) -> dict[str, Any]:
-    """Write each document to the file of its split, and a description to `dataset.json`.
+    """Write each document to the file of its split; returns the description in `dataset.json`.
 
     Args:
         folder: where to write `train.parquet`, `validation.parquet` and `test.parquet`.
         facts: called after the last document; what it returns is added to the description.
-
-    Returns:
-        The contents of `dataset.json`.
 
     Raises:
         UserError: if some pairs are text and others messages.

@@ -118,10 +118,7 @@ def of_each_model(
     worker: Worker,
     load: Load = load_model,
 ) -> dict[str, Result]:
-    """Call a function on each model of a job, one in memory at a time.
-
-    Returns:
-        Its results, by the models' names.
+    """Call a function on each model of a job, one in memory at a time; returns results by name.
 
     Raises:
         UserError: if memory is too small even for a single row.

@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 
 from moray.background import ahead
 from moray.model.attention import varlen_if_possible
-from moray.rows.sample import sample
-from moray.rows.store import Rows
+from moray.rows.store import Rows, sample
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import TRAINED, Segment, StoredSplit, row_type
 from moray.workers.memory import in_parts_that_fit

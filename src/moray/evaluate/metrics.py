@@ -120,14 +120,11 @@ def judged(
     formats: Sequence[str],
     written: Mapping[str, Sequence[str]],
 ) -> dict[str, dict[int, Any]]:
-    """What a metric says of the continuations that it can judge.
+    """The scores of the continuations that a metric can judge, by model and the prompt's number.
 
     Args:
         references: what follows them in their documents.
         formats: the format of each prompt's dataset.
-
-    Returns:
-        The scores, by model and the prompt's number.
     """
     metric = METRICS[name]
     triples = zip(prompts, references, formats, strict=True)

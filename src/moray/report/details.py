@@ -155,11 +155,7 @@ def changed(settings: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
 
 
 def remarks(run: Run, notes: Iterable[str]) -> list[tuple[str, str]]:
-    """Warnings and notes about a run.
-
-    Returns:
-        Pairs of kind (`error`, `warning` or `note`) and text.
-    """
+    """Remarks about a run: pairs of kind (`error`, `warning` or `note`) and text."""
     said = [("warning" if note.startswith("skipped") else "note", note) for note in notes]
     trained = (("warning", line) for line in told(run.read("eval.json") or {}))
     return [*_of_training(run), *said, *trained, *_of_data(run)]

@@ -24,11 +24,7 @@ class Node:
 
 
 def lineage_of(run: Run, files: int) -> Node | None:
-    """The tree of a run's model, in which each dataset has so many source files.
-
-    Returns:
-        The model; None if it wasn't exported.
-    """
+    """The tree of a run's model, with so many files of each dataset; None if it wasn't exported."""
     results = run.folder.parent.parent
     recorded = run.read(f"model/{LINEAGE}")
     if recorded is None:

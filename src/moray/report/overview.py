@@ -234,11 +234,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def differing(settings: pd.DataFrame) -> pd.DataFrame:
-    """The settings that differ between runs.
-
-    Returns:
-        A row for each run, a column for each key.
-    """
+    """The settings that differ between runs: a row for each run, a column for each key."""
     known = settings.dropna(how="all", subset=[name for name in settings if name != "run"])
     kept = [name for name in known if name == "run" or known[name].astype(str).nunique() > 1]
     return known[kept]

@@ -121,11 +121,7 @@ Curve = tuple[list[int], list[float | None]]
 
 
 def curves(history: pd.DataFrame, points: int) -> dict[str, dict[str, Curve]]:
-    """The curves of each run, those that it has.
-
-    Returns:
-        By run: `loss`, `eval_loss`, `learning_rate`, `grad_norm` and `speed` (units per second).
-    """
+    """The curves of each run, those of the metrics that it has, and its `speed` per second."""
     names = [name for name in history if name in _METRICS or name.endswith(_SPEED)]
     columns = {name: history[name].to_numpy(float) for name in names}
     steps = history["step"].to_numpy()

@@ -65,11 +65,7 @@ class Confusion:
 
 
 def confusion_of(scores: dict[str, Any], classes: int) -> Confusion | None:
-    """The matrix of the tuned model; of many classes, those with the most mistakes.
-
-    Returns:
-        None for other tasks.
-    """
+    """The matrix of the tuned model, None for other tasks; of many classes, the worst ones."""
     if "by_class" not in scores:
         return None
     counts = np.array(scores["by_class"]["tuned"]["confusion"])

@@ -112,3 +112,12 @@ def map_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArra
     if shape[0] == 0:
         return np.zeros(shape, dtype)  # an empty file can't be mapped
     return np.memmap(path, dtype, "r", shape=shape)
+
+
+def sample(total: int, count: int) -> NDArray[np.int64]:
+    """Draw `count` numbers below `total` without replacement, ascending; all if there are fewer.
+
+    The seed is fixed, so that every evaluation, run and number of workers scores the same sample. A
+    smaller sample is a subset of a larger one.
+    """
+    return np.sort(np.random.default_rng(0).permutation(total)[:count])

@@ -1,8 +1,8 @@
 """Files that machines without a shared folder exchange through an object store.
 
-The inputs of workers are folders with manifests, whole or not at all. Of work under way, workers on
-the driver's machine write into its folder; those on other machines copy their files below a URL,
-from where the driver takes them.
+The inputs of workers are folders with manifests, whole or not at all; stores that are streamed are
+copied below a URL of the user's. Of work under way, workers on the driver's machine write into its
+folder; those on other machines copy their files below a URL, from where the driver takes them.
 """
 
 import fcntl
@@ -16,9 +16,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import fsspec
+
 from moray.background import repeated
 from moray.console import say
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.provenance.manifest import MANIFEST, damaged_files, fingerprint, sha256_file
 from moray.storage.objects import open_objects
 
@@ -124,6 +126,35 @@ def deliver(folders: list[Path], storage_path: str) -> Delivery:
         for name in (*json.loads((folder / MANIFEST).read_text())["files"], MANIFEST):
             objects.upload(folder / name, f"{digest}/{name}")
     return Delivery(url, tuple(digests))
+
+
+def copy_to(store: Path, url: str) -> str:
+    """Copy a store to a URL, the manifest last, unless it is there already; returns the copy's URL.
+
+    Raises:
+        UserError: if the object store can't be read or written.
+    """
+    copy = f"{url.rstrip('/')}/{store.name}"
+    manifest = (store / MANIFEST).read_bytes()
+    try:
+        files, path = fsspec.core.url_to_fs(copy)
+        if files.exists(f"{path}/{MANIFEST}"):
+            if files.cat_file(f"{path}/{MANIFEST}") == manifest:
+                return copy
+            files.rm(path, recursive=True)
+        say(f"copying {store} to {copy}")
+        for file in sorted(file for file in store.iterdir() if file.is_file()):
+            if file.name != MANIFEST:
+                files.put_file(str(file), f"{path}/{file.name}")
+        files.pipe_file(f"{path}/{MANIFEST}", manifest)
+    # Each file system has its own exceptions.
+    except Exception as error:
+        raise UserError(
+            "data.stream_from",
+            f"can't write to {url} ({first_line(error)})",
+            "check the URL, the network and your credentials",
+        ) from error
+    return copy
 
 
 @contextmanager

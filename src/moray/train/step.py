@@ -16,8 +16,7 @@ from moray.model.forward import autocast
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, from_memory, from_stream
 from moray.rows.order import Mixture
-from moray.rows.sample import sample
-from moray.rows.store import Drawn, Rows, StoredRows
+from moray.rows.store import Drawn, Rows, StoredRows, sample
 from moray.tasks.interface import Batch, Task
 from moray.train.job import Job, Part
 from moray.train.kernels import uncompiled
@@ -142,12 +141,9 @@ def micro_batches(
 def gradients(
     strategy: Strategy, batches: Sequence[Batch], weight: float, settings: Train, worker: Worker
 ) -> Tensor:
-    """Accumulate the gradient of the step's mean loss over all workers and micro-batches.
+    """Accumulate the gradient of a step's mean loss; returns this worker's share of the loss.
 
-    It is averaged over a weight: the sum of `Task.weight` over all workers.
-
-    Returns:
-        This worker's share of that loss, shape ().
+    It is the mean over all workers and micro-batches: `weight` is the sum of their `Task.weight`.
     """
     # Workers whose rows have more weight count for more: the sum is divided by the weight of the
     # whole step, and the strategy's mean over workers is turned back into a sum.

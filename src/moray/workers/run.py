@@ -16,10 +16,7 @@ Result = TypeVar("Result")
 def run_on_workers(
     entry_point: EntryPoint[Argument, Result], argument: Argument, launch: Launch
 ) -> list[Result]:
-    """Run an entry point on the number of workers in the config.
-
-    Returns:
-        The results by rank.
+    """Run an entry point on the number of workers in the config; returns the results by rank.
 
     Raises:
         UserError: the first that any worker raised, or if there are too few resources.

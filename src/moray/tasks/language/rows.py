@@ -157,13 +157,10 @@ def fill_rows(
 
 
 def pack(lengths: Sequence[int], block_size: int) -> list[list[int]]:
-    """Best-fit decreasing bin packing: longest first, into the fullest row that has room for it.
+    """The indices of the pieces in each row, by best-fit decreasing bin packing.
 
-    Source: Johnson, "Near-optimal bin packing algorithms", 1973 (best-fit decreasing: at most
-    11/9 of the optimum).
-
-    Returns:
-        The indices of the pieces in each row.
+    Longest first, into the fullest row that has room; no piece is longer than `block_size`. Source:
+    Johnson, "Near-optimal bin packing algorithms", 1973 (at most 11/9 of the optimum).
     """
     rows: list[list[int]] = []
     rows_with: dict[int, list[int]] = {}  # free space -> rows
