@@ -157,7 +157,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     ),
     "report": ("stages/report", "corpus/overlap", "report/*", "report/templates/*", "results/*"),
     "search": ("stages/search", *_in("sweeps", "study trials")),
-    "smoke_test": ("stages/smoke_test", "train/drill", *_TRAINING),
+    "smoke_test": ("stages/smoke_test", *_TRAINING),
     "tokenize": (
         "stages/tokenize",
         *_DATASET,

@@ -8,18 +8,15 @@ from concurrent.futures import wait
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from moray.background import in_thread, repeated
 from moray.config.layout import Layout
 from moray.console import say
 from moray.errors import UserError
 from moray.workers.cluster import connected, lack
-from moray.workers.entry import EntryPoint, Worker, run_entry_point
+from moray.workers.entry import Argument, EntryPoint, Result, Worker, run_entry_point
 from moray.workers.launch import Launch, WorkersFailedError, worker_resources
-
-Argument = TypeVar("Argument")
-Result = TypeVar("Result")
 
 _REPORT_SECONDS = 2.0
 _POLL_SECONDS = 1.0

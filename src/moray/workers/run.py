@@ -1,16 +1,11 @@
 """Run an entry point on N workers: returns all results, or raises the first fault."""
 
-from typing import TypeVar
-
 import torch
 
 from moray.config.layout import lay_out_here
 from moray.workers import ray_train, torchrun
-from moray.workers.entry import EntryPoint, FirstFault, Worker, followed_output
+from moray.workers.entry import Argument, EntryPoint, FirstFault, Result, Worker, followed_output
 from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
-
-Argument = TypeVar("Argument")
-Result = TypeVar("Result")
 
 
 def run_on_workers(
