@@ -29,7 +29,6 @@ class Chat:
 
     Attributes:
         encoder: renders and tokenises as in training.
-        sampling: how answers are chosen.
         length: maximum number of tokens, answer included.
     """
 

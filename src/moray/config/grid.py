@@ -28,7 +28,6 @@ class Expansion:
 
     Attributes:
         runs: as written, without `grid` and `seeds`.
-        sweeps: the sweeps that were expanded.
     """
 
     runs: dict[str, Any] = field(default_factory=dict)

@@ -44,10 +44,6 @@ def overlaps(files: Sequence[Path], runs: Mapping[str, Sequence[str]]) -> list[O
     """Compare the held-out splits of datasets with the train splits of others.
 
     Held-out documents are kept in memory as digests; of those of train, one row group is.
-
-    Args:
-        files: splits to compare, as Parquet files in the folders of their datasets.
-        runs: the runs that train on each dataset.
     """
     held_out = {file: [*_identities(file)] for file in files if file.stem != "train"}
     wanted = set(chain.from_iterable(chain.from_iterable(held_out.values())))

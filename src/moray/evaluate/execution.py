@@ -152,12 +152,9 @@ def _dtype(precision: str, device: torch.device) -> torch.dtype:
 
 @dataclass(frozen=True)
 class DeliveredJob:
-    """A job with what brings its inputs to a machine.
+    """A job with what brings its inputs to a machine, in their order.
 
-    Attributes:
-        models: deliveries of its models, in their order.
-        stores: deliveries of its stores, in their order.
-        url: where workers put output, counts and the first fault.
+    Workers put output, counts and the first fault below the URL.
     """
 
     entry_point: EntryPoint[Any, Any]
@@ -170,12 +167,7 @@ class DeliveredJob:
 def delivered(
     entry_point: EntryPoint[Any, Any], job: EvaluationJob, storage_path: str, url: str
 ) -> DeliveredJob:
-    """Upload the inputs of a job, unless they are in the object store already.
-
-    Args:
-        storage_path: the key `ray.storage_path`, a URL.
-        url: where workers put output, counts and the first fault.
-    """
+    """Upload the inputs of a job, unless they are in the object store already."""
     models = []
     for folder in job.models.values():
         whole, adapters = whole_model_and_adapters(folder)

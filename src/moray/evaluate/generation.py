@@ -27,7 +27,6 @@ class Sampling:
         temperature: sampling temperature; 0 takes the likeliest token.
         top_p: nucleus sampling (Holtzman et al., 2020).
         seed: seed, combined with the prompt's number.
-        stops: tokens that end a continuation.
     """
 
     max_new_tokens: int

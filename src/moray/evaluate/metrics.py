@@ -45,7 +45,6 @@ class Metric:
     """What a metric says of one continuation.
 
     Attributes:
-        description: what the mean over all continuations is.
         columns: the names of what it takes, all text.
         score: a number, or whether something is so, of a value of each column.
         values: the value of each column, of a prompt, its continuation and its reference.

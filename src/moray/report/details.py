@@ -68,12 +68,7 @@ class Limits:
 def details(
     results: Results, run: Run, notes: list[str], samples: list[dict[str, Any]], limits: Limits
 ) -> dict[str, Any]:
-    """What the page says about a run besides its row in the overview, for its template.
-
-    Args:
-        notes: those of its history.
-        samples: its rows of `results.samples`.
-    """
+    """What the page says about a run besides its row in the overview, for its template."""
     record, evaluation = run.record or {}, run.read("eval.json")
     generation = run.read("generation.json") or {}
     return {

@@ -26,7 +26,6 @@ class Row:
         facts: its row of `Results.runs`.
         metric: the figure that it is judged by; None if it wasn't evaluated.
         base: that figure of its base, with the bounds of its interval.
-        tuned: that of the run.
         verdict: `better` or `worse` than the base, if the interval of the difference says so.
         best: whether its interval is better than that of every run with the same held-out data.
     """
@@ -58,7 +57,6 @@ def verdict(metric: str, difference: dict[str, float], more: bool | None = None)
     """Whether a difference from the base is one, if its interval says so.
 
     Args:
-        difference: tuned minus base.
         more: whether more of it is better; None to tell by its name.
     """
     better = more_is_better(metric) if more is None else more

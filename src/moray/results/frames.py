@@ -63,7 +63,6 @@ def load(
     """Read the results of a workflow, of unfinished runs too.
 
     Args:
-        results: the workflow's folder of results.
         state: folder of the checkpoints, where unfinished runs have their history; by default,
             `state` in the folder of results, like `ray.storage_path`.
         runs: names of the runs to read; by default, all.

@@ -48,11 +48,7 @@ tags: [moray]
 class Exported:
     """A model that was written to a folder, for its card and its manifest.
 
-    Attributes:
-        unit: unit of its loss.
-        pipeline: name of transformers' pipeline for it.
-        library: name of the library that loads it.
-        more: what follows the first sentence of the card.
+    On the card, `more` follows the first sentence; the library is the one that loads the model.
     """
 
     unit: str
@@ -77,7 +73,6 @@ def export(
     only the adapter is written, and the manifest names its base.
 
     Args:
-        start: model folder that the run started from.
         sources: manifests of the start and of the run's rows, and descriptions of its datasets.
         cfg: names of the run, its start and its datasets; the `export` section; of text, the run's
             chat template.

@@ -28,7 +28,6 @@ def search(
     """Train one trial after another; write them all, and the settings of the best as an overlay.
 
     Args:
-        trials: JSON lines to write, one for each trial.
         cfg: the `cfg` of the run's training without the keys of the space, and the `search`
             section with the values of the space in one form.
 

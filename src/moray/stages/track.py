@@ -27,11 +27,6 @@ def track(
 ) -> None:
     """Send everything that a tracker doesn't have yet.
 
-    Args:
-        benchmarks: its `benchmarks.json`, if there is one.
-        output: file to write: what was sent, and where.
-        cfg: the names of its `trackers`.
-
     Raises:
         ConfigError: naming the trackers that couldn't be reached; the others have everything.
     """

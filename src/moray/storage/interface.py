@@ -15,7 +15,6 @@ class Records(Protocol):
     """Small files of a run, by name.
 
     Attributes:
-        place: where they lie, for users.
         poll_seconds: how long to wait between two looks for a change.
     """
 

@@ -47,9 +47,7 @@ def scratch() -> Path:
 def once_a_node(folder: Path, fill: Callable[[Path], None]) -> Path:
     """Fill a folder unless another process on this machine did; it is whole or not there.
 
-    Args:
-        folder: the folder, named after its content.
-        fill: called with an empty folder that takes its place afterwards.
+    The folder is named after its content; an empty one takes its place once it is filled.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("a") as lock:
@@ -190,7 +188,6 @@ def sent(folder: Path, url: str, names: Sequence[str], shared: str) -> Iterator[
     """During the body and after it, send this worker's files, if the driver is on another machine.
 
     Args:
-        url: where the driver takes files from.
         names: the files that only this worker writes.
         shared: the file that all workers read and the first one to do so writes.
     """

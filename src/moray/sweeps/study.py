@@ -133,13 +133,7 @@ class Study:
 
 
 class Trial:
-    """A trial under way.
-
-    Attributes:
-        number: from 0.
-        values: by dotted key.
-        suggested: Optuna's part of it.
-    """
+    """A trial under way, counted from 0, with values by dotted key."""
 
     def __init__(self, number: int, values: dict[str, Any], suggested: optuna.Trial) -> None:
         self.number = number

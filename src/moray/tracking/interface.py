@@ -51,9 +51,7 @@ class Results:
     Attributes:
         scores: figures of base and tuned model: on the test split, as `test/{model}/{metric}`, and
             of benchmarks, as `benchmarks/{task}/{model}/{metric}`.
-        samples: rows with what the models wrote or predicted.
         digests: SHA-256 by file.
-        files: the files themselves, to be kept where a tracker keeps files.
     """
 
     step: int

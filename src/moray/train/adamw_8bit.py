@@ -176,9 +176,6 @@ def step_shard(
 
     Args:
         weights: fp32, shape (elements,), as the rest.
-        gradients: fp32.
-        mean: the first moment.
-        square: the second one, of the same kind.
         step: number of the step, from 1.
     """
     # Of a small tensor, some workers have nothing.

@@ -45,9 +45,7 @@ class Identity:
     def after(self, before: "Identity | None", step: int) -> "Identity":
         """The identity of the run with the libraries of its earlier starts.
 
-        Args:
-            before: the identity that the last start recorded.
-            step: the step that it ended at.
+        The last one recorded the identity `before`, and ended at a step.
         """
         if before is None or step == 0:
             return self

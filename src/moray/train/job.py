@@ -98,13 +98,10 @@ class Job:
 
     Attributes:
         start: Hugging Face folder to start from, absolute.
-        parts: its datasets, whose rows are of the same task and type.
         work: folder of the run on each machine, absolute: for its history, output and faults; and
             for its checkpoints, unless they are in an object store.
-        adapter: the `adapter` section; None to train the whole model.
         threads: CPU threads of a worker.
         cache: folder for compiled code, absolute, shared by runs.
-        task_settings: the sections of the config that only the run's task reads, by name.
         remote: where the checkpoints are, if in an object store.
         deliveries: start and stores, in this order, for machines that don't have them.
         note: about this start, for the history of a run that continues.

@@ -90,10 +90,6 @@ def check_total(
 ) -> None:
     """Check that this machine has enough of each resource for all workers.
 
-    Args:
-        wanted: what each worker needs, by name.
-        there: what there is, by name.
-
     Raises:
         UserError: if there isn't.
     """

@@ -32,12 +32,7 @@ class PairBatch(TokenBatch):
 
 
 def make_pair_batch(rows: Rows, packing: bool) -> PairBatch:
-    """Make a batch of rows.
-
-    Args:
-        rows: rows with the field `reference`.
-        packing: whether pairs share rows; see `as_sequences`.
-    """
+    """Make a batch of rows with the field `reference`; see `as_sequences` for `packing`."""
     batch = make_batch(as_sequences(rows, packing))
     flags = rows["flags"].ravel()
     # Each piece has a trained token, and padding has none.
