@@ -1,6 +1,7 @@
 """Which rows of one or more stores make up a step: a pure function of the seed and the step."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -134,13 +135,14 @@ class Interleaving:
 
     def _position(self, store: int, number: int) -> int:
         """The position with a number among those of a store, found by bisection."""
-        low, high = number, number + 1
-        while self.counts(high)[store] <= number:
-            high *= 2
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.counts(middle)[store] > number else (middle, high)
-        return low
+
+        def count(position: int) -> int:
+            return self.counts(position)[store]
+
+        end = number + 1
+        while count(end) <= number:
+            end *= 2
+        return bisect_right(range(end), number, key=count) - 1
 
     def _counts(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Positions of each store before each position, shape (stores, positions)."""
