@@ -94,11 +94,6 @@ class Evaluation:
     compared: Callable[[list[Any]], dict[str, Any]]
 
 
-def num_batches(models: dict[str, Path], batch_size: int, *counts: int) -> int:
-    """Number of batches that all workers process together, of so many rows in each store."""
-    return len(models) * sum(-(-count // batch_size) for count in counts)
-
-
 def batches_of(items: Items, batch_size: int) -> list[Items]:
     """Cut rows or prompts into batches; independent of the number of workers."""
     return [items[start : start + batch_size] for start in range(0, len(items), batch_size)]
@@ -126,7 +121,7 @@ def of_each_model(
     execution = job.execution
     if execution.threads is not None:
         torch.set_num_threads(execution.threads)
-    dtype = _dtype(execution.precision, worker.device)
+    dtype = dtype_of(execution.precision, worker.device)
     try:
         return {
             name: function(load(folder, dtype, worker.device))
@@ -143,7 +138,8 @@ def of_each_model(
         ) from error
 
 
-def _dtype(precision: str, device: torch.device) -> torch.dtype:
+def dtype_of(precision: str, device: torch.device) -> torch.dtype:
+    """The type of the weights of models that aren't trained; of `auto`, bf16 on GPUs alone."""
     if precision == "auto":
         supported = device.type == "cuda" and torch.cuda.is_bf16_supported(False)
         precision = "bf16" if supported else "fp32"
@@ -199,6 +195,6 @@ def _with_inputs_here(delivered: DeliveredJob) -> EvaluationJob:
     stores = zip(job.stores, delivered.stores, strict=True)
     return replace(
         job,
-        models={name: at.here() / path.relative_to("/") for (name, path), at in models},
-        stores=tuple(at.here() / path.relative_to("/") for path, at in stores),
+        models={name: delivery.here(path) for (name, path), delivery in models},
+        stores=tuple(delivery.here(path) for path, delivery in stores),
     )

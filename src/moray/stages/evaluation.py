@@ -30,8 +30,10 @@ class EvaluationWorkers:
     label: str
     url: str | None
 
-    def run(self, entry_point: EntryPoint[Job, Result], job: Job, batches: int) -> list[Result]:
-        """Run a job on the workers and show its progress in batches."""
+    def run(self, entry_point: EntryPoint[Job, Result], job: Job, *counts: int) -> list[Result]:
+        """Run a job on so many rows of each store, and show its progress in batches."""
+        of_a_model = sum(-(-count // self.execution.batch_size) for count in counts)
+        batches = len(job.models) * of_a_model
         with shown_batches(self.execution.folder, self.label, batches):
             if self.url is None:
                 return run_on_workers(entry_point, job, self.launch)

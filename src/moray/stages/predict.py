@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from moray.console import say
-from moray.evaluate.execution import num_batches
 from moray.evaluate.images import ClassifyJob, chosen, classify_on_worker, in_order
 from moray.provenance.manifest import read_manifest, write_json
 from moray.rows.store import StoredRows
@@ -40,8 +39,7 @@ def predict(
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
         job = ClassifyJob(models, (store.absolute(),), workers.execution, cfg["num_samples"])
-        batches = num_batches(models, workers.execution.batch_size, len(numbers))
-        results = workers.run(classify_on_worker, job, batches)
+        results = workers.run(classify_on_worker, job, len(numbers))
     answers = {name: in_order([result[name] for result in results]) for name in models}
     labels = [names[label] for label in split.rows["label"][numbers].tolist()]
     said = {name: [names[one] for one in found.argmax(-1)] for name, found in answers.items()}

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moray.console import say
-from moray.evaluate.execution import num_batches
 from moray.evaluate.likelihood import Scores, total
 from moray.evaluate.preference import Policy, ScorePairsJob, score_pairs_on_worker
 from moray.provenance.manifest import read_manifest, whole_or_nothing, write_manifest
@@ -54,12 +53,10 @@ def reference(
         with on_evaluation_workers(
             "evaluate", run, output, cfg, execution, label=f"reference {output.name}"
         ) as workers:
-            counts = map(len, splits.values())
-            batches = num_batches(models, workers.execution.batch_size, *counts)
             job = ScorePairsJob(
                 models, (tokens.absolute(),), workers.execution, _SPLITS, None, policy
             )
-            results = workers.run(score_pairs_on_worker, job, batches)
+            results = workers.run(score_pairs_on_worker, job, *map(len, splits.values()))
         for name, split in splits.items():
             scores = total([result["reference"][name] for result in results])
             _write(output, name, split, scores, record)

@@ -75,23 +75,24 @@ class Delivery:
     url: str
     folders: tuple[tuple[Path, str], ...]
 
-    def here(self) -> Path:
-        """What to put before the folders' paths on this machine.
+    def here(self, folder: Path) -> Path:
+        """Where one of the folders is on this machine; they are downloaded, once a machine.
 
-        If they are here already, that is the root; otherwise they are downloaded, once a machine.
+        If they are here already, that is their own place.
 
         Raises:
             UserError: if a file in the object store is missing or damaged.
         """
         if all(
-            (folder / MANIFEST).is_file() and sha256_file(folder / MANIFEST) == digest
-            for folder, digest in self.folders
+            (own / MANIFEST).is_file() and sha256_file(own / MANIFEST) == digest
+            for own, digest in self.folders
         ):
-            return Path("/")
+            return folder
         name = fingerprint(
-            [str(folder) for folder, _ in self.folders], [digest for _, digest in self.folders]
+            [str(own) for own, _ in self.folders], [digest for _, digest in self.folders]
         )
-        return once_a_node(scratch() / "inputs" / name, self._download)
+        root = once_a_node(scratch() / "inputs" / name, self._download)
+        return root / folder.relative_to("/")
 
     def _download(self, root: Path) -> None:
         objects = open_objects(self.url)

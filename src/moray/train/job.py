@@ -136,12 +136,12 @@ def with_inputs_here(job: Job) -> Job:
     """
     if not job.deliveries:
         return job
-    start, *stores = (delivery.here() for delivery in job.deliveries)
+    start, *stores = job.deliveries
     return replace(
         job,
-        start=start / job.start.relative_to("/"),
+        start=start.here(job.start),
         parts=tuple(
-            replace(part, store=root / part.store.relative_to("/"))
-            for part, root in zip(job.parts, stores, strict=True)
+            replace(part, store=delivery.here(part.store))
+            for part, delivery in zip(job.parts, stores, strict=True)
         ),
     )
