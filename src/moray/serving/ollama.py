@@ -115,11 +115,7 @@ def _quoted(text: str) -> str:
 
 
 def _split(text: str, *marks: str) -> list[str]:
-    """The text before, between and after marks, each of which is there once.
-
-    Raises:
-        ValueError: if one isn't.
-    """
+    """The text before, between and after marks; a `ValueError` if one isn't there once."""
     parts = []
     for mark in marks:
         before, text = text.split(mark)

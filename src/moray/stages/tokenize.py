@@ -98,11 +98,7 @@ def _place(
 
 
 def _check_trained(facts: dict[str, Any], file: Path, cfg: dict[str, Any]) -> None:
-    """Check that a split has tokens to train on.
-
-    Raises:
-        UserError: if it has none.
-    """
+    """Refuse a split that has no tokens to train on."""
     if facts["weight"] == 0:
         raise UserError(
             f"datasets.{file.parent.name}",

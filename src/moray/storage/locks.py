@@ -150,11 +150,7 @@ def _acquired(objects: Objects, holder: dict[str, Any]) -> tuple[int, str]:
 
 
 def _watch(objects: Objects, holder: dict[str, Any], version: str) -> None:
-    """Return once a lock wasn't renewed for as long as its lease lasts.
-
-    Raises:
-        UserError: if it was.
-    """
+    """Return once a lock wasn't renewed for as long as its lease lasts; refuse it if it was."""
     seconds, ended = holder["seconds"], time.monotonic() + holder["seconds"]
     say(
         f"{objects.url}: process {holder['pid']} on {holder['host']} was training this run; "
