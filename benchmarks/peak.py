@@ -25,7 +25,6 @@ def product_peak(sizes: set[tuple[int, int, int]], precision: str, device: torch
     Args:
         sizes: rows, inner size and columns of each.
         precision: `fp32` or `bf16`.
-        device: what computes them.
     """
     return max(2 * m * k * n / _seconds(m, k, n, precision, device) for m, k, n in sizes)
 

@@ -34,7 +34,6 @@ def table(
 
     Args:
         figures: of each contestant, one a round.
-        unit: of the figures.
         ours: the contestant that is divided by the others.
         more: further columns, by title and contestant.
     """

@@ -61,7 +61,6 @@ class Windows:
         """Count from the first step.
 
         Args:
-            turns: this contestant's turns.
             device: waited for at the borders of windows.
             steps: of a window.
             tokens: of a step.
@@ -99,7 +98,6 @@ def alternate(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, l
 
     Args:
         commands: the processes, each of which has `Turns`.
-        rounds: number of turns of each.
     """
     with ExitStack() as stack:
         started = {name: _Process(command, stack) for name, command in commands.items()}

@@ -37,7 +37,7 @@ FLOORS = [
 
 # Within training: the driver, what it starts, and down to what all of them know.
 TRAIN_FLOORS = [
-    {"driver", "drill"},
+    {"driver"},
     {"entry"},
     {"loop"},
     {"continuation", "failures", "saver"},

@@ -78,8 +78,6 @@ def prepare(folder: Path, name: str, rows: int | None) -> None:
     """Make a model with random weights in bf16, and rows of the standard library.
 
     Args:
-        folder: where to.
-        name: of the model.
         rows: rows of a step, all in one forward pass; None for those of the model.
     """
     config, sizes = MODELS[name]

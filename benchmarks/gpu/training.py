@@ -75,9 +75,6 @@ def moray(
     Args:
         folder: what `prepare` made.
         work: folder of the run's state, to be made.
-        device: what it computes on.
-        turns: of this contestant.
-        adapter: the `adapter` section.
         without: names of `_WITHOUT`, separated by commas.
         keys: of the `train` section.
     """
@@ -143,8 +140,6 @@ def launched(folder: Path, work: Path, device: torch.device, turns: Turns, launc
     Args:
         folder: what `prepare` made.
         work: folder of the run's state, to be made.
-        device: what it computes on.
-        turns: of this contestant.
         launcher: as in the `train` section.
     """
     settings, steps = Ray(num_workers=1, use_gpu=device.type == "cuda"), sizes_of(folder).steps

@@ -47,14 +47,7 @@ def main(rounds: int = 3, only: list[str] | None = None, folder: Path | None = N
 
 
 def _measured(contestants: Mapping[str, Contestant], home: Path, flops: float, rounds: int) -> str:
-    """A line with the peaks, and a table with each contestant's share.
-
-    Args:
-        contestants: by name.
-        home: what `prepare` made.
-        flops: of the model, per token.
-        rounds: turns of each that count.
-    """
+    """A line with the peaks, and a table with each contestant's share."""
     turns = {name: partial(measure, name, home) for name in [*PRODUCTS, *contestants]}
     figures = alternate(turns, rounds)
     peaks = {each.precision: figures.pop(name) for name, each in PRODUCTS.items()}

@@ -21,10 +21,7 @@ Result = TypeVar("Result")
 def repeated(function: Callable[[], object], seconds: float) -> Iterator[None]:
     """During the body, call a function in a thread, with a pause before each call.
 
-    Args:
-        function: called again and again; what it raises is written to standard error, if it isn't
-            what it raised the last time.
-        seconds: length of the pauses.
+    What it raises is written to standard error, if it isn't what it raised the last time.
     """
     ended = threading.Event()
 
@@ -49,11 +46,7 @@ def repeated(function: Callable[[], object], seconds: float) -> Iterator[None]:
 
 
 def in_thread(function: Callable[[], Result]) -> Future[Result]:
-    """Call a function in a thread that the process doesn't wait for when it ends.
-
-    Returns:
-        The future with what the function returned or raised.
-    """
+    """The result of a function called in a thread, which doesn't keep the process from ending."""
     future: Future[Result] = Future()
 
     def call() -> None:

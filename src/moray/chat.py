@@ -13,6 +13,7 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data, Generate
 from moray.corpus.dataset import RowError
 from moray.errors import UserError
+from moray.evaluate.execution import dtype_of
 from moray.evaluate.generation import Sampling, stream
 from moray.model.load import load_config, load_model, longest_sequence
 from moray.tasks.language.encode import Encoder, make_encoder
@@ -28,11 +29,8 @@ class Chat:
     A model without a chat template continues each text by itself.
 
     Attributes:
-        model: the model.
         encoder: renders and tokenises as in training.
-        sampling: how answers are chosen.
         length: maximum number of tokens, answer included.
-        messages: what has been said.
     """
 
     model: PreTrainedModel
@@ -101,7 +99,6 @@ class _Printed(TextStreamer):
         self.text = ""
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        """Print a part of the text."""
         self.text += text
         print(text, end="\n" if stream_end else "", flush=True)
 
@@ -112,15 +109,7 @@ def is_chat(tokenizer: PreTrainedTokenizerFast) -> bool:
 
 
 def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
-    """Load the models of a run.
-
-    Args:
-        run: its name.
-        base: whether to load the model that it started from.
-        tuned: whether to load its own.
-
-    Returns:
-        A conversation with each, by name.
+    """Load the models of a run; returns a conversation with each, by name.
 
     Raises:
         UserError: if there is no such run, it isn't trained yet, or it is for images.
@@ -140,9 +129,11 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
     # The base has no chat template if the run brought it.
     encoder = _encoder(folder)
     sampling = _sampling(folder, encoder)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = dtype_of("auto", device)
     return {
         name: Chat(
-            load_model(path, *_precision()), encoder, sampling, longest_sequence(load_config(path))
+            load_model(path, dtype, device), encoder, sampling, longest_sequence(load_config(path))
         )
         for name, path in folders.items()
         if wanted[name]
@@ -166,13 +157,6 @@ def _sampling(folder: Path, encoder: Encoder) -> Sampling:
         stops=tuple(encoder.stops),
         padding=encoder.tokenizer.eos_token_id,
     )
-
-
-def _precision() -> tuple[torch.dtype, str]:
-    if torch.cuda.is_available():
-        half = torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if half else torch.float32, "cuda"
-    return torch.float32, "cpu"
 
 
 def talk(chats: dict[str, Chat]) -> None:

@@ -26,13 +26,7 @@ _LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 @dataclass(frozen=True)
 class Check:
-    """What was found of one thing.
-
-    Attributes:
-        name: what was checked.
-        found: what was found.
-        remedy: what to do about it; None if it is as it should be.
-    """
+    """What was found of one thing, and what to do about it; None if it is as it should be."""
 
     name: str
     found: str
@@ -42,9 +36,7 @@ class Check:
 def checks(folder: Path, lock: Path) -> Iterator[Check]:
     """Check this machine, from what takes no time to what takes seconds.
 
-    Args:
-        folder: the project's folder.
-        lock: file with the versions of libraries that moray is tested with.
+    The lock file has the versions of libraries that moray is tested with.
     """
     yield python()
     yield libraries(lock)
@@ -109,23 +101,18 @@ def memory() -> Check:
     """Main memory that is free."""
     facts = psutil.virtual_memory()
     free, total = facts.available / 1e9, facts.total / 1e9
-    short = free < _MEMORY_GB
-    return Check(
-        "memory",
-        f"{free:.1f} of {total:.1f} GB free",
-        f"free some: the default experiment takes about {_MEMORY_GB:g} GB" if short else None,
-    )
+    return _room("memory", free, _MEMORY_GB, f"{free:.1f} of {total:.1f} GB free")
 
 
 def disk(folder: Path) -> Check:
     """Free space in the project's folder."""
     free = shutil.disk_usage(folder).free / 1e9
-    short = free < _DISK_GB
-    return Check(
-        "disk",
-        f"{free:.1f} GB free in {folder.absolute()}",
-        f"free some: the default experiment takes about {_DISK_GB:g} GB" if short else None,
-    )
+    return _room("disk", free, _DISK_GB, f"{free:.1f} GB free in {folder.absolute()}")
+
+
+def _room(name: str, free: float, needed: float, found: str) -> Check:
+    remedy = f"free some: the default experiment takes about {needed:g} GB"
+    return Check(name, found, remedy if free < needed else None)
 
 
 def locks(folder: Path) -> Check:

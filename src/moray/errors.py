@@ -2,13 +2,7 @@
 
 
 class UserError(Exception):
-    """`path: problem; remedy`: where it is, what is wrong, what to do.
-
-    Args:
-        path: the config key (dotted) or the file with the error.
-        problem: what was found and what was expected.
-        remedy: what the user can do about it.
-    """
+    """`path: problem; remedy`: where it is, what is wrong, what to do."""
 
     def __init__(self, path: str, problem: str, remedy: str) -> None:
         super().__init__(path, problem, remedy)

@@ -14,10 +14,6 @@ _LOG_IN = "run `hf auth login`, or set HF_TOKEN"
 def refusals_explained(path: str, repo_id: str) -> Iterator[None]:
     """Say what is wrong with the token, if the body fails because of it.
 
-    Args:
-        path: the config key that names the repository.
-        repo_id: the repository.
-
     Raises:
         UserError: naming the key. No token is part of it.
     """

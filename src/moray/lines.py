@@ -21,11 +21,7 @@ class Follower:
     """Finds the lines that have come to a file since the last look."""
 
     def __init__(self, path: Path) -> None:
-        """Follow a file from its beginning; it may not be there yet.
-
-        Args:
-            path: the file, of whose lines each is written once, as they have the time in them.
-        """
+        """Follow a file from its beginning; it may not be there yet, and no two lines are equal."""
         self._path = path
         self._seen: list[bytes] = []
         self._size = 0

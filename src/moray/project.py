@@ -51,9 +51,6 @@ _COPIED = ("config", "docs/configuration.md", "profiles")
 def init(folder: Path) -> None:
     """Make a project folder: a Snakefile that uses the workflow as a module, config, profiles.
 
-    Args:
-        folder: doesn't exist yet, or is empty.
-
     Raises:
         UserError: if there is something in its place, or it can't be written.
     """

@@ -153,12 +153,14 @@ def test_rules_reserve_a_gpu_and_a_core_for_each_worker(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     experiment = experiment_with({})
-    threads, reserved = layout.train_threads, layout.train_gpus
-    assert (threads(experiment, "tuned"), reserved(experiment, "tuned")) == train
-    stages: list[layout.Stage] = ["evaluate", "generate"]
-    for stage in stages:
-        cores = layout.evaluation_threads(experiment, "tuned", stage)
-        assert (cores, layout.evaluation_gpus(experiment, "tuned", stage)) == evaluate
+    expected: dict[layout.Stage, tuple[int, int]] = {
+        "train": train,
+        "evaluate": evaluate,
+        "generate": evaluate,
+    }
+    for stage, reserved in expected.items():
+        cores = layout.threads(experiment, "tuned", stage)
+        assert (cores, layout.gpus(experiment, "tuned", stage)) == reserved
 
 
 def test_a_checkpoint_to_continue_from_is_part_of_what_a_run_is() -> None:
@@ -318,7 +320,7 @@ def test_a_run_starts_from_a_base_or_from_what_another_run_made() -> None:
     ],
 )
 def test_a_run_takes_the_cpus_of_all_its_workers(ray: dict[str, Any], threads: int) -> None:
-    assert layout.train_threads(experiment_with({"runs.base.ray": ray}), "base") == threads
+    assert layout.threads(experiment_with({"runs.base.ray": ray}), "base", "train") == threads
 
 
 def test_workers_on_a_cluster_take_no_cores_and_gpus_of_this_machine(
@@ -327,14 +329,13 @@ def test_workers_on_a_cluster_take_no_cores_and_gpus_of_this_machine(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     ray = {"address": "head:6379", "num_workers": 4}
     there = experiment_with({"runs.base.ray": ray})
-    assert (layout.train_threads(there, "base"), layout.train_gpus(there, "base")) == (1, 0)
-    stages: list[layout.Stage] = ["evaluate", "generate"]
+    stages: list[layout.Stage] = ["train", "evaluate", "generate"]
     for stage in stages:
-        assert layout.evaluation_threads(there, "base", stage) == 1
-        assert layout.evaluation_gpus(there, "base", stage) == 0
+        assert layout.threads(there, "base", stage) == 1
+        assert layout.gpus(there, "base", stage) == 0
     # Which knows no cluster.
     here = experiment_with({"runs.base.ray": ray, "runs.base.train.launcher": "torchrun"})
-    assert (layout.train_threads(here, "base"), layout.train_gpus(here, "base")) == (4, 4)
+    assert layout.threads(here, "base", "train") == layout.gpus(here, "base", "train") == 4
 
 
 def test_a_model_from_scratch_depends_on_the_dataset_of_its_tokenizer() -> None:

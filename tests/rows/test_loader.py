@@ -17,9 +17,9 @@ from moray.config.schema.train import Preference
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, drawn, from_memory, from_stream
 from moray.rows.order import Mixture
-from moray.rows.remote import copy_to
 from moray.rows.store import Rows, StoredRows, record_of
 from moray.stages.tokenize import tokenize
+from moray.storage.transfer import copy_to
 from moray.tasks import task_of
 from moray.tasks.language.rows import StoredSplit
 

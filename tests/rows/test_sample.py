@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from moray.rows.sample import sample
+from moray.rows.store import sample
 
 
 @pytest.mark.parametrize(("total", "count", "size"), [(10, 4, 4), (10, 10, 10), (10, 99, 10)])

@@ -21,7 +21,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files
-from moray.rows.sample import sample
+from moray.rows.store import sample
 from moray.storage.interface import folder_of, path_of, step_of
 from moray.tasks.language.rows import StoredSplit
 from moray.train.history import HISTORY, History, evaluations, read_history

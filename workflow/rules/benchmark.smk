@@ -20,11 +20,9 @@ rule benchmark_run:
         run=any_of(BENCHMARKED),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.evaluation_threads(EXPERIMENT, wildcards.run, "benchmarks")
+    threads: lambda wildcards: layout.threads(EXPERIMENT, wildcards.run, "benchmarks")
     resources:
-        gpu=lambda wildcards: layout.evaluation_gpus(
-            EXPERIMENT, wildcards.run, "benchmarks"
-        ),
+        gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "benchmarks"),
     params:
         code=lambda wildcards: code("benchmark", of=wildcards.run),
         cfg=lambda wildcards: plan.benchmark_config(EXPERIMENT, wildcards.run),

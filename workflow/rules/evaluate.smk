@@ -22,11 +22,9 @@ rule evaluate:
         run=any_of(EXPERIMENT.runs),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.evaluation_threads(EXPERIMENT, wildcards.run, "evaluate")
+    threads: lambda wildcards: layout.threads(EXPERIMENT, wildcards.run, "evaluate")
     resources:
-        gpu=lambda wildcards: layout.evaluation_gpus(
-            EXPERIMENT, wildcards.run, "evaluate"
-        ),
+        gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "evaluate"),
     params:
         code=lambda wildcards: code(
             "evaluate", task_of(wildcards.run), of=wildcards.run

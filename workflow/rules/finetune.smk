@@ -13,9 +13,9 @@ rule finetune_run:
         "results/benchmarks/finetune/{run}.tsv"
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.train_threads(EXPERIMENT, wildcards.run)
+    threads: lambda wildcards: layout.threads(EXPERIMENT, wildcards.run, "train")
     resources:
-        gpu=lambda wildcards: layout.train_gpus(EXPERIMENT, wildcards.run),
+        gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "train"),
     params:
         code=lambda wildcards: code(
             "finetune", task_of(wildcards.run), of=wildcards.run

@@ -22,11 +22,9 @@ rule generate_run:
         run=any_of(runs_of("text")),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.evaluation_threads(EXPERIMENT, wildcards.run, "generate")
+    threads: lambda wildcards: layout.threads(EXPERIMENT, wildcards.run, "generate")
     resources:
-        gpu=lambda wildcards: layout.evaluation_gpus(
-            EXPERIMENT, wildcards.run, "generate"
-        ),
+        gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "generate"),
     params:
         code=lambda wildcards: code(
             "generate",

@@ -27,11 +27,9 @@ rule predict:
         run=any_of(runs_of("images")),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.evaluation_threads(EXPERIMENT, wildcards.run, "generate")
+    threads: lambda wildcards: layout.threads(EXPERIMENT, wildcards.run, "generate")
     resources:
-        gpu=lambda wildcards: layout.evaluation_gpus(
-            EXPERIMENT, wildcards.run, "generate"
-        ),
+        gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "generate"),
     params:
         code=lambda wildcards: code("predict", of=wildcards.run),
         cfg=lambda wildcards: plan.predict_config(EXPERIMENT, wildcards.run),

@@ -15,11 +15,11 @@ rule reference:
     conda:
         "../../envs/environment.yaml"
     threads:
-        lambda wildcards: layout.evaluation_threads(
+        lambda wildcards: layout.threads(
             EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
         )
     resources:
-        gpu=lambda wildcards: layout.evaluation_gpus(
+        gpu=lambda wildcards: layout.gpus(
             EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
         ),
     params:

@@ -15,9 +15,9 @@ rule search_run:
         run=any_of(SEARCHED),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.train_threads(EXPERIMENT, wildcards.run)
+    threads: lambda wildcards: layout.threads(EXPERIMENT, wildcards.run, "train")
     resources:
-        gpu=lambda wildcards: layout.train_gpus(EXPERIMENT, wildcards.run),
+        gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "train"),
     params:
         code=lambda wildcards: code("search", of=wildcards.run),
         # As in rule finetune_run, which then finds the best trial's checkpoint.

@@ -9,9 +9,9 @@ rule smoke_test:
         "logs/smoke_test.log",
     conda:
         "../../envs/environment.yaml"
-    threads: layout.train_threads(EXPERIMENT, SMOKE_TEST.run)
+    threads: layout.threads(EXPERIMENT, SMOKE_TEST.run, "train")
     resources:
-        gpu=layout.train_gpus(EXPERIMENT, SMOKE_TEST.run),
+        gpu=layout.gpus(EXPERIMENT, SMOKE_TEST.run, "train"),
     params:
         run=SMOKE_TEST.run,
         code=code("smoke_test"),

@@ -28,7 +28,6 @@ class Expansion:
 
     Attributes:
         runs: as written, without `grid` and `seeds`.
-        sweeps: the sweeps that were expanded.
     """
 
     runs: dict[str, Any] = field(default_factory=dict)
@@ -65,9 +64,6 @@ def expand(runs: Mapping[str, Any]) -> Expansion:
     """Replace each run that has a `grid` or `seeds` by the runs that it stands for.
 
     Sections that aren't of the right form are left as they are, for the schema to refuse.
-
-    Args:
-        runs: the section `runs`, without removed entries.
 
     Raises:
         ConfigError: if a grid contradicts itself, or its runs can't have their names.

@@ -39,7 +39,7 @@ _LANGUAGE = (
     *_TOKENS,
     *_CAUSAL_LM,
     *_in("tasks", "interface language/loss"),
-    *_in("rows", "sample store"),
+    "rows/store",
 )
 _ANSWERS = (*_LANGUAGE, "tasks/preference/rows")
 _PREFERENCE = (
@@ -48,11 +48,11 @@ _PREFERENCE = (
 )
 _IMAGES = (
     "model/classifier",
-    *_in("rows", "sample store"),
+    "rows/store",
     *_in("tasks", "interface images/batch"),
 )
 _TRAINING = (
-    *_in("rows", "loader order sample store"),
+    *_in("rows", "loader order store"),
     *_in("model", "adapter attention forward"),
     *_in("tasks", "__init__ interface"),
     *_in("train", "adamw_8bit engine kernels loop optimizer schedule statistics step"),
@@ -157,7 +157,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     ),
     "report": ("stages/report", "corpus/overlap", "report/*", "report/templates/*", "results/*"),
     "search": ("stages/search", *_in("sweeps", "study trials")),
-    "smoke_test": ("stages/smoke_test", "train/drill", *_TRAINING),
+    "smoke_test": ("stages/smoke_test", *_TRAINING),
     "tokenize": (
         "stages/tokenize",
         *_DATASET,
@@ -205,7 +205,6 @@ NEVER_DECIDING = (
     *_in("model", "shapes size"),
     "planning/*",
     "provenance/*",
-    "rows/remote",
     *_in("stages", "boundary evaluation"),
     "storage/*",
     "tracking/*",
@@ -219,9 +218,7 @@ NEVER_DECIDING = (
 def code_of(stage: str, *names: str) -> str:
     """The name of the code that decides a stage's result, which equal results share.
 
-    Args:
-        stage: the stage, as its script is named.
-        names: of its task, its modality, its source or its metrics.
+    `names` are those of its task, its modality, its source or its metrics.
 
     Returns:
         A digest, 16 hexadecimal digits: of this code, or of an earlier version's that is known to

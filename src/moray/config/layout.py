@@ -10,12 +10,13 @@ from moray.config.schema.experiment import Experiment
 from moray.config.schema.sections import Ray, WorkerRange
 from moray.errors import UserError
 
-# Sections of a run whose stages load models without training them.
-Stage = Literal["evaluate", "generate", "benchmarks"]
+# Sections of a run whose stages have workers; all but the first load models without training them.
+Stage = Literal["train", "evaluate", "generate", "benchmarks"]
 
 # Number of workers for `num_workers: auto` without a GPU.
 _CPU_WORKERS = 2
-# Threads of a single process on the CPU; Snakemake lowers it to the available cores.
+# Threads of a single process on the CPU, unless it trains; Snakemake lowers it to the available
+# cores.
 _THREADS_OF_ONE = 8
 
 
@@ -44,11 +45,7 @@ class Layout:
 def lay_out(ray: Ray, cores: float, gpus: float, batch_size: int | None = None) -> Layout:
     """The layout of a stage; `check_gpus` says whether there are enough GPUs for it.
 
-    Args:
-        ray: the `ray` section.
-        cores: cores available.
-        gpus: GPUs available.
-        batch_size: rows that the workers must divide evenly; None if any number of workers will do.
+    The workers divide `batch_size` rows evenly; None if any number of workers will do.
     """
     share = ray.resources_per_worker.get("GPU", 1.0)
     room = math.floor(gpus / share)
@@ -103,11 +100,6 @@ def for_stage(ray: Ray, num_workers: Literal["auto"] | int) -> Ray:
 def check_gpus(layout: Layout, gpus: float, path: str) -> None:
     """Make sure that there are enough GPUs.
 
-    Args:
-        layout: layout of the stage.
-        gpus: GPUs available.
-        path: path of the `ray` section in the config.
-
     Raises:
         UserError: if the layout needs more.
     """
@@ -151,30 +143,6 @@ def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
     return {**sections, "tracking": list(section.tracking)}
 
 
-def train_threads(experiment: Experiment, run: str) -> int:
-    """Cores of this machine that a run's workers use; 1 if they are on a cluster."""
-    if not runs_here(experiment, run):
-        return 1
-    cores = experiment.runs[run].ray.resources_per_worker.get("CPU", 1)
-    return math.ceil(_train_layout(experiment, run).num_workers * cores)
-
-
-def train_gpus(experiment: Experiment, run: str) -> int:
-    """GPUs of this machine that a run's workers use."""
-    return _train_layout(experiment, run).num_gpus if runs_here(experiment, run) else 0
-
-
-def runs_here(experiment: Experiment, run: str) -> bool:
-    """Whether a run's workers are on this machine."""
-    section = experiment.runs[run]
-    return workers_are_here(section.ray, section.train.launcher)
-
-
-def _train_layout(experiment: Experiment, run: str) -> Layout:
-    section = experiment.runs[run]
-    return lay_out_here(section.ray, section.train.global_batch_size)
-
-
 def evaluation_execution(experiment: Experiment, run: str, stage: Stage) -> dict[str, Any]:
     """The settings of evaluating or generating that don't change the result."""
     section = experiment.runs[run]
@@ -186,23 +154,28 @@ def evaluation_execution(experiment: Experiment, run: str, stage: Stage) -> dict
     }
 
 
-def evaluation_threads(experiment: Experiment, run: str, stage: Stage) -> int:
-    """Cores of this machine that evaluating or generating uses; 1 if it is done on a cluster."""
-    if not runs_here(experiment, run):
+def threads(experiment: Experiment, run: str, stage: Stage) -> int:
+    """Cores of this machine that a stage uses; 1 if its workers are on a cluster."""
+    layout = _here(experiment, run, stage)
+    if layout is None:
         return 1
-    layout = _evaluation_layout(experiment, run, stage)
-    if layout.num_workers == 1 and not layout.use_gpu:
+    if stage != "train" and layout.num_workers == 1 and not layout.use_gpu:
         return _THREADS_OF_ONE
     cores = experiment.runs[run].ray.resources_per_worker.get("CPU", 1)
     return math.ceil(layout.num_workers * cores)
 
 
-def evaluation_gpus(experiment: Experiment, run: str, stage: Stage) -> int:
-    """GPUs of this machine that evaluating or generating uses."""
-    here = runs_here(experiment, run)
-    return _evaluation_layout(experiment, run, stage).num_gpus if here else 0
+def gpus(experiment: Experiment, run: str, stage: Stage) -> int:
+    """GPUs of this machine that a stage uses."""
+    layout = _here(experiment, run, stage)
+    return layout.num_gpus if layout else 0
 
 
-def _evaluation_layout(experiment: Experiment, run: str, stage: Stage) -> Layout:
+def _here(experiment: Experiment, run: str, stage: Stage) -> Layout | None:
+    """The layout of a stage; None if its workers are on a cluster."""
     section = experiment.runs[run]
+    if not workers_are_here(section.ray, section.train.launcher):
+        return None
+    if stage == "train":
+        return lay_out_here(section.ray, section.train.global_batch_size)
     return lay_out_here(for_stage(section.ray, getattr(section, stage).num_workers))

@@ -1,13 +1,12 @@
 """Turn a user's config into a checked `Experiment`, or report each fault in one line."""
 
 from collections.abc import Mapping
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from moray.config.grid import Expansion, expand
+from moray.config.grid import Expansion, expand, with_value
 from moray.config.references import check_references
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment
 from moray.config.search import check_searches
@@ -17,9 +16,9 @@ from moray.errors import ConfigError, UserError
 _NAMED = ("datasets", "models", "runs")
 # The short keys of `config/smoke-test.yaml`, for `snakemake --config`, and where they belong.
 _SHORT_KEYS = {
-    "address": ("defaults", "ray", "address"),
-    "size_gb": ("datasets", "made-up", "size_gb"),
-    "workers": ("defaults", "ray", "num_workers"),
+    "address": "defaults.ray.address",
+    "size_gb": "datasets.made-up.size_gb",
+    "workers": "defaults.ray.num_workers",
 }
 
 
@@ -46,24 +45,20 @@ def with_short_keys_resolved(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Any other config is returned as it is, so that such a key in it is reported as unknown.
     """
-    resolved: dict[str, Any] = deepcopy(dict(config))
+    resolved = dict(config)
     if SMOKE_TEST_RUN not in (resolved.get("runs") or {}):
         return resolved
     for key in _SHORT_KEYS.keys() & resolved.keys():
-        *parents, last = _SHORT_KEYS[key]
-        section = resolved
-        for parent in parents:
-            section = section.setdefault(parent, {})
-        section[last] = resolved.pop(key)
+        value = resolved.pop(key)
+        resolved = with_value(resolved, _SHORT_KEYS[key], value)
     return resolved
 
 
 def load_experiment(config: Mapping[str, Any]) -> Experiment:
-    """Expand sweeps, fill `defaults` into each run and check the config.
+    """Expand sweeps, fill `defaults` into each run and check the config, which has been merged.
 
-    Args:
-        config: the merged YAML files, as plain mappings. An entry of `datasets`, `models` or
-            `runs` that is None counts as absent, so that an overlay can remove it.
+    An entry of `datasets`, `models` or `runs` that is None counts as absent, so that an overlay can
+    remove it.
 
     Raises:
         ConfigError: with every fault, one line each.

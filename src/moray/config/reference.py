@@ -179,7 +179,6 @@ def _models_of(field: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _values(field: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the values of a mapping are."""
     found: Mapping[str, Any] = field.get("additionalProperties") or next(
         iter(field["patternProperties"].values())
     )
@@ -201,7 +200,6 @@ def _keys_of(model: Mapping[str, Any]) -> str:
 
 
 def _value(field: Mapping[str, Any]) -> str:
-    """What a key takes, in words."""
     if "anyOf" in field or "oneOf" in field:
         branches = [_value(branch) for branch in _branches(field)]
         return (", or " if "," in "".join(branches) else " or ").join(branches)

@@ -191,7 +191,6 @@ def _is_integer(key: str) -> bool:
 
 
 def _types(field: FieldInfo) -> set[Any]:
-    """What a field takes, without its constraints."""
     found, waiting = set(), [field.annotation]
     while waiting:
         annotation = waiting.pop()

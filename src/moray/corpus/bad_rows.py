@@ -26,11 +26,7 @@ class BadRows:
         return len(self._problems)
 
     def meet(self, place: str, error: RowError) -> None:
-        """Note a row, if bad rows are dropped.
-
-        Args:
-            place: of the row, such as a file and a line.
-            error: what is wrong with it.
+        """Note a row by its place, such as a file and a line, if bad rows are dropped.
 
         Raises:
             UserError: if they are refused.
@@ -49,10 +45,6 @@ class BadRows:
 
     def check(self, path: str, rows: int) -> None:
         """Check that there are only a few.
-
-        Args:
-            path: of the key in the config, for the error.
-            rows: number of valid rows.
 
         Raises:
             UserError: if there are more.

@@ -44,7 +44,6 @@ def conversation(
             that list as JSON. Content is text or a list of parts of type `text` and `reasoning`;
             reasoning may also be in `reasoning_content`.
         tools: a list of functions, wrapped as OpenAI does or bare; or that list as JSON.
-        system: the row's own system prompt.
         default_system: system prompt to use if neither the row nor the messages have one; or
             false: remove those of both.
 
@@ -67,11 +66,7 @@ def conversation(
 
 
 def completed(prompt: Any, completion: Any) -> list[Any]:
-    """Join the messages of a prompt and of its completion; of the prompt, none is trained.
-
-    Args:
-        prompt: a list of messages as `conversation` takes it.
-        completion: the messages that follow.
+    """Join messages, as `conversation` takes them, of which those of the prompt aren't trained.
 
     Raises:
         RowError: if one of them is no list.

@@ -126,12 +126,7 @@ def tools_of(document: Document) -> list[dict[str, Any]] | None:
 
 
 class RowError(Exception):
-    """A row that isn't a valid document. The caller knows its location and adds it.
-
-    Args:
-        problem: what is wrong.
-        remedy: what the user can do about it.
-    """
+    """A row that isn't a valid document. The caller knows its location and adds it."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
@@ -146,17 +141,11 @@ def write_dataset(
     origin: dict[str, Any],
     facts: Callable[[], dict[str, Any]] = dict,
 ) -> dict[str, Any]:
-    """Write each document to the file of its split, and a description to `dataset.json`.
+    """Write each document to the file of its split; returns the description in `dataset.json`.
 
     Args:
         folder: where to write `train.parquet`, `validation.parquet` and `test.parquet`.
-        rows: pairs of split and document.
-        format: format of the documents.
-        origin: description of the source for `dataset.json`.
         facts: called after the last document; what it returns is added to the description.
-
-    Returns:
-        The contents of `dataset.json`.
 
     Raises:
         UserError: if some pairs are text and others messages.

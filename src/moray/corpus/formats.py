@@ -18,7 +18,6 @@ class Shape:
     """The structure of a table's rows.
 
     Attributes:
-        format: name of their format.
         columns: names of the table's columns, for those that differ from the format's.
         system: system prompt for conversations without one; false removes those that there are.
         bad_rows: what is done about rows that aren't so.
@@ -173,7 +172,6 @@ def pair(
         chosen: the better answer: text, a list of messages, or one message.
         rejected: the worse answer, of the same kind.
         tools: functions that a conversation can call; see `conversation`.
-        system: the row's own system prompt.
         default_system: as in `conversation`.
 
     Raises:
@@ -253,7 +251,6 @@ def _asks(answer: Any, prompt: str) -> bool:
 
 
 def _whole(prompt: Any, answer: Any, name: str) -> list[Any]:
-    """Prompt and answer as one list of messages."""
     said = [answer] if isinstance(answer, Mapping) else answer
     before = [] if prompt is None else prompt
     if not (isinstance(said, list) and isinstance(before, list)):

@@ -14,11 +14,7 @@ _DEEP = ("I", "F")
 
 
 def decoded(content: bytes, place: str) -> Image.Image:
-    """Decode an image; it is turned upright if its metadata says so.
-
-    Args:
-        content: the content of its file.
-        place: where it comes from, for errors.
+    """Decode an image; it is turned upright if its metadata says so. Errors name the place.
 
     Raises:
         UserError: if it can't be decoded, or has more than 8 bits per channel.

@@ -23,7 +23,6 @@ class Overlap(TypedDict):
     """What a held-out split has in common with the train split of another dataset.
 
     Attributes:
-        dataset: name of the dataset.
         split: `test` or `validation`.
         documents: their number in that split.
         trained: number of those whose content is in the other's train split.
@@ -45,10 +44,6 @@ def overlaps(files: Sequence[Path], runs: Mapping[str, Sequence[str]]) -> list[O
     """Compare the held-out splits of datasets with the train splits of others.
 
     Held-out documents are kept in memory as digests; of those of train, one row group is.
-
-    Args:
-        files: splits to compare, as Parquet files in the folders of their datasets.
-        runs: the runs that train on each dataset.
     """
     held_out = {file: [*_identities(file)] for file in files if file.stem != "train"}
     wanted = set(chain.from_iterable(chain.from_iterable(held_out.values())))

@@ -28,8 +28,6 @@ def by_hash(
             documents from the start, in the same order.
         validation: share of train to move to validation, 0 if the source has a validation split.
         test: share of train to move to test, 0 if the source has a test split.
-        duplicates: updated with the number of duplicates dropped from each split.
-        blanks: updated with the number of blank documents dropped from each split.
         related: at the end, updated with the number of documents in each split that the source
             holds out whose group is in train.
     """

@@ -21,12 +21,7 @@ _MIN_UNITS = 5
 
 @dataclass(frozen=True)
 class Bootstrapped:
-    """The figures of a model.
-
-    Attributes:
-        values: the figures, by name.
-        resampled: those of each resample, shape (resamples,), by name; NaN where one has none.
-    """
+    """The figures of a model, and of each resample, shape (resamples,); NaN where it has none."""
 
     values: dict[str, float]
     resampled: dict[str, NDArray[np.float64]]
@@ -35,20 +30,11 @@ class Bootstrapped:
 def compare(
     base: Sums, tuned: Sums, figures: Figures, samples: int, confidence: float
 ) -> dict[str, Any]:
-    """Compute the figures of two models and their difference, with intervals.
+    """The figures of two models and their difference, as `with_intervals` has them.
 
-    Percentile bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993,
-    chapter 13). Both models use the same resamples, so the difference is paired.
-
-    Args:
-        base: sums of the base model.
-        tuned: sums of the tuned model, for the same units in the same order.
-        figures: computes the figures.
-        samples: number of resamples.
-        confidence: coverage of the intervals.
-
-    Returns:
-        What `with_intervals` returns.
+    Percentile bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter
+    13). Both models have sums for the same units, and use the same resamples, so the difference is
+    paired.
     """
     first, second = (_bootstrapped(sums, figures, samples) for sums in (base, tuned))
     return with_intervals(first, second, confidence)
@@ -57,14 +43,13 @@ def compare(
 def resampled_units(
     units: dict[str, NDArray[np.int64]],
 ) -> tuple[str, NDArray[np.int64]]:
-    """The largest units of which there are enough; parts of one aren't independent.
+    """The name and the numbers of the largest units of which there are enough, or the last ones.
+
+    Parts of one aren't independent.
 
     Args:
         units: the unit that each part belongs to, shape (parts,), by the units' name; each is
             contained in those before it.
-
-    Returns:
-        The name and the numbers of the first units that there are enough of, or the last ones.
     """
     counts = {name: len(np.unique(numbers)) for name, numbers in units.items()}
     first, second = [*units][:2]
@@ -76,14 +61,11 @@ def resampled_units(
 
 
 def summed(sums: Sums, units: NDArray[np.int64]) -> Sums:
-    """Add up the sums of the parts of each unit.
+    """The sums of the parts of each unit, shape (units, sums), in the order of their numbers.
 
     Args:
         sums: of parts, shape (parts, sums).
         units: the unit that each part belongs to, shape (parts,).
-
-    Returns:
-        Shape (units, sums), in the order of the units' numbers.
     """
     numbers, of_part = np.unique(units, return_inverse=True)
     found = np.zeros((len(numbers), sums.shape[1]))
@@ -101,11 +83,8 @@ def compare_means(
     """Compute the means of two models' values and their difference, with bootstrap intervals.
 
     Args:
-        base: values of the base model.
         tuned: values of the tuned model, in the same order.
         groups: the group that each belongs to, which is resampled as one, shape (values,).
-        samples: number of resamples.
-        confidence: coverage of the intervals.
 
     Returns:
         `samples`: number of values; for each of `base`, `tuned` and `difference`, the `value`,

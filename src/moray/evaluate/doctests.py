@@ -64,12 +64,9 @@ def sandbox_works() -> bool:
 
 
 def run_sandboxed(program: str, text: str, seconds: int = 10) -> str:
-    """Run a program on a text, in 1 GiB of memory.
+    """Run a program on a text, in 1 GiB of memory and so many seconds of CPU time.
 
-    Args:
-        program: Python source, which only has the standard library.
-        text: its standard input.
-        seconds: of CPU time that it may take; it is ended after twice as long in any case.
+    It is ended after twice as long in any case.
 
     Returns:
         What it wrote to its standard output until it ended or was ended, at most 1 MiB.
@@ -117,13 +114,7 @@ def function_of(prompt: str) -> tuple[str, str] | None:
 
 
 def passes(source: str, name: str, module: str) -> bool:
-    """Whether a function has doctests, and passes them.
-
-    Args:
-        source: the function.
-        name: its name.
-        module: of the standard library, whose names it can use; empty for none.
-    """
+    """Whether a function has doctests, and passes them; it may use the names of a module."""
     word = secrets.token_hex(8)
     job = {"source": source, "name": name, "module": module, "word": word}
     return run_sandboxed(_PROGRAM, json.dumps(job)).split() == [word]

@@ -64,7 +64,6 @@ class EvaluationJob:
         models: the models' folders, by name; absolute, because the current directory of a Ray
             worker is another one.
         stores: stores of rows, absolute.
-        execution: how to run the job.
     """
 
     models: dict[str, Path]
@@ -83,7 +82,6 @@ class Evaluation:
         figures: those of the result that are printed.
         rows: number of rows to score in each store.
         entry_point: runs on each worker and scores its share of the rows.
-        job: makes what the entry point gets.
         compared: computes the content of `eval.json` from the entry point's results, by rank: for
             `base`, `tuned` and `difference`, each figure with its interval; and what they were
             computed from.
@@ -94,11 +92,6 @@ class Evaluation:
     entry_point: EntryPoint[Any, Any]
     job: Callable[[Execution], EvaluationJob]
     compared: Callable[[list[Any]], dict[str, Any]]
-
-
-def num_batches(models: dict[str, Path], batch_size: int, *counts: int) -> int:
-    """Number of batches that all workers process together, of so many rows in each store."""
-    return len(models) * sum(-(-count // batch_size) for count in counts)
 
 
 def batches_of(items: Items, batch_size: int) -> list[Items]:
@@ -120,10 +113,7 @@ def of_each_model(
     worker: Worker,
     load: Load = load_model,
 ) -> dict[str, Result]:
-    """Call a function on each model of a job, one in memory at a time.
-
-    Returns:
-        Its results, by the models' names.
+    """Call a function on each model of a job, one in memory at a time; returns results by name.
 
     Raises:
         UserError: if memory is too small even for a single row.
@@ -131,7 +121,7 @@ def of_each_model(
     execution = job.execution
     if execution.threads is not None:
         torch.set_num_threads(execution.threads)
-    dtype = _dtype(execution.precision, worker.device)
+    dtype = dtype_of(execution.precision, worker.device)
     try:
         return {
             name: function(load(folder, dtype, worker.device))
@@ -148,7 +138,8 @@ def of_each_model(
         ) from error
 
 
-def _dtype(precision: str, device: torch.device) -> torch.dtype:
+def dtype_of(precision: str, device: torch.device) -> torch.dtype:
+    """The type of the weights of models that aren't trained; of `auto`, bf16 on GPUs alone."""
     if precision == "auto":
         supported = device.type == "cuda" and torch.cuda.is_bf16_supported(False)
         precision = "bf16" if supported else "fp32"
@@ -157,14 +148,9 @@ def _dtype(precision: str, device: torch.device) -> torch.dtype:
 
 @dataclass(frozen=True)
 class DeliveredJob:
-    """A job with what brings its inputs to a machine.
+    """A job with what brings its inputs to a machine, in their order.
 
-    Attributes:
-        entry_point: what workers do with the job.
-        job: the job.
-        models: deliveries of its models, in their order.
-        stores: deliveries of its stores, in their order.
-        url: where workers put output, counts and the first fault.
+    Workers put output, counts and the first fault below the URL.
     """
 
     entry_point: EntryPoint[Any, Any]
@@ -177,14 +163,7 @@ class DeliveredJob:
 def delivered(
     entry_point: EntryPoint[Any, Any], job: EvaluationJob, storage_path: str, url: str
 ) -> DeliveredJob:
-    """Upload the inputs of a job, unless they are in the object store already.
-
-    Args:
-        entry_point: what workers do with the job.
-        job: the job.
-        storage_path: the key `ray.storage_path`, a URL.
-        url: where workers put output, counts and the first fault.
-    """
+    """Upload the inputs of a job, unless they are in the object store already."""
     models = []
     for folder in job.models.values():
         whole, adapters = whole_model_and_adapters(folder)
@@ -216,6 +195,6 @@ def _with_inputs_here(delivered: DeliveredJob) -> EvaluationJob:
     stores = zip(job.stores, delivered.stores, strict=True)
     return replace(
         job,
-        models={name: at.here() / path.relative_to("/") for (name, path), at in models},
-        stores=tuple(at.here() / path.relative_to("/") for path, at in stores),
+        models={name: delivery.here(path) for (name, path), delivery in models},
+        stores=tuple(delivery.here(path) for path, delivery in stores),
     )

@@ -24,12 +24,9 @@ class Sampling:
     """How the tokens of a continuation are chosen; the model's own settings are ignored.
 
     Attributes:
-        max_new_tokens: maximum number of tokens in a continuation.
         temperature: sampling temperature; 0 takes the likeliest token.
         top_p: nucleus sampling (Holtzman et al., 2020).
         seed: seed, combined with the prompt's number.
-        stops: tokens that end a continuation.
-        padding: padding token.
     """
 
     max_new_tokens: int
@@ -42,12 +39,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class GenerateJob(EvaluationJob):
-    """Continue the same prompts with each model.
-
-    Attributes:
-        prompts: tokens of each prompt.
-        sampling: how tokens are chosen.
-    """
+    """Continue the same prompts with each model."""
 
     prompts: list[list[int]]
     sampling: Sampling
@@ -74,13 +66,9 @@ def continue_prompts(
 ) -> dict[int, list[int]]:
     """Generate a continuation of each prompt, up to a stop token.
 
-    The other prompts of the batch affect a continuation only by rounding. If memory is too small
-    for all prompts, they are continued in smaller batches.
-
-    Args:
-        model: model in evaluation mode. The `generation_config.json` of its folder is ignored.
-        prompts: tokens of each prompt, by its number.
-        sampling: how tokens are chosen.
+    The model is in evaluation mode, and the `generation_config.json` of its folder is ignored. The
+    other prompts of the batch affect a continuation only by rounding. If memory is too small for
+    all prompts, they are continued in smaller batches.
 
     Returns:
         New tokens, including the stop token, by the number of the prompt.
@@ -119,15 +107,7 @@ def stream(
     number: int,
     streamer: BaseStreamer,
 ) -> None:
-    """Generate a continuation of one prompt, token by token, up to a stop token.
-
-    Args:
-        model: as for `continue_prompts`.
-        prompt: its tokens.
-        sampling: how tokens are chosen.
-        number: the prompt's number.
-        streamer: gets the prompt, and then each token.
-    """
+    """Generate a continuation of one prompt, up to a stop token, for a streamer of the tokens."""
     input_ids = torch.tensor([prompt], device=model.device)
     model.generate(
         input_ids=input_ids,
@@ -163,12 +143,6 @@ class SeededSampler(LogitsProcessor):
     """
 
     def __init__(self, numbers: Sequence[int], sampling: Sampling) -> None:
-        """Seed a generator for each row.
-
-        Args:
-            numbers: the number of each row's prompt.
-            sampling: settings with a temperature above 0.
-        """
         self._generators = [np.random.default_rng([sampling.seed, number]) for number in numbers]
         self._sampling = sampling
 

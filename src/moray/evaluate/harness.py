@@ -40,13 +40,11 @@ class BenchmarkJob(EvaluationJob):
     Attributes:
         key: config key of the tasks, for errors.
         directory: the working directory of the workflow, to which paths in task files are relative.
-        tasks: names of tasks, groups and tags.
         include_path: folder of the user's own tasks.
         num_fewshot: examples in front of each document; None for the tasks' own numbers.
         limit: maximum number of documents of each task.
         chat_template: model folder whose chat template the prompts are rendered with; None for
             plain text.
-        bootstrap_samples: number of resamples of the documents.
     """
 
     key: str
@@ -64,7 +62,6 @@ class TaskFigures:
     """The figures of a model in a task or group.
 
     Attributes:
-        documents: number of documents.
         figures: by the harness's name of the metric, and of the filter if there is one.
         facts: `num_fewshot`, `version`, and for each metric whether `higher_is_better`.
     """

@@ -14,8 +14,7 @@ from moray.evaluate.bootstrap import compare
 from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
 from moray.model.classifier import load_classifier
 from moray.provenance.manifest import read_manifest
-from moray.rows.sample import sample
-from moray.rows.store import StoredRows
+from moray.rows.store import StoredRows, sample
 from moray.tasks.images.batch import Normalization, make_batch
 from moray.workers.entry import Worker
 from moray.workers.memory import in_parts_that_fit
@@ -26,11 +25,7 @@ Answers = dict[int, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class ClassifyJob(EvaluationJob):
-    """Classify the same images of one store with each model.
-
-    Attributes:
-        max_images: number of images of the test split; None for all.
-    """
+    """Classify the same images of one store's test split with each model; None for all."""
 
     max_images: int | None
 

@@ -17,11 +17,7 @@ from moray.workers.entry import Worker
 
 @dataclass(frozen=True)
 class ScoreJob(EvaluationJob):
-    """Score models on the same documents of token stores.
-
-    Attributes:
-        max_documents: number of documents of each test split to score; None for all.
-    """
+    """Score models on the same documents of the test splits of token stores; None for all."""
 
     max_documents: int | None
 
@@ -97,14 +93,8 @@ def joined(parts: Sequence[Scores]) -> Scores:
 def compare_scores(base: Scores, tuned: Scores, samples: int, confidence: float) -> dict[str, Any]:
     """Compute the figures of two models and their difference, with bootstrap intervals.
 
-    Resamples groups of documents, because the tokens of a group aren't independent; documents, or
-    pieces of them, if there are too few.
-
-    Args:
-        base: scores of the base model.
-        tuned: scores of the tuned model, for the same pieces in the same order.
-        samples: number of resamples.
-        confidence: coverage of the intervals.
+    Both have scores of the same pieces. Resamples groups of documents, because the tokens of a
+    group aren't independent; documents, or pieces of them, if there are too few.
 
     Returns:
         `resampled`: `groups`, `documents` or `pieces`; and what `compare` returns.

@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 
 from moray.background import ahead
 from moray.model.attention import varlen_if_possible
-from moray.rows.sample import sample
-from moray.rows.store import Rows
+from moray.rows.store import Rows, sample
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import TRAINED, Segment, StoredSplit, row_type
 from moray.workers.memory import in_parts_that_fit
@@ -41,12 +40,7 @@ class Selection:
     segments: NDArray[np.int64]
 
     def read(self, split: StoredSplit, rows: NDArray[np.int64]) -> Rows:
-        """Read some of the rows, with only the selected documents marked as trained.
-
-        Args:
-            split: the split that the selection was made from.
-            rows: numbers of the rows.
-        """
+        """Read some of the rows, with only the selected documents marked as trained."""
         read = np.array(split.rows[rows])
         starts = self.segments[:, Segment.START]
         ends = starts + self.segments[:, Segment.LENGTH]
@@ -63,7 +57,6 @@ def select_documents(
     """Select a random sample of the documents that have trained tokens.
 
     Args:
-        split: split of a token store.
         max_documents: size of the sample; None for all documents.
         length: of the sequences in a row that a model sees; None for `block_size`.
     """
@@ -105,10 +98,7 @@ class Scores:
 
 
 def figures(sums: NDArray[np.float64]) -> dict[str, float]:
-    """Compute the figures of a language model.
-
-    Args:
-        sums: sum of `Scores.sums` over pieces, shape (4,).
+    """Compute the figures of a language model from a sum of `Scores.sums` over pieces, shape (4,).
 
     Returns:
         `loss`: nats per token; `perplexity`: its exponential; `bits_per_byte`: bits per byte of
@@ -150,9 +140,6 @@ def score(
     batch, it is scored in parts.
 
     Args:
-        model: model in evaluation mode.
-        split: split of a token store.
-        selection: documents of the split.
         batches: rows of the selection; scores of pieces in other rows are zero.
         sequences: makes the sequences that the model sees of rows; it keeps the offsets of tokens
             in the flattened rows.

@@ -45,7 +45,6 @@ class Metric:
     """What a metric says of one continuation.
 
     Attributes:
-        description: what the mean over all continuations is.
         columns: the names of what it takes, all text.
         score: a number, or whether something is so, of a value of each column.
         values: the value of each column, of a prompt, its continuation and its reference.
@@ -120,17 +119,11 @@ def judged(
     formats: Sequence[str],
     written: Mapping[str, Sequence[str]],
 ) -> dict[str, dict[int, Any]]:
-    """What a metric says of the continuations that it can judge.
+    """The scores of the continuations that a metric can judge, by model and the prompt's number.
 
     Args:
-        name: a key of `METRICS`.
-        prompts: the prompts.
         references: what follows them in their documents.
         formats: the format of each prompt's dataset.
-        written: the continuations of the prompts, by model.
-
-    Returns:
-        The scores, by model and the prompt's number.
     """
     metric = METRICS[name]
     triples = zip(prompts, references, formats, strict=True)

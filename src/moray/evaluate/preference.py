@@ -29,13 +29,7 @@ from moray.workers.entry import Worker
 
 @dataclass(frozen=True)
 class Policy:
-    """How a run holds its model while it is trained, and computes with it.
-
-    Attributes:
-        precision: `train.precision`.
-        base_dtype: type of the weights.
-        quantize_base: `4bit`, or None.
-    """
+    """How a run holds its model while it is trained, and computes with it."""
 
     precision: str
     base_dtype: str
@@ -52,7 +46,6 @@ class ScorePairsJob(EvaluationJob):
     """Score both answers of pairs with each model; the rows are of one token store.
 
     Attributes:
-        splits: the splits to score.
         max_documents: number of pairs to score in each split; None for all.
         policy: of runs whose reference the models are; None to evaluate them.
     """

@@ -18,9 +18,7 @@ class Prompt:
     """A prompt, and the text that follows it in its document.
 
     Attributes:
-        text: the prompt.
         tokens: its tokens as in training, including the BOS token, if the tokenizer has one.
-        reference: the text that follows it.
         group: what its document shares with others, see `group_of`.
     """
 
@@ -44,12 +42,9 @@ def choose_prompts(
     Args:
         documents: conversations, whose last trained assistant turn becomes the reference; or
             documents with `prompt` and `completion`; or with `text`, which is cut into windows.
-        encoder: the run's encoder.
         model_length: maximum number of tokens that the model takes.
-        num_samples: maximum number of prompts to draw.
         prompt_length: tokens at the start of a window that form its prompt.
         max_new_tokens: tokens to leave for the continuation.
-        seed: seed of the sampling.
 
     Raises:
         UserError: if no prompt leaves enough room.

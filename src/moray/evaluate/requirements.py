@@ -48,13 +48,9 @@ def benchmark_faults(run: str, section: Benchmarks) -> Iterator[UserError]:
 
 @cache
 def task_manager(include_path: str | None, tasks: Sequence[str]) -> "TaskManager":
-    """The harness's index of tasks.
+    """The harness's index of its tasks, and of those in a folder, which come first.
 
     Its own tasks, whose index takes seconds to make, are left out if none is needed.
-
-    Args:
-        include_path: folder of other tasks, which come first; None if there is none.
-        tasks: names of the tasks that are needed; hashable.
     """
     # Takes seconds to import.
     from lm_eval.tasks import TaskManager

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -38,7 +38,6 @@ def write_sealed(path: Path, value: dict[str, Any], inputs: Iterable[Path]) -> N
     """Write a JSON file with the digests of its inputs, and one of its own content.
 
     Args:
-        path: the file.
         value: its content; `inputs` and `sha256` are added.
         inputs: files that the content was computed from, such as manifests.
     """
@@ -122,17 +121,12 @@ def _check_dataset(description: Path, found: Verification) -> None:
         file = description.with_name(f"{split}.parquet")
         if not file.is_file() or sha256_file(file) != listed["sha256"]:
             found.broken.append(f"{file}: {_unlike(file, description)}")
-    for name, digest in _local_sources(facts):
-        if not name.is_file():
-            found.missing.append(name)
-        elif sha256_file(name) != digest:
+    sources = facts.get("files", {}) if facts["source"] in _LOCAL else {}
+    for name, digest in sources.items():
+        if not Path(name).is_file():
+            found.missing.append(Path(name))
+        elif sha256_file(Path(name)) != digest:
             found.broken.append(f"{name}: changed since {description} was made from it")
-
-
-def _local_sources(facts: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    if facts["source"] in _LOCAL:
-        for name, digest in facts.get("files", {}).items():
-            yield Path(name), digest
 
 
 def _check_sealed(file: Path, found: Verification) -> None:

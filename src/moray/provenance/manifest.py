@@ -82,12 +82,7 @@ def whole_or_nothing(folder: Path) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path, **facts: Any) -> None:
-    """Flush a folder's files to disk and list them in its `manifest.json`.
-
-    Args:
-        folder: the folder; files in its subfolders are listed too.
-        facts: other entries of the manifest.
-    """
+    """Flush a folder's files, also in subfolders, to disk; list them in its `manifest.json`."""
     (folder / MANIFEST).unlink(missing_ok=True)
     paths = [path for path in folder.rglob("*") if path.is_file()]
     write_listed_manifest(folder, list_files(folder, paths), **facts)

@@ -41,16 +41,7 @@ _LOST = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What a page holds of each run at most.
-
-    Attributes:
-        points: points of a curve.
-        samples: samples.
-        characters: characters of a text.
-        files: files of a source.
-        classes: classes of a confusion matrix.
-        figure_bytes: size of its figure.
-    """
+    """How much of what a page holds of each run at most."""
 
     points: int
     samples: int
@@ -61,8 +52,6 @@ class Limits:
 
     @classmethod
     def of(cls, runs: int) -> "Limits":
-        """The limits of a page of some runs."""
-
         def shared(whole: int, least: int, most: int) -> int:
             return max(least, min(most, whole // max(1, runs)))
 
@@ -79,15 +68,7 @@ class Limits:
 def details(
     results: Results, run: Run, notes: list[str], samples: list[dict[str, Any]], limits: Limits
 ) -> dict[str, Any]:
-    """What the page says about a run besides its row in the overview, for its template.
-
-    Args:
-        results: all results.
-        run: the run.
-        notes: those of its history.
-        samples: its rows of `results.samples`.
-        limits: how much to show.
-    """
+    """What the page says about a run besides its row in the overview, for its template."""
     record, evaluation = run.record or {}, run.read("eval.json")
     generation = run.read("generation.json") or {}
     return {
@@ -119,7 +100,6 @@ def _samples(samples: list[dict[str, Any]], limits: Limits) -> list[dict[str, An
 
 
 def _cut(value: Any, characters: int) -> Any:
-    """A text without what is too long to show."""
     if not isinstance(value, str) or len(value) <= characters:
         return value
     return f"{value[:characters]} … {len(value) - characters:,} more characters"
@@ -170,15 +150,7 @@ def changed(settings: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
 
 
 def remarks(run: Run, notes: Iterable[str]) -> list[tuple[str, str]]:
-    """Warnings and notes about a run.
-
-    Args:
-        run: the run.
-        notes: those of its history.
-
-    Returns:
-        Pairs of kind (`error`, `warning` or `note`) and text.
-    """
+    """Remarks about a run: pairs of kind (`error`, `warning` or `note`) and text."""
     said = [("warning" if note.startswith("skipped") else "note", note) for note in notes]
     trained = (("warning", line) for line in told(run.read("eval.json") or {}))
     return [*_of_training(run), *said, *trained, *_of_data(run)]

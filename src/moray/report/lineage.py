@@ -14,15 +14,7 @@ _NOT_A_SOURCE = {"duplicates", "files", "format", "label_names", "splits"}
 
 @dataclass
 class Node:
-    """Something that a model was made from.
-
-    Attributes:
-        kind: what it is.
-        name: its name.
-        digest: its SHA-256, or that of its manifest; None if it isn't recorded.
-        facts: what else is known of it.
-        sources: what it was made from.
-    """
+    """Something that a model was made from, by its SHA-256 or that of its manifest, if recorded."""
 
     kind: str
     name: str
@@ -32,15 +24,7 @@ class Node:
 
 
 def lineage_of(run: Run, files: int) -> Node | None:
-    """The tree of a run's model.
-
-    Args:
-        run: the run.
-        files: number of source files to name of each dataset.
-
-    Returns:
-        The model; None if it wasn't exported.
-    """
+    """The tree of a run's model, with so many files of each dataset; None if it wasn't exported."""
     results = run.folder.parent.parent
     recorded = run.read(f"model/{LINEAGE}")
     if recorded is None:
@@ -93,7 +77,6 @@ def _start(run: Run, manifest: str, digests: dict[str, str], files: int) -> Node
 
 
 def _of_run(run: Run, name: str, digest: str | None, files: int) -> Node:
-    """The model of another run."""
     other = Run(name, run.folder.with_name(name), None, run.log)
     tree = lineage_of(other, files)
     # If it was trained again since, its tree is not that of this model.

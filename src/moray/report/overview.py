@@ -26,7 +26,6 @@ class Row:
         facts: its row of `Results.runs`.
         metric: the figure that it is judged by; None if it wasn't evaluated.
         base: that figure of its base, with the bounds of its interval.
-        tuned: that of the run.
         verdict: `better` or `worse` than the base, if the interval of the difference says so.
         best: whether its interval is better than that of every run with the same held-out data.
     """
@@ -58,8 +57,6 @@ def verdict(metric: str, difference: dict[str, float], more: bool | None = None)
     """Whether a difference from the base is one, if its interval says so.
 
     Args:
-        metric: name of the figure.
-        difference: tuned minus base.
         more: whether more of it is better; None to tell by its name.
     """
     better = more_is_better(metric) if more is None else more
@@ -114,17 +111,12 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Spread:
-    """The figures of runs that differ only in their seed.
-
-    Attributes:
-        values: the figures.
-    """
+    """The figures of runs that differ only in their seed."""
 
     values: Sequence[float]
 
     @property
     def mean(self) -> float:
-        """Their mean."""
         return _mean(self.values)
 
     @property
@@ -136,14 +128,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference of figures that are paired by seed, and Student's paired t-test of it.
+    """A mean difference of figures that are paired by seed, and its 95 % interval.
 
-    Attributes:
-        value: the mean difference.
-        low: lower bound of its 95 % interval.
-        high: upper bound.
-        p: probability of a difference at least as large, if there is none. NaN if all differences
-            are equal.
+    p is that of Student's paired t-test; NaN if all differences are equal.
     """
 
     value: float
@@ -157,11 +144,7 @@ class Setting:
     """Runs of a sweep that differ only in their seed.
 
     Attributes:
-        name: what their names have in common.
-        seeds: their seeds.
         metric: the figure that they are judged by.
-        base: that figure of their bases.
-        tuned: that of the runs.
         from_base: of the runs from their bases.
         best: whether the mean is the best of the settings with the same held-out data.
         from_best: of the runs from those of the best setting with the same seeds; None for the
@@ -179,12 +162,7 @@ class Setting:
 
 
 def over_seeds(results: Results, rows: Sequence[Row]) -> list[Setting]:
-    """The settings that were run with two seeds or more.
-
-    Args:
-        results: the runs.
-        rows: their rows in the overview.
-    """
+    """The settings that were run with two seeds or more."""
     by_setting: dict[tuple[Any, ...], dict[int, Row]] = defaultdict(dict)
     for row in rows:
         run = results.files[row.facts["run"]]
@@ -254,14 +232,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def differing(settings: pd.DataFrame) -> pd.DataFrame:
-    """The settings that differ between runs.
-
-    Args:
-        settings: as in `Results`.
-
-    Returns:
-        A row for each run, a column for each key.
-    """
+    """The settings that differ between runs: a row for each run, a column for each key."""
     known = settings.dropna(how="all", subset=[name for name in settings if name != "run"])
     kept = [name for name in known if name == "run" or known[name].astype(str).nunique() > 1]
     return known[kept]

@@ -27,12 +27,7 @@ _TEMPLATES = "templates"
 
 
 def write_page(results: Results, output: Path) -> None:
-    """Write the page about some runs.
-
-    Args:
-        results: the runs.
-        output: file to write.
-    """
+    """Write the page about some runs."""
     write_bytes(output, render(results).encode())
 
 
@@ -82,7 +77,6 @@ def _packed_library() -> str:
 
 
 def _by_run(frame: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """The rows of a data frame, by run."""
     rows = defaultdict(list)
     for row in frame.to_dict("records"):
         rows[row["run"]].append(row)
@@ -127,15 +121,7 @@ Curve = tuple[list[int], list[float | None]]
 
 
 def curves(history: pd.DataFrame, points: int) -> dict[str, dict[str, Curve]]:
-    """The curves of each run, those that it has.
-
-    Args:
-        history: as in `Results`.
-        points: maximum number of points of a curve.
-
-    Returns:
-        By run: `loss`, `eval_loss`, `learning_rate`, `grad_norm` and `speed` (units per second).
-    """
+    """The curves of each run, those of the metrics that it has, and its `speed` per second."""
     names = [name for name in history if name in _METRICS or name.endswith(_SPEED)]
     columns = {name: history[name].to_numpy(float) for name in names}
     steps = history["step"].to_numpy()
@@ -172,11 +158,7 @@ def spread(values: NDArray[np.float64], points: int) -> NDArray[np.int64]:
 
 
 def drawn_scores(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is drawn of the scores of a run.
-
-    Args:
-        figures: as in `scores.by_dataset`.
-    """
+    """What is drawn of the scores of a run."""
     return [
         {"metric": line["metric"]}
         | {

@@ -53,7 +53,6 @@ class Confusion:
     """How often images of a class were taken for each class.
 
     Attributes:
-        names: names of the classes that are shown.
         counts: a row for each label, a column for each prediction.
         shares: the same, as shares of the label's images.
         left_out: number of classes that aren't shown.
@@ -66,15 +65,7 @@ class Confusion:
 
 
 def confusion_of(scores: dict[str, Any], classes: int) -> Confusion | None:
-    """The matrix of the tuned model; of many classes, those with the most mistakes.
-
-    Args:
-        scores: content of `eval.json`.
-        classes: maximum number of classes.
-
-    Returns:
-        None for other tasks.
-    """
+    """The matrix of the tuned model, None for other tasks; of many classes, the worst ones."""
     if "by_class" not in scores:
         return None
     counts = np.array(scores["by_class"]["tuned"]["confusion"])

@@ -63,7 +63,6 @@ def load(
     """Read the results of a workflow, of unfinished runs too.
 
     Args:
-        results: the workflow's folder of results.
         state: folder of the checkpoints, where unfinished runs have their history; by default,
             `state` in the folder of results, like `ray.storage_path`.
         runs: names of the runs to read; by default, all.
@@ -100,7 +99,6 @@ def _frame(rows: Mapping[str, Iterable[Mapping[str, Any]]], *columns: str) -> pd
 
 
 def _stages(benchmarks: Path) -> pd.DataFrame:
-    """What Snakemake measured of each stage."""
     measured = [
         {"stage": file.parent.name, "name": file.stem, **row}
         for file in sorted(benchmarks.glob("*/*.tsv"))
@@ -115,7 +113,6 @@ def _stages(benchmarks: Path) -> pd.DataFrame:
 
 
 def _run_row(run: Run) -> dict[str, Any]:
-    """What is known of a run as a whole, besides its history."""
     record = run.record or {}
     inputs = record.get("inputs", {})
     manifest = run.read(f"model/{MANIFEST}") or {}
@@ -139,11 +136,7 @@ def _history_rows(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _progress(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How far a run got, and its mean speed over the logged steps.
-
-    Args:
-        history: what `_history_rows` yields for the run.
-    """
+    """How far a run got, and its mean speed over the logged steps, from its `_history_rows`."""
     steps, seconds, units, unit = 0, 0.0, 0.0, None
     for line in history:
         if line["kind"] == "train":
@@ -175,7 +168,6 @@ def _score_rows(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _sample_rows(run: Run) -> Iterator[dict[str, Any]]:
-    """The samples of a run."""
     file = run.folder / "samples.jsonl"
     if file.is_file():
         for number, line in enumerate(file.read_text().splitlines()):

@@ -24,11 +24,9 @@ class Run:
     """The files of a run.
 
     Attributes:
-        name: its name.
         folder: its folder in `results/runs`.
         work: its newest folder in `ray.storage_path`, which may hold more than `folder` if the run
             isn't finished; None if there is none.
-        log: the log of its training.
     """
 
     name: str
@@ -86,13 +84,7 @@ class Run:
 
 
 def find_runs(results: Path, state: Path, names: Collection[str] | None) -> list[Run]:
-    """The runs in a folder of results.
-
-    Args:
-        results: the folder.
-        state: folder of the checkpoints.
-        names: names of the runs; None for all that have left a file, sorted.
-    """
+    """The runs of these names in a folder of results; None for all that have a file, sorted."""
     if names is None:
         there = {path.name for path in [*(results / "runs").glob("*/"), *state.glob("[!.]*/")]}
         names = sorted(there - {SMOKE_TEST_RUN})

@@ -23,8 +23,6 @@ class Shard:
     Attributes:
         first_step: first step, counted from 0.
         num_steps: end of the range (exclusive).
-        rank: the worker's rank.
-        world_size: number of workers.
     """
 
     first_step: int
@@ -64,9 +62,6 @@ def from_stream(
 
     Args:
         readers: for each store, reads or makes the rows of a window, in any process.
-        record: type of a row.
-        mixture: which rows make up a step.
-        shard: this worker's shard.
         name: of the stream that the workers share; of their attempt alone.
     """
     streams = [
@@ -83,12 +78,7 @@ def from_stream(
 
 
 def stored_windows(store: Path, rows_url: str) -> WindowReader:
-    """A function that reads a window's rows, and nothing else, from a store's file.
-
-    Args:
-        store: the store.
-        rows_url: folder or URL of the store's files, or of a copy of them.
-    """
+    """A function that reads a window's rows, and nothing else, from a store's file or a copy."""
     manifest = read_manifest(store)
     record, sizes = record_of(manifest), manifest["splits"]["train"]["windows"]
     ends = np.cumsum(sizes)

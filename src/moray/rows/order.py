@@ -1,6 +1,7 @@
 """Which rows of one or more stores make up a step: a pure function of the seed and the step."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,9 +19,7 @@ class Group:
     """Windows whose rows are shuffled together in an epoch, and a range of the shuffled rows.
 
     Attributes:
-        windows: numbers of the windows in the store.
         sizes: number of rows in each window.
-        seed: seed of the shuffle.
         low: start of the range.
         high: end of the range (exclusive).
         first_position: position of row `low` in the order's sequence.
@@ -46,12 +45,7 @@ class Order:
     """
 
     def __init__(self, windows: Sequence[int], seed: int) -> None:
-        """Define the order.
-
-        Args:
-            windows: number of rows in each window of the store.
-            seed: seed of the shuffles.
-        """
+        """Define the order of a store with so many rows in each window."""
         self.num_rows = sum(windows)
         self.seed = seed
         self._sizes = np.array(windows, np.int64)
@@ -119,11 +113,7 @@ class Interleaving:
     """
 
     def __init__(self, shares: Sequence[float]) -> None:
-        """Define the sequence.
-
-        Args:
-            shares: share of each store in the positions; positive, of any sum.
-        """
+        """Define the sequence by the stores' shares, which are positive and have any sum."""
         rest = np.cumsum(shares[::-1])[::-1]
         # The part of each store in what the stores before it leave.
         self._parts = (np.asarray(shares) / rest).tolist()
@@ -145,13 +135,14 @@ class Interleaving:
 
     def _position(self, store: int, number: int) -> int:
         """The position with a number among those of a store, found by bisection."""
-        low, high = number, number + 1
-        while self.counts(high)[store] <= number:
-            high *= 2
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.counts(middle)[store] > number else (middle, high)
-        return low
+
+        def count(position: int) -> int:
+            return self.counts(position)[store]
+
+        end = number + 1
+        while count(end) <= number:
+            end *= 2
+        return bisect_right(range(end), number, key=count) - 1
 
     def _counts(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Positions of each store before each position, shape (stores, positions)."""
@@ -169,13 +160,6 @@ class Mixture:
     Each store has an `Order` of its own. Step s takes positions s·G to (s+1)·G of the sequence,
     where G is `global_batch_size`. So every step is full, and a run can resume at any step without
     replaying earlier ones.
-
-    Attributes:
-        orders: the order of each store's rows.
-        interleaving: which store each position belongs to.
-        global_batch_size: rows in a step.
-        seed: seed of the orders.
-        num_rows: number of rows of all stores.
     """
 
     def __init__(
@@ -190,8 +174,6 @@ class Mixture:
         Args:
             windows: number of rows in each window, for each store.
             shares: share of each store in the rows; positive, of any sum.
-            global_batch_size: rows in a step.
-            seed: seed of the orders.
         """
         self.orders = [Order(sizes, seed) for sizes in windows]
         self.interleaving = Interleaving(shares)

@@ -28,18 +28,12 @@ WindowReader = Callable[[int], Rows]
 
 @dataclass(frozen=True)
 class Drawn:
-    """Where in an order's sequence rows are: a position says both epoch and row.
-
-    Attributes:
-        seed: seed of the order.
-        positions: shape (rows,).
-    """
+    """Where in an order's sequence rows are, shape (rows,): a position says both epoch and row."""
 
     seed: int
     positions: NDArray[np.int64]
 
     def at(self, indices: NDArray[np.int64]) -> "Drawn":
-        """Some of the rows."""
         return Drawn(self.seed, self.positions[indices])
 
 
@@ -78,13 +72,7 @@ class RowsWriter:
     """Appends windows of rows to a split and counts them."""
 
     def __init__(self, folder: Path, split: str, keep: bool = True) -> None:
-        """Open the split's file.
-
-        Args:
-            folder: the store's folder.
-            split: the split's name.
-            keep: whether to write rows; if False, they are only counted.
-        """
+        """Open the split's file; unless rows are kept, they are only counted."""
         self._folder = folder if keep else None
         self._files = ExitStack()
         self._rows = self.open(f"{split}.rows")
@@ -104,12 +92,7 @@ class RowsWriter:
         return self._files.enter_context((self._folder / name).open("wb"))
 
     def add(self, rows: Rows, weight: int) -> None:
-        """Append a window.
-
-        Args:
-            rows: the window's rows.
-            weight: what their loss is averaged over: the number of trained tokens, for example.
-        """
+        """Append a window; the loss of its rows is averaged over the weight, see `Task.weight`."""
         if self._rows:
             # Written from the buffer: `tobytes` would copy the window, which can be large.
             self._rows.write(rows.view("u1").data)
@@ -118,11 +101,9 @@ class RowsWriter:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows so far."""
         return sum(self._windows)
 
     def facts(self) -> dict[str, Any]:
-        """Counts of what was written."""
         return {"rows": self.num_rows, "weight": self._weight, "windows": self._windows}
 
 
@@ -131,3 +112,12 @@ def map_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArra
     if shape[0] == 0:
         return np.zeros(shape, dtype)  # an empty file can't be mapped
     return np.memmap(path, dtype, "r", shape=shape)
+
+
+def sample(total: int, count: int) -> NDArray[np.int64]:
+    """Draw `count` numbers below `total` without replacement, ascending; all if there are fewer.
+
+    The seed is fixed, so that every evaluation, run and number of workers scores the same sample. A
+    smaller sample is a subset of a larger one.
+    """
+    return np.sort(np.random.default_rng(0).permutation(total)[:count])

@@ -51,12 +51,7 @@ def missing_tools(run: str, types: Sequence[str]) -> Iterator[UserError]:
 
 
 def convert(model: Path, output: Path, kind: str) -> None:
-    """Write a model folder as a GGUF file.
-
-    Args:
-        model: folder of a whole model.
-        output: file to write.
-        kind: one of `CONVERTED`.
+    """Write a model folder as a GGUF file of one of the types in `CONVERTED`.
 
     Raises:
         UserError: if llama.cpp can't convert the model.
@@ -66,12 +61,7 @@ def convert(model: Path, output: Path, kind: str) -> None:
 
 
 def quantize(source: Path, output: Path, kind: str) -> None:
-    """Write a GGUF file with fewer bits for each weight.
-
-    Args:
-        source: a file of one of the types in `CONVERTED`.
-        output: file to write.
-        kind: type of the weights.
+    """Write a GGUF file of one of the types in `CONVERTED` with fewer bits for each weight.
 
     Raises:
         UserError: if llama.cpp can't quantise the model.

@@ -19,14 +19,9 @@ _SYSTEM, _FIRST, _ANSWER, _SECOND = "Csystemc", "Cfirstc", "Canswerc", "Csecondc
 
 @dataclass(frozen=True)
 class Around:
-    """The fixed text around messages.
+    """The fixed text before and after messages, at the beginning, and before the next answer.
 
-    Attributes:
-        opening: at the beginning.
-        system: before and after a system message; None if the template refuses them.
-        user: before and after what the user says.
-        assistant: before and after what the assistant says.
-        answer: where the assistant's answer begins.
+    There is none around a system message if the template refuses them.
     """
 
     opening: str
@@ -46,9 +41,7 @@ class Around:
 def around(render: Render, before_answer: Render) -> Around | None:
     """The fixed text that a template puts around messages; None if it does anything else.
 
-    Args:
-        render: renders messages with the template.
-        before_answer: the same, up to where the assistant's answer begins.
+    `before_answer` renders them up to where the assistant's answer begins.
     """
     user, answer, second = (
         {"role": role, "content": text}
@@ -91,10 +84,8 @@ def modelfile(weights: str, found: Around | None, bos: str | None, stops: Sequen
     """A Modelfile for `ollama create`.
 
     Args:
-        weights: name of the GGUF file beside it.
         found: the text around messages; without it, the file has no template.
         bos: text of the token that begins each document, which llama.cpp adds by itself.
-        stops: texts of the tokens that end an answer.
     """
     lines = [f"FROM ./{weights}"]
     if found:
@@ -124,11 +115,7 @@ def _quoted(text: str) -> str:
 
 
 def _split(text: str, *marks: str) -> list[str]:
-    """The text before, between and after marks, each of which is there once.
-
-    Raises:
-        ValueError: if one isn't.
-    """
+    """The text before, between and after marks; a `ValueError` if one isn't there once."""
     parts = []
     for mark in marks:
         before, text = text.split(mark)

@@ -13,11 +13,7 @@ from moray.provenance.manifest import whole_or_nothing, write_manifest
 def base_model(output: Path, cfg: dict[str, Any], dataset: Path | None = None) -> None:
     """Write a Hugging Face folder, its manifest last.
 
-    Args:
-        output: folder to write to.
-        cfg: the model's section of the config.
-        dataset: of text, folder of the dataset to train the tokenizer of a model from scratch on;
-            of images, that of the dataset whose classes the model tells apart.
+    A tokenizer from scratch is trained on the dataset; of images, a model tells apart its classes.
     """
     modality = "text" if cfg.get("classes_of") is None else "images"
     # By name: the other need not be imported.

@@ -30,11 +30,7 @@ def benchmark(
     """Write `benchmarks.json`.
 
     Args:
-        run: the run's name.
-        base: model folder that the run started from.
-        tuned: the run's model.
         files: files of the user's own tasks.
-        output: file to write.
         cfg: the keys of the `benchmarks` section that the result depends on, and those of
             `evaluate` for the intervals.
         execution: the other keys of that section, and the settings for starting workers.
@@ -70,7 +66,8 @@ def benchmark(
             chat_template=models["tuned"] if cfg["chat_template"] else None,
             bootstrap_samples=cfg["bootstrap_samples"],
         )
-        results = workers.run(benchmark_on_worker, job, len(models))
+        # A model at a time is what a worker has done.
+        results = workers.run(benchmark_on_worker, job, 1)
     figures = {name: found for result in results for name, found in result.items()}
     tasks = {
         name: _compared(first, figures["tuned"][name], cfg["confidence"])

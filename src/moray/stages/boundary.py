@@ -40,11 +40,7 @@ def repeats(name: str, planning: bool) -> str:
 
 
 def repeat(logs: Iterable[str]) -> None:
-    """Remember which unfinished executions the stages of a workflow that starts repeat.
-
-    Args:
-        logs: of its stages.
-    """
+    """Remember which unfinished executions the stages of a workflow that starts repeat."""
     for log in logs:
         unfinished, repeated = _UNFINISHED / _name(log), _REPEATED / _name(log)
         if unfinished.is_file():
@@ -69,7 +65,7 @@ def stage(log: str | Path) -> Iterator[None]:
             unfinished.unlink()
         except (UserError, ConfigError) as error:
             traceback.print_exc()
-            say(_lines(error))
+            say("\n".join(f"error: {line}" for line in str(error).splitlines()))
             sys.exit(1)
         except KeyboardInterrupt:
             sys.exit(128 + signal.SIGINT)
@@ -88,7 +84,3 @@ def stage(log: str | Path) -> Iterator[None]:
 def _name(log: str | Path) -> Path:
     """The stage and what it is of, by which its log is named."""
     return Path(*Path(log).with_suffix("").parts[-2:])
-
-
-def _lines(error: UserError | ConfigError) -> str:
-    return "\n".join(f"error: {line}" for line in str(error).splitlines())

@@ -43,15 +43,7 @@ By lm-evaluation-harness {version}; in brackets, {confidence:.0%} confidence int
 def card(
     model: Path, scores: Path, benchmarks: list[Path], output: Path, cfg: dict[str, Any]
 ) -> None:
-    """Write the card.
-
-    Args:
-        model: the run's model folder.
-        scores: the run's `eval.json`.
-        benchmarks: its `benchmarks.json`, if there is one.
-        output: file to write.
-        cfg: names of the run and its datasets.
-    """
+    """Write the card."""
     found = json.loads(scores.read_text())
     lineage = json.loads((model / "lineage.json").read_text())
     written = ModelCard.load(model / "README.md")

@@ -28,10 +28,8 @@ def choose(runs: list[Path], output: Path, choice: Path, cfg: dict[str, Any]) ->
 
     Args:
         runs: folders of the sweep's runs, in the order of their names in `cfg`.
-        output: folder to copy to.
         choice: JSON file to write, with the losses of all runs and the SHA-256 of what they were
             read from.
-        cfg: names of the sweep and of its runs.
 
     Raises:
         UserError: if a run has no validation loss, or the model to copy is damaged.

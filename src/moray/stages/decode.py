@@ -23,12 +23,6 @@ _AT_ONCE = 256
 def decode(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> None:
     """Write the store of a dataset's three splits, its manifest last.
 
-    Args:
-        dataset: folder with the splits as Parquet.
-        model: Hugging Face folder with the image processor.
-        output: folder to write to.
-        cfg: what the store depends on besides dataset and model.
-
     Raises:
         UserError: if the model's image processor doesn't give all images the same size.
     """

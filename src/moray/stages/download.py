@@ -25,7 +25,6 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
     """Write `train.parquet`, `validation.parquet`, `test.parquet` and `dataset.json`.
 
     Args:
-        output: the folder to write to.
         cfg: the dataset's section of the config; `state`, what its rows depend on besides.
         files: for `source: files`, the files of each split.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from moray.console import say
 from moray.corpus.overlap import overlaps, told
-from moray.evaluate.execution import Evaluation, num_batches
+from moray.evaluate.execution import Evaluation
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.stages.evaluation import on_evaluation_workers
@@ -26,11 +26,7 @@ def evaluate(
     """Write `eval.json`.
 
     Args:
-        run: the run's name.
-        base: model folder that the run started from.
-        tuned: the run's model.
         stores: the run's stores, in the order of its datasets.
-        output: file to write.
         cfg: names of the run's datasets, the keys of the `evaluate` section that the result
             depends on, and the section that only the run's task reads.
         execution: the other keys of `evaluate`, and the settings for starting workers.
@@ -44,9 +40,8 @@ def evaluate(
         models, tuple(store.absolute() for store in stores), cfg
     )
     with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
-        batches = num_batches(models, workers.execution.batch_size, *evaluation.rows)
         job = evaluation.job(workers.execution)
-        results = workers.run(evaluation.entry_point, job, batches)
+        results = workers.run(evaluation.entry_point, job, *evaluation.rows)
     result = evaluation.compared(results)
     inputs = [folder / MANIFEST for folder in [base, tuned, *stores]]
     if found := overlaps(compared, cfg.get("trained_by", {})):

@@ -23,23 +23,17 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class EvaluationWorkers:
-    """Workers of a stage.
-
-    Attributes:
-        launch: where and how they are started.
-        execution: settings that their jobs share.
-        label: label of the progress bar.
-        url: where workers that don't share a folder with this machine put their files; None if
-            all do.
-    """
+    """Workers of a stage; without a shared folder, their files are put below a URL."""
 
     launch: Launch
     execution: Execution
     label: str
     url: str | None
 
-    def run(self, entry_point: EntryPoint[Job, Result], job: Job, batches: int) -> list[Result]:
-        """Run a job on the workers and show its progress in batches."""
+    def run(self, entry_point: EntryPoint[Job, Result], job: Job, *counts: int) -> list[Result]:
+        """Run a job on so many rows of each store, and show its progress in batches."""
+        of_a_model = sum(-(-count // self.execution.batch_size) for count in counts)
+        batches = len(job.models) * of_a_model
         with shown_batches(self.execution.folder, self.label, batches):
             if self.url is None:
                 return run_on_workers(entry_point, job, self.launch)
@@ -73,12 +67,8 @@ def on_evaluation_workers(
 
     Args:
         stage: name of the stage and of its section in the config.
-        run: name of the run.
-        output: output file of the stage.
-        cfg: the keys of the section that the result depends on.
         execution: the section's other keys under the stage's name; the run's `ray` section, its
             `launcher` and its `stall_timeout`.
-        label: label of the progress bar; None for the names of stage and run.
     """
     section = execution[stage]
     ray = for_stage(Ray(**execution["ray"]), section["num_workers"])

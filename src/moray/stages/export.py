@@ -48,12 +48,7 @@ tags: [moray]
 class Exported:
     """A model that was written to a folder, for its card and its manifest.
 
-    Attributes:
-        unit: unit of its loss.
-        pipeline: name of transformers' pipeline for it.
-        facts: entries of the manifest.
-        library: name of the library that loads it.
-        more: what follows the first sentence of the card.
+    On the card, `more` follows the first sentence; the library is the one that loads the model.
     """
 
     unit: str
@@ -78,14 +73,9 @@ def export(
     only the adapter is written, and the manifest names its base.
 
     Args:
-        start: model folder that the run started from.
-        train: the run's `train.json`.
-        history: the run's `history.jsonl`.
         sources: manifests of the start and of the run's rows, and descriptions of its datasets.
-        output: folder to write to.
         cfg: names of the run, its start and its datasets; the `export` section; of text, the run's
             chat template.
-        modality: that of the run.
     """
     # By name: the other need not be imported.
     write = import_module(f"moray.stages.export_{modality}").write

@@ -12,7 +12,6 @@ from moray.console import say
 from moray.corpus.dataset import Document, halves, read_documents
 from moray.errors import ConfigError
 from moray.evaluate.bootstrap import compare_means
-from moray.evaluate.execution import num_batches
 from moray.evaluate.generation import GenerateJob, Sampling, continue_on_worker
 from moray.evaluate.prompts import Prompt, choose_prompts
 from moray.evaluate.requirements import missing_for_metrics
@@ -35,11 +34,7 @@ def generate(
     """Write `samples.jsonl`: prompt, reference, both continuations, what metrics say of them.
 
     Args:
-        run: the run's name.
-        base: model folder that the run started from.
-        tuned: the run's model.
         rows: test splits of the run's datasets, as Parquet, in their order.
-        output: file to write the samples to.
         settings: file to write the sampling settings to, and the means of the metrics.
         cfg: the keys of the `generate` section that the result depends on, and for each dataset,
             what its tokens depend on; with metrics, those of `evaluate` for the intervals.
@@ -79,8 +74,7 @@ def generate(
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
         job = GenerateJob(models, (), workers.execution, [p.tokens for p in prompts], sampling)
-        batches = num_batches(models, workers.execution.batch_size, len(prompts))
-        results = workers.run(continue_on_worker, job, batches)
+        results = workers.run(continue_on_worker, job, len(prompts))
     written = {
         name: _texts([result[name] for result in results], tokenizer, sampling.stops)
         for name in models

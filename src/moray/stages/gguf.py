@@ -17,12 +17,6 @@ _MODELFILE = "Modelfile"
 def gguf(run: str, model: Path, output: Path, cfg: dict[str, Any]) -> None:
     """Write a GGUF file for each type, and a Modelfile for the last of them.
 
-    Args:
-        run: the run's name.
-        model: the run's model folder.
-        output: folder to write.
-        cfg: the keys of the run's `gguf` section.
-
     Raises:
         ConfigError: if a tool of llama.cpp is missing.
         UserError: if llama.cpp can't convert the model.

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from moray.console import say
-from moray.evaluate.execution import num_batches
 from moray.evaluate.images import ClassifyJob, chosen, classify_on_worker, in_order
 from moray.provenance.manifest import read_manifest, write_json
 from moray.rows.store import StoredRows
@@ -34,27 +33,13 @@ def predict(
     cfg: dict[str, Any],
     execution: dict[str, Any],
 ) -> None:
-    """Write `samples.jsonl`: label, and prediction and its probability of both models; a figure.
-
-    Args:
-        run: the run's name.
-        base: model folder that the run started from.
-        tuned: the run's model.
-        store: store of the run's images.
-        output: file to write the predictions to.
-        settings: file to write the settings to.
-        png: file to write the figure to.
-        svg: file to write the same figure to.
-        cfg: the keys of the `generate` section that the result depends on.
-        execution: the other keys of that section, and the settings for starting workers.
-    """
+    """Write `samples.jsonl`: label, and prediction and its probability of both models; a figure."""
     split = StoredRows(store, "test")
     numbers, names = chosen(split, cfg["num_samples"]), read_manifest(store)["label_names"]
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
         job = ClassifyJob(models, (store.absolute(),), workers.execution, cfg["num_samples"])
-        batches = num_batches(models, workers.execution.batch_size, len(numbers))
-        results = workers.run(classify_on_worker, job, batches)
+        results = workers.run(classify_on_worker, job, len(numbers))
     answers = {name: in_order([result[name] for result in results]) for name in models}
     labels = [names[label] for label in split.rows["label"][numbers].tolist()]
     said = {name: [names[one] for one in found.argmax(-1)] for name, found in answers.items()}
@@ -79,15 +64,7 @@ def _draw(
     files: list[Path],
     title: str,
 ) -> None:
-    """Draw images in a grid, each with its prediction and its label.
-
-    Args:
-        images: at most nine, shape (images, channels, height, width).
-        labels: of the images, and perhaps of more.
-        predictions: what the model says about the same images.
-        files: files to write, of any type that Matplotlib writes.
-        title: title of the figure.
-    """
+    """Draw up to nine images in a grid, shape (images, channels, height, width)."""
     with rc_context(_FIXED):
         figure = Figure(figsize=(6, 6.6), layout="constrained")
         FigureCanvasAgg(figure)

@@ -38,15 +38,6 @@ def preflight(
 ) -> None:
     """Check that runs can be trained here, as far as it can be known in advance.
 
-    Args:
-        experiment: the checked config.
-        runs: the runs to train.
-        searches: the runs whose searches to carry out.
-        benchmarked: the runs whose benchmarks to run.
-        generated: the runs whose prompts to continue.
-        pushed: the runs to upload.
-        converted: the runs to make GGUF files of.
-
     Raises:
         ConfigError: with every fault found.
     """

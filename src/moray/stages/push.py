@@ -21,12 +21,6 @@ def push(model: Path, card: Path, output: Path, cfg: dict[str, Any]) -> None:
     Weights of an earlier upload that aren't part of this one are deleted by the same commit; other
     files that are there stay.
 
-    Args:
-        model: the run's model folder.
-        card: its model card, with the evaluation.
-        output: file to write: the repository, the commit, and the SHA-256 of each file.
-        cfg: the run's name, and its `push` section.
-
     Raises:
         ConfigError: if there is no token.
         UserError: if the token doesn't permit it.

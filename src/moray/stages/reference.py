@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moray.console import say
-from moray.evaluate.execution import num_batches
 from moray.evaluate.likelihood import Scores, total
 from moray.evaluate.preference import Policy, ScorePairsJob, score_pairs_on_worker
 from moray.provenance.manifest import read_manifest, whole_or_nothing, write_manifest
@@ -33,9 +32,6 @@ def reference(
 
     Args:
         run: the first run that uses it.
-        start: model folder that its runs start from.
-        tokens: their token store of pairs.
-        output: folder to write to.
         cfg: the attributes of a `Policy`.
         execution: the keys of `evaluate` that don't change the result, and the settings for
             starting workers.
@@ -57,12 +53,10 @@ def reference(
         with on_evaluation_workers(
             "evaluate", run, output, cfg, execution, label=f"reference {output.name}"
         ) as workers:
-            counts = map(len, splits.values())
-            batches = num_batches(models, workers.execution.batch_size, *counts)
             job = ScorePairsJob(
                 models, (tokens.absolute(),), workers.execution, _SPLITS, None, policy
             )
-            results = workers.run(score_pairs_on_worker, job, batches)
+            results = workers.run(score_pairs_on_worker, job, *map(len, splits.values()))
         for name, split in splits.items():
             scores = total([result["reference"][name] for result in results])
             _write(output, name, split, scores, record)

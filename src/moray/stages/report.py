@@ -9,13 +9,7 @@ from moray.results import load
 
 
 def report(results: Path, output: Path, cfg: dict[str, Any]) -> None:
-    """Write the page.
-
-    Args:
-        results: the workflow's folder of results.
-        output: file to write.
-        cfg: `runs`: names of the runs, in their order on the page.
-    """
+    """Write the page."""
     write_page(load(results, runs=cfg["runs"]), output)
     count, size = len(cfg["runs"]), output.stat().st_size
     say(f"report: {output}, {count:,} run{'s' * (count != 1)}, {size / 1e6:.1f} MB")

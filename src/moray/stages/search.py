@@ -28,15 +28,8 @@ def search(
     """Train one trial after another; write them all, and the settings of the best as an overlay.
 
     Args:
-        run: the run's name.
-        start: Hugging Face folder to start from.
-        stores: stores of its rows, in the order of its datasets.
-        best: YAML file to write.
-        trials: JSON lines to write, one for each trial.
         cfg: the `cfg` of the run's training without the keys of the space, and the `search`
             section with the values of the space in one form.
-        execution: that of the run's training.
-        code: digest of the source code that a training's result depends on.
 
     Raises:
         UserError: if a trial failed or stopped on request, or if all of them diverged.
@@ -77,7 +70,6 @@ def search(
 
 
 def _with_values(cfg: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """The `cfg` of a trial's training."""
     changed = {key: value for key, value in cfg.items() if key != "search"}
     for key, value in values.items():
         section, name = key.removeprefix("data.").split(".")

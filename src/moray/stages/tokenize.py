@@ -30,10 +30,8 @@ def tokenize(
     """Write the token store of a dataset's three splits, a preview, and its manifest last.
 
     Args:
-        dataset: folder with the splits as Parquet.
         model: Hugging Face folder with the tokenizer, and a manifest that says whether the model
             isolates documents.
-        output: folder to write to.
         cfg: format of the dataset, and the keys of the `data` section that tokens depend on.
         source: the dataset's section of the config, for errors.
         files: the user's files that it was read from, by split, for errors.
@@ -100,11 +98,7 @@ def _place(
 
 
 def _check_trained(facts: dict[str, Any], file: Path, cfg: dict[str, Any]) -> None:
-    """Check that a split has tokens to train on.
-
-    Raises:
-        UserError: if it has none.
-    """
+    """Refuse a split that has no tokens to train on."""
     if facts["weight"] == 0:
         raise UserError(
             f"datasets.{file.parent.name}",

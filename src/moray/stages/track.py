@@ -27,16 +27,6 @@ def track(
 ) -> None:
     """Send everything that a tracker doesn't have yet.
 
-    Args:
-        train: the run's `train.json`.
-        history: its `history.jsonl`.
-        scores: its `eval.json`.
-        samples: its `samples.jsonl`.
-        benchmarks: its `benchmarks.json`, if there is one.
-        model: its model folder.
-        output: file to write: what was sent, and where.
-        cfg: the names of its `trackers`.
-
     Raises:
         ConfigError: naming the trackers that couldn't be reached; the others have everything.
     """
@@ -49,12 +39,13 @@ def track(
     for file in benchmarks:
         for task, found in json.loads(file.read_text())["tasks"].items():
             figures |= _figures(f"benchmarks/{task}", found)
+    exported = read_manifest(model)["files"]
     results = Results(
         step=record["steps"],
         scores=figures,
         samples=[json.loads(line) for line in samples.read_text().splitlines()],
         digests={
-            **{f"model/{name}": listed["sha256"] for name, listed in _listed(model).items()},
+            **{f"model/{name}": listed["sha256"] for name, listed in exported.items()},
             **{file.name: sha256_file(file) for file in files},
         },
         files=files,
@@ -87,8 +78,3 @@ def _figures(place: str, scores: dict[str, Any]) -> Iterator[tuple[str, float]]:
             yield name, figure["value"]
             yield f"{name}_low", figure["low"]
             yield f"{name}_high", figure["high"]
-
-
-def _listed(model: Path) -> dict[str, dict[str, Any]]:
-    files: dict[str, dict[str, Any]] = read_manifest(model)["files"]
-    return files

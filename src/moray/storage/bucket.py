@@ -75,8 +75,6 @@ class ObjectStorage:
         """Open the state of a run.
 
         Args:
-            work: folder on this machine for the run.
-            url: where the state lies.
             token: of the driver's lease, for a worker.
             lease_seconds: how long the lock outlives a driver that died.
         """
@@ -260,9 +258,6 @@ class Commits:
     def append_fence(self, token: int) -> None:
         """Shut out all earlier writers.
 
-        Args:
-            token: of the lease of this worker's driver.
-
         Raises:
             UserError: if a driver with a later lease has workers already.
         """
@@ -296,7 +291,6 @@ class Commits:
             raise self._taken_over()
 
     def remove(self, number: int) -> None:
-        """Take a checkpoint back."""
         self._objects.delete([_key(number)])
 
     def _entries(self) -> dict[int, Entry]:

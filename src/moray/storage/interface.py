@@ -15,7 +15,6 @@ class Records(Protocol):
     """Small files of a run, by name.
 
     Attributes:
-        place: where they lie, for users.
         poll_seconds: how long to wait between two looks for a change.
     """
 
@@ -37,12 +36,7 @@ class Records(Protocol):
 
 @dataclass(frozen=True)
 class Remote:
-    """What a worker needs to open the state of a run in an object store.
-
-    Attributes:
-        url: where it is.
-        token: of the lease of the worker's driver.
-    """
+    """What a worker needs to open the state of a run: the token is that of its driver's lease."""
 
     url: str
     token: int
@@ -102,7 +96,6 @@ class Storage(Protocol):
         """Turn an attempt into the checkpoint of a step.
 
         Args:
-            step: number of steps done.
             attempt: what `begin` returned.
             files: what `persist` returned, on all workers.
 

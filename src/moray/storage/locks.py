@@ -71,7 +71,6 @@ def _this_process() -> dict[str, str | int]:
 
 
 def _taken(place: str, holder: dict[str, str | int]) -> UserError:
-    """The error for a run that another process trains."""
     return UserError(
         place,
         f"process {holder.get('pid')} on {holder.get('host')} has been training this run "
@@ -84,9 +83,7 @@ def _taken(place: str, holder: dict[str, str | int]) -> UserError:
 def leased(objects: Objects, seconds: float) -> Iterator[int]:
     """Hold the lock of a run during the body; yields the token.
 
-    Args:
-        objects: the run's objects.
-        seconds: how long the lock outlives a holder that died.
+    The lock outlives a holder that died by so many seconds.
 
     Raises:
         UserError: if another process holds the lock, naming it.
@@ -153,11 +150,7 @@ def _acquired(objects: Objects, holder: dict[str, Any]) -> tuple[int, str]:
 
 
 def _watch(objects: Objects, holder: dict[str, Any], version: str) -> None:
-    """Return once a lock wasn't renewed for as long as its lease lasts.
-
-    Raises:
-        UserError: if it was.
-    """
+    """Return once a lock wasn't renewed for as long as its lease lasts; refuse it if it was."""
     seconds, ended = holder["seconds"], time.monotonic() + holder["seconds"]
     say(
         f"{objects.url}: process {holder['pid']} on {holder['host']} was training this run; "

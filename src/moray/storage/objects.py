@@ -59,21 +59,13 @@ class Objects(ABC):
     def create(self, key: str, content: bytes) -> str | None:
         """Create an object and return its version; None if there is one already.
 
-        Args:
-            key: the object's key.
-            content: differs from what anyone else would write, which tells a repeated request from
-                a refused one.
+        Its content differs from what anyone else would write, which tells a repeated request from a
+        refused one.
         """
 
     @abstractmethod
     def replace(self, key: str, content: bytes, version: str) -> str | None:
-        """Replace a version of an object and return the new one; None if there is another.
-
-        Args:
-            key: the object's key.
-            content: as for `create`.
-            version: the version to replace.
-        """
+        """Replace a version of an object and return the new one; None if there is another."""
 
     @abstractmethod
     def listed(self, prefix: str) -> dict[str, Listed]:
@@ -132,10 +124,6 @@ def open_objects(url: str) -> Objects:
 
 def check_objects(url: str, path: str) -> None:
     """Make sure that objects can be written below a URL, and are never created twice.
-
-    Args:
-        url: where to write.
-        path: config path to name in errors.
 
     Raises:
         UserError: if they can't, or if the store doesn't know conditional writes.

@@ -22,13 +22,7 @@ def needed_libraries(place: str) -> tuple[str, ...]:
 
 
 def state_of(storage_path: str, run: str, fingerprint: str) -> Storage:
-    """The state of a run, for its driver.
-
-    Args:
-        storage_path: the key `ray.storage_path`.
-        run: name of the run.
-        fingerprint: of what its weights depend on.
-    """
+    """The state of a run, for its driver."""
     if not is_remote(storage_path):
         return FolderStorage(Path(storage_path, run, fingerprint))
     # Of this start alone, so that workers of an earlier one share no file with it.
@@ -37,12 +31,7 @@ def state_of(storage_path: str, run: str, fingerprint: str) -> Storage:
 
 
 def open_storage(work: Path, remote: Remote | None) -> Storage:
-    """The state of a run, for its workers.
-
-    Args:
-        work: the run's folder on this machine.
-        remote: where the state is, if not in that folder.
-    """
+    """The state of a run, for its workers: where `remote` says, or in the work folder."""
     if remote is None:
         return FolderStorage(work)
     return ObjectStorage(work, remote.url, remote.token)

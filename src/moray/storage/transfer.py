@@ -1,8 +1,8 @@
 """Files that machines without a shared folder exchange through an object store.
 
-The inputs of workers are folders with manifests, whole or not at all. Of work under way, workers on
-the driver's machine write into its folder; those on other machines copy their files below a URL,
-from where the driver takes them.
+The inputs of workers are folders with manifests, whole or not at all; stores that are streamed are
+copied below a URL of the user's. Of work under way, workers on the driver's machine write into its
+folder; those on other machines copy their files below a URL, from where the driver takes them.
 """
 
 import fcntl
@@ -16,9 +16,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import fsspec
+
 from moray.background import repeated
 from moray.console import say
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.provenance.manifest import MANIFEST, damaged_files, fingerprint, sha256_file
 from moray.storage.objects import open_objects
 
@@ -45,9 +47,7 @@ def scratch() -> Path:
 def once_a_node(folder: Path, fill: Callable[[Path], None]) -> Path:
     """Fill a folder unless another process on this machine did; it is whole or not there.
 
-    Args:
-        folder: the folder, named after its content.
-        fill: called with an empty folder that takes its place afterwards.
+    The folder is named after its content; an empty one takes its place once it is filled.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("a") as lock:
@@ -75,23 +75,24 @@ class Delivery:
     url: str
     folders: tuple[tuple[Path, str], ...]
 
-    def here(self) -> Path:
-        """What to put before the folders' paths on this machine.
+    def here(self, folder: Path) -> Path:
+        """Where one of the folders is on this machine; they are downloaded, once a machine.
 
-        If they are here already, that is the root; otherwise they are downloaded, once a machine.
+        If they are here already, that is their own place.
 
         Raises:
             UserError: if a file in the object store is missing or damaged.
         """
         if all(
-            (folder / MANIFEST).is_file() and sha256_file(folder / MANIFEST) == digest
-            for folder, digest in self.folders
+            (own / MANIFEST).is_file() and sha256_file(own / MANIFEST) == digest
+            for own, digest in self.folders
         ):
-            return Path("/")
+            return folder
         name = fingerprint(
-            [str(folder) for folder, _ in self.folders], [digest for _, digest in self.folders]
+            [str(own) for own, _ in self.folders], [digest for _, digest in self.folders]
         )
-        return once_a_node(scratch() / "inputs" / name, self._download)
+        root = once_a_node(scratch() / "inputs" / name, self._download)
+        return root / folder.relative_to("/")
 
     def _download(self, root: Path) -> None:
         objects = open_objects(self.url)
@@ -109,12 +110,7 @@ class Delivery:
 
 
 def deliver(folders: list[Path], storage_path: str) -> Delivery:
-    """Upload folders with manifests for other machines, unless they are there already.
-
-    Args:
-        folders: folders that may refer to each other.
-        storage_path: the key `ray.storage_path`, a URL.
-    """
+    """Upload folders with manifests for other machines, unless they are there already."""
     # Can't clash with a run, whose name can't begin with a dot.
     url = f"{storage_path.rstrip('/')}/.inputs"
     objects = open_objects(url)
@@ -131,13 +127,40 @@ def deliver(folders: list[Path], storage_path: str) -> Delivery:
     return Delivery(url, tuple(digests))
 
 
+def copy_to(store: Path, url: str) -> str:
+    """Copy a store to a URL, the manifest last, unless it is there already; returns the copy's URL.
+
+    Raises:
+        UserError: if the object store can't be read or written.
+    """
+    copy = f"{url.rstrip('/')}/{store.name}"
+    manifest = (store / MANIFEST).read_bytes()
+    try:
+        files, path = fsspec.core.url_to_fs(copy)
+        if files.exists(f"{path}/{MANIFEST}"):
+            if files.cat_file(f"{path}/{MANIFEST}") == manifest:
+                return copy
+            files.rm(path, recursive=True)
+        say(f"copying {store} to {copy}")
+        for file in sorted(file for file in store.iterdir() if file.is_file()):
+            if file.name != MANIFEST:
+                files.put_file(str(file), f"{path}/{file.name}")
+        files.pipe_file(f"{path}/{MANIFEST}", manifest)
+    # Each file system has its own exceptions.
+    except Exception as error:
+        raise UserError(
+            "data.stream_from",
+            f"can't write to {url} ({first_line(error)})",
+            "check the URL, the network and your credentials",
+        ) from error
+    return copy
+
+
 @contextmanager
 def received(folder: Path, url: str) -> Iterator[None]:
-    """During the body and after it, take what workers on other machines have sent.
+    """During the body and after it, take what workers on other machines have sent to a URL.
 
-    Args:
-        folder: the driver's folder.
-        url: where workers put their files; for this folder alone.
+    It is for this folder alone.
     """
     (folder / _MARKER).touch()
     objects = open_objects(url)
@@ -166,8 +189,6 @@ def sent(folder: Path, url: str, names: Sequence[str], shared: str) -> Iterator[
     """During the body and after it, send this worker's files, if the driver is on another machine.
 
     Args:
-        folder: the worker's folder.
-        url: where the driver takes files from.
         names: the files that only this worker writes.
         shared: the file that all workers read and the first one to do so writes.
     """

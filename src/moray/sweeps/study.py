@@ -39,8 +39,6 @@ class Trajectory:
         losses: by step, in order.
         num_steps: its last step; 0 before anything is known.
         seconds: that its steps took up to each logged step, without start-up and evaluations.
-        patience: see `train.early_stopping_patience`.
-        exports_best: see `train.load_best_model_at_end`.
     """
 
     losses: dict[int, float]
@@ -64,13 +62,7 @@ class Trajectory:
 
 
 def read_trajectory(history: Path, patience: int | None, exports_best: bool) -> Trajectory:
-    """The trajectory in a history, which may not be there yet.
-
-    Args:
-        history: the file.
-        patience: see `train.early_stopping_patience`.
-        exports_best: see `train.load_best_model_at_end`.
-    """
+    """The trajectory in a history, which may not be there yet."""
     losses: dict[int, float] = {}
     seconds: dict[int, float] = {}
     num_steps, logged, spent = 0, 0, 0.0
@@ -108,10 +100,8 @@ class Study:
     def __init__(self, space: Mapping[str, Mapping[str, Any]], seed: int) -> None:
         """Begin without trials.
 
-        Args:
-            space: for each key a list of `choices`, or `low`, `high`, `log` and whether it is
-                `integer`.
-            seed: of the search.
+        For each key, the space has a list of `choices`, or `low`, `high`, `log` and whether it is
+        `integer`.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space, self._seed = dict(sorted(space.items())), seed
@@ -135,7 +125,6 @@ class Study:
         return Trial(number, values, trial)
 
     def tell(self, trial: "Trial", verdict: Verdict) -> None:
-        """Say what became of the last trial."""
         if verdict.state == "pruned":
             self._study.tell(trial.suggested, state=TrialState.PRUNED)
         else:
@@ -144,13 +133,7 @@ class Study:
 
 
 class Trial:
-    """A trial under way.
-
-    Attributes:
-        number: from 0.
-        values: by dotted key.
-        suggested: Optuna's part of it.
-    """
+    """A trial under way, counted from 0, with values by dotted key."""
 
     def __init__(self, number: int, values: dict[str, Any], suggested: optuna.Trial) -> None:
         self.number = number

@@ -25,12 +25,7 @@ _RECORD = "trial.json"
 
 @dataclass(frozen=True)
 class Recorded:
-    """What is known of a trial's training.
-
-    Attributes:
-        trajectory: its validation losses so far.
-        diverged: whether it ended with a gradient that isn't finite.
-    """
+    """What is known of a trial's training; it diverged if a gradient wasn't finite."""
 
     trajectory: Trajectory
     diverged: bool = False
@@ -54,11 +49,6 @@ class _Followed:
 
 def carry_out(trial: Trial, training: RunSpec, output: Path) -> tuple[Verdict, float]:
     """Train until there is a verdict on a trial; not at all if what is recorded suffices.
-
-    Args:
-        trial: the trial.
-        training: what it trains.
-        output: folder of the search's results.
 
     Returns:
         The verdict, and the seconds that the steps up to it took.

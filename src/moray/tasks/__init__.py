@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 def task_of(store: Path, settings: Mapping[str, Any]) -> Task:
     """The task that a store's manifest names, from `task` of its module `task`.
 
-    Args:
-        store: the store.
-        settings: the sections of the run's config that only its task reads, by name.
+    The settings are those sections of the run's config that only its task reads, by name.
     """
     manifest = read_manifest(store)
     # By name: the others need not be imported.

@@ -32,10 +32,8 @@ class Batch:
 class LossModule(nn.Module):
     """A model and its loss: called with a batch, it returns the sum of the loss, fp32, shape ().
 
-    Attributes:
-        model: the model that is trained.
-        attention: the attention implementation that the engine has chosen, as named in the config;
-            None for the default of transformers.
+    The engine chooses the attention implementation, as named in the config; None for the default of
+    transformers.
     """
 
     model: PreTrainedModel
@@ -52,9 +50,7 @@ class LossModule(nn.Module):
 class Task(Protocol):
     """What the rows of a store mean. All workers make an equal one.
 
-    Args:
-        manifest: the store's manifest.
-        settings: the sections of the run's config that only its task reads, by name.
+    The settings are those sections of the run's config that only its task reads, by name.
     """
 
     def __init__(self, manifest: dict[str, Any], settings: Mapping[str, Any]) -> None: ...
@@ -119,7 +115,5 @@ class Task(Protocol):
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         """A function that returns the rows of a window of the train split, in any process.
 
-        Args:
-            store: the store.
-            rows_url: folder or URL of the store's files, or of a copy of them.
+        The store's files, or copies of them, are below the URL, which may be a folder.
         """

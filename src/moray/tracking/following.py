@@ -35,11 +35,7 @@ _LINES = 500
 
 
 class Ending:
-    """Tells trackers how a run has ended.
-
-    Attributes:
-        finished: whether the training is finished. Otherwise it will be resumed.
-    """
+    """Tells trackers how a run has ended: it is finished, or it will be resumed."""
 
     finished = False
 
@@ -52,12 +48,6 @@ def tracked(
 
     No fault of a tracker ends or delays the run. At its end, those that have shown signs of life
     until then get some seconds for the rest; the others are ended at once, which a line reports.
-
-    Args:
-        trackers: their names.
-        run: the run.
-        work: its work folder.
-        history: its history, which may not be there yet.
     """
     if trackers:
         (work / _RUN).write_text(json.dumps(asdict(run)))
@@ -116,8 +106,6 @@ def follow(
     """Send a history to a tracker until its run ends; after a fault, begin again.
 
     Args:
-        open_run: opens the run in the tracker.
-        history: the run's.
         told: done when the run has ended, with `FINISHED` or something else.
         confirm: called whenever the tracker has everything.
 

@@ -22,13 +22,7 @@ _CONFIG = ("fingerprint", "train", "adapter", *TASK_SECTIONS, "inputs", "code")
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A training as trackers know it.
-
-    Attributes:
-        name: of the run in the config.
-        id: a training keeps its id when it is resumed; one that starts over has another.
-        config: what its result depends on.
-    """
+    """A training as trackers know it; it keeps its id when it is resumed."""
 
     name: str
     id: str
@@ -55,12 +49,9 @@ class Results:
     """What came of a training.
 
     Attributes:
-        step: the last step of the training.
         scores: figures of base and tuned model: on the test split, as `test/{model}/{metric}`, and
             of benchmarks, as `benchmarks/{task}/{model}/{metric}`.
-        samples: rows with what the models wrote or predicted.
         digests: SHA-256 by file.
-        files: the files themselves, to be kept where a tracker keeps files.
     """
 
     step: int

@@ -34,12 +34,7 @@ class Blocks:
     """
 
     def __init__(self, parameter: Tensor, signed: bool) -> None:
-        """Zeros.
-
-        Args:
-            parameter: what it is a moment of.
-            signed: whether values can be negative.
-        """
+        """Zeros; only signed values can become negative."""
         self._parameter = parameter
         shard = local_shard(parameter)
         number = shard.numel()
@@ -78,20 +73,16 @@ class Blocks:
         return found
 
     def dequantized(self) -> Tensor:
-        """The values; see `empty`."""
         tensor = self.empty()
         shard = local_shard(tensor)
         shard.copy_(self.values().view_as(shard))
         return tensor
 
     def quantize(self, values: Tensor) -> None:
-        """Set the values, each to the nearest level.
+        """Set the values, of the shard or like `empty`, each to the nearest level.
 
         Values that were dequantized are set exactly: the largest magnitude is the scale, and no
         rounding moves a value half the way to the next level.
-
-        Args:
-            values: of the shard, or like `empty`.
         """
         given = local_shard(values).to(self.codes.device).flatten()
         blocks = nn.functional.pad(given, (0, -len(given) % _BLOCK)).view(-1, _BLOCK)
@@ -185,11 +176,7 @@ def step_shard(
 
     Args:
         weights: fp32, shape (elements,), as the rest.
-        gradients: fp32.
-        mean: the first moment.
-        square: the second one, of the same kind.
         step: number of the step, from 1.
-        group: the optimizer's settings.
     """
     # Of a small tensor, some workers have nothing.
     if not len(weights):

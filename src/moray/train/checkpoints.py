@@ -17,12 +17,7 @@ Skipped = Callable[[int, list[str]], None]
 
 
 def newest(storage: Storage, skipped: Skipped) -> int:
-    """The step of the newest valid checkpoint; 0 if there is none.
-
-    Args:
-        storage: the state of the run.
-        skipped: called for each newer one that is damaged.
-    """
+    """The step of the newest valid checkpoint, 0 if there is none; newer ones are `skipped`."""
     for step in reversed(storage.steps()):
         damaged = storage.damaged(step)
         if not damaged:
@@ -65,12 +60,8 @@ def remove_old(storage: Storage, keep: int, best: int | None = None) -> None:
 def resume_step(job: Job, storage: Storage, notes: list[str]) -> int:
     """The step to resume from, whose history is put into the work folder; 0 if there is none.
 
-    It is that of the newest valid checkpoint; if the best one is exported, it is valid too.
-
-    Args:
-        job: the run.
-        storage: its state.
-        notes: gets a note for each damaged checkpoint.
+    It is that of the newest valid checkpoint; if the best one is exported, it is valid too. Each
+    damaged one gets a note.
     """
 
     def skip(step: int, damaged: list[str]) -> None:

@@ -33,14 +33,9 @@ def prepare_work(
     """Record a run's identity, and import the checkpoint that it continues from.
 
     Call it while no other process trains the run. If there is no checkpoint to import and the run
-    has none of its own, the user gets a note about those under another fingerprint; if only the
-    fingerprint differs, as another version of moray makes it, the run continues there.
-
-    Args:
-        spec: the run.
-        storage: its state.
-        identity: what it depends on.
-        alone: whether this isn't one of many trials, which have checkpoints of each other.
+    has none of its own, the user gets a note about those under another fingerprint, unless it is
+    one of many trials; if only the fingerprint differs, as another version of moray makes it, the
+    run continues there.
 
     Returns:
         The identity, with the libraries of earlier starts.

@@ -17,10 +17,9 @@ from moray.model.folder import whole_model_and_adapters
 from moray.model.shapes import positions_in, shapes_in
 from moray.provenance.lineage import software
 from moray.provenance.manifest import read_manifest, write_json
-from moray.rows.remote import copy_to
 from moray.storage.interface import Storage
 from moray.storage.opened import is_remote, state_of
-from moray.storage.transfer import Delivery, deliver, scratch
+from moray.storage.transfer import Delivery, copy_to, deliver, scratch
 from moray.tracking.following import tracked
 from moray.tracking.interface import TrackedRun, missing_packages, tracked_run
 from moray.train.checkpoints import newest_step
@@ -57,8 +56,6 @@ def run_training(
     it.
 
     Args:
-        spec: the run.
-        output: its folder.
         judge: of a trial, what reads its history and says whether to stop it.
         rows_that_fit: see `Job`.
 

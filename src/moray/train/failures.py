@@ -117,13 +117,8 @@ def collective_timeout(settings: Train) -> float:
 def ended_by_stall(work: Path, rank: int, seconds: float) -> Iterator[Callable[[], None]]:
     """During the body, end this process if the yielded function isn't called in time.
 
-    The stacks of its threads are written first, by a thread that doesn't need the interpreter,
-    which may be what hangs.
-
-    Args:
-        work: folder for the stacks; those of an earlier attempt are overwritten.
-        rank: rank of this worker.
-        seconds: maximum time between two calls.
+    The stacks of its threads are written to the folder first, by a thread that doesn't need the
+    interpreter, which may be what hangs.
     """
     with (work / stacks_name(rank)).open("w") as file:
 

@@ -10,6 +10,7 @@ from moray.config.schema.base import result_keys
 from moray.provenance.lineage import software
 from moray.provenance.manifest import MANIFEST, as_json, fingerprint, sha256_file
 from moray.storage.interface import Records
+from moray.tracking.interface import flat
 from moray.train.job import Part, RunSpec
 
 _FILE = "identity.json"
@@ -25,7 +26,6 @@ class Identity:
         settings: the keys that change the result, of `adapter`, `train` and the task's sections.
         data: SHA-256 of the manifest of its rows' store; of several stores, a digest with shares.
         start: SHA-256 of the manifest of the model that the run starts from.
-        code: digest of the code.
         libraries: versions, by name. Recorded, not compared.
         earlier_libraries: those of earlier starts, each with the step that it ended at.
     """
@@ -45,9 +45,7 @@ class Identity:
     def after(self, before: "Identity | None", step: int) -> "Identity":
         """The identity of the run with the libraries of its earlier starts.
 
-        Args:
-            before: the identity that the last start recorded.
-            step: the step that it ended at.
+        The last one recorded the identity `before`, and ended at a step.
         """
         if before is None or step == 0:
             return self
@@ -125,18 +123,10 @@ def other_libraries(identity: Identity, step: int) -> str | None:
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    old, new = dict(_flat(before)), dict(_flat(after))
+    old, new = flat(before, "."), flat(after, ".")
     for key in dict.fromkeys([*old, *new]):
         if old.get(key) != new.get(key):
             yield f"{key} ({_word(old.get(key))} → {_word(new.get(key))})"
-
-
-def _flat(mapping: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in mapping.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _word(value: Any) -> str:

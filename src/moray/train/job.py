@@ -16,7 +16,6 @@ class Part:
     """A dataset of a run.
 
     Attributes:
-        dataset: its name.
         store: store of its rows; absolute in a job.
         share: its share in what the loss is averaged over, for example in the trained tokens;
             relative to the other datasets' shares.
@@ -34,14 +33,11 @@ class RunSpec:
     """A run as the config describes it: what is trained, on what, how and where.
 
     Attributes:
-        name: its name.
         start: Hugging Face folder to start from.
         parts: its datasets, whose rows are of the same task and type.
         settings: its `train` section.
         adapter: its `adapter` section; None to train the whole model.
         task_settings: the sections that only its task reads, by name.
-        data: its `data` section.
-        ray: its `ray` section.
         code: digest of the code that the result depends on.
         trackers: that its history is sent to.
     """
@@ -70,14 +66,10 @@ class RunSpec:
         """The run of a stage's params.
 
         Args:
-            name: its name.
-            start: Hugging Face folder to start from.
-            stores: stores of its rows, in the order of its datasets.
             cfg: the datasets with their shares, the `adapter` section, and the keys that the
                 result depends on of the `train` section and of those that only its task reads.
             execution: `ray` section, the names in `tracking`, and the other keys of the `train`
                 and `data` sections.
-            code: digest of the code that the result depends on.
         """
         shared = ("adapter", "datasets", "train")
         return cls(
@@ -106,14 +98,10 @@ class Job:
 
     Attributes:
         start: Hugging Face folder to start from, absolute.
-        parts: its datasets, whose rows are of the same task and type.
         work: folder of the run on each machine, absolute: for its history, output and faults; and
             for its checkpoints, unless they are in an object store.
-        settings: the `train` section of the config.
-        adapter: the `adapter` section; None to train the whole model.
         threads: CPU threads of a worker.
         cache: folder for compiled code, absolute, shared by runs.
-        task_settings: the sections of the config that only the run's task reads, by name.
         remote: where the checkpoints are, if in an object store.
         deliveries: start and stores, in this order, for machines that don't have them.
         note: about this start, for the history of a run that continues.
@@ -148,12 +136,12 @@ def with_inputs_here(job: Job) -> Job:
     """
     if not job.deliveries:
         return job
-    start, *stores = (delivery.here() for delivery in job.deliveries)
+    start, *stores = job.deliveries
     return replace(
         job,
-        start=start / job.start.relative_to("/"),
+        start=start.here(job.start),
         parts=tuple(
-            replace(part, store=root / part.store.relative_to("/"))
-            for part, root in zip(job.parts, stores, strict=True)
+            replace(part, store=delivery.here(part.store))
+            for part, delivery in zip(job.parts, stores, strict=True)
         ),
     )

@@ -18,7 +18,6 @@ class MeanLoss:
     NAME = "unlogged/loss"
 
     def __init__(self, worker: Worker) -> None:
-        """Begin after a line."""
         self._worker = worker
         self._sum = torch.zeros((), dtype=torch.float64, device=worker.device)
         self._steps = 0

@@ -36,12 +36,7 @@ def _rows(job: Job, worker: Worker) -> int:
 
 @contextmanager
 def halved_when_too_many(job: Job, worker: Worker) -> Iterator[None]:
-    """If memory runs out in the body, the next start takes half the rows; but only once.
-
-    Args:
-        job: from `with_micro_batch_size`.
-        worker: this worker.
-    """
+    """If memory runs out in the body, the next start takes half the rows; but only once."""
     try:
         yield
     except Exception as error:

@@ -102,13 +102,7 @@ class Optimizer:
         made: torch.optim.Optimizer,
         read: Callable[[dict[str, Tensor]], None],
     ) -> None:
-        """Load weights and their state from a checkpoint.
-
-        Args:
-            model: has the weights.
-            made: has their state.
-            read: fills tensors in place, by their names.
-        """
+        """Load weights and their state from a checkpoint; `read` fills tensors by their names."""
         from torch import Tensor
 
         state = self.training_state(model, made)

@@ -42,11 +42,9 @@ class Stopwatch:
         """Start the clock.
 
         Args:
-            worker: this worker.
             unit: what speed is counted in, plural.
             step_units: number of them in a step, over all workers.
             step_flops: FLOPs of a step, over all workers.
-            first_step: number of steps already done.
         """
         self._worker = worker
         self._unit = unit
@@ -129,18 +127,10 @@ _SKIPPED, _WARM_UP = 1, 1
 
 @contextmanager
 def profiled(settings: Train, work: Path, worker: Worker) -> Iterator[Callable[[], None]]:
-    """Profile steps of the body, if the config asks for it.
+    """Profile steps of the body, if asked for; yields what to call at the beginning of each.
 
     Writes `profile/worker-{rank}.json.gz` in the run's work folder, in the format of Chrome's
     tracer. Of a run with fewer steps, it has those that there were.
-
-    Args:
-        settings: the `train` section.
-        work: folder of the run.
-        worker: this worker.
-
-    Yields:
-        A function to call at the beginning of each step.
     """
     if settings.profile is None:
         yield lambda: None

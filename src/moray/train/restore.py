@@ -128,13 +128,7 @@ def names_in(folder: Path) -> set[str]:
 
 
 def read_state(folder: Path, state: dict[str, Tensor], alone: bool = False) -> None:
-    """Fill tensors, by name, from a valid checkpoint.
-
-    Args:
-        folder: the checkpoint.
-        state: tensors of the right shapes, or shards of them.
-        alone: whether this worker reads without the others.
-    """
+    """Fill tensors of the right shapes, or shards of them, by name, from a valid checkpoint."""
     load(
         state,
         storage_reader=MetadataReader(folder),
@@ -151,10 +145,8 @@ def trained_model(
     """The model that a run started from, with the weights of a checkpoint.
 
     Args:
-        start: Hugging Face folder that the run started from.
         checkpoint: saved by any strategy and number of workers.
         adapter: the run's `adapter` section; if given, the model has adapters in addition.
-        load: loads the model that the run started from.
 
     Raises:
         UserError: if the checkpoint has missing or damaged files.

@@ -41,13 +41,7 @@ class Saver:
     """
 
     def __init__(self, storage: Storage, keep: int, timeout: float) -> None:
-        """Prepare to save.
-
-        Args:
-            storage: the state of the run.
-            keep: number of newest checkpoints to keep.
-            timeout: seconds after which workers stop waiting for each other.
-        """
+        """Prepare to save; workers stop waiting for each other after so many seconds."""
         self._storage = storage
         self._keep = keep
         self._pending: Future[None] | None = None
@@ -63,7 +57,6 @@ class Saver:
         """Copy a state, and write it in the background while the training continues.
 
         Args:
-            step: number of steps done.
             state: this worker's part of the state.
             best: a step whose checkpoint is kept, however old it is.
         """

@@ -7,15 +7,11 @@ from moray.config.schema.train import Train
 
 
 def learning_rate(settings: Train, step: int, num_steps: int) -> float:
-    """The learning rate of a step: linear warm-up, then the schedule of `lr_scheduler_type`.
+    """The learning rate of a step, counted from 0: warm-up, then the `lr_scheduler_type`.
 
-    Sources: for cosine, Loshchilov and Hutter, "SGDR", 2017, without restarts; for `wsd`
-    (warm-up, stable, decay), Hu et al., "MiniCPM", 2024, with a linear decay.
-
-    Args:
-        settings: the `train` section.
-        step: starts at 0; the first step's rate is above zero.
-        num_steps: number of steps in the whole run.
+    The first step's rate is above zero. Sources: for cosine, Loshchilov and Hutter, "SGDR", 2017,
+    without restarts; for `wsd` (warm-up, stable, decay), Hu et al., "MiniCPM", 2024, with a linear
+    decay.
     """
     warmup = round(settings.warmup_ratio * num_steps)
     if step < warmup:
@@ -55,7 +51,6 @@ class Evaluations:
 
     @property
     def stop(self) -> bool:
-        """Whether the run stops early."""
         if self.patience is None or self.best is None:
             return False
         return list(self.losses).index(self.best) + self.patience < len(self.losses)

@@ -29,7 +29,6 @@ class Statistics:
     """
 
     def __init__(self, model: nn.Module, worker: Worker) -> None:
-        """Find a model's statistics, after a strategy has distributed the model."""
         self.tensors = statistics_of(model)
         self._worker = worker
         self._means = [

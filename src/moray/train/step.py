@@ -16,8 +16,7 @@ from moray.model.forward import autocast
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, from_memory, from_stream
 from moray.rows.order import Mixture
-from moray.rows.sample import sample
-from moray.rows.store import Drawn, Rows, StoredRows
+from moray.rows.store import Drawn, Rows, StoredRows, sample
 from moray.tasks.interface import Batch, Task
 from moray.train.job import Job, Part
 from moray.train.kernels import uncompiled
@@ -102,9 +101,6 @@ def feeds(
     """A worker's part of each step; the next one is prepared while the current one is used.
 
     Args:
-        task: makes the batches.
-        rows: the worker's rows of each step.
-        drawn: where in the order's sequence they are.
         micro_batch_size: maximum rows in a batch.
         count: minimum number of batches in a step, see `micro_batches`.
         pinned: whether they are in pinned memory, from which a GPU copies while the host goes on.
@@ -125,7 +121,6 @@ def micro_batches(
     """Rows in batches of the same size, so that code compiled for that size works for all.
 
     Args:
-        task: makes the batches.
         rows: shape (rows,).
         size: maximum rows in a batch.
         count: minimum number of batches; workers that shard a model need the same number.
@@ -146,17 +141,9 @@ def micro_batches(
 def gradients(
     strategy: Strategy, batches: Sequence[Batch], weight: float, settings: Train, worker: Worker
 ) -> Tensor:
-    """Accumulate the gradient of the step's mean loss over all workers and micro-batches.
+    """Accumulate the gradient of a step's mean loss; returns this worker's share of the loss.
 
-    Args:
-        strategy: has the module and its gradients.
-        batches: this worker's micro-batches.
-        weight: what the loss is averaged over: the sum of `Task.weight` over all workers.
-        settings: the `train` section.
-        worker: this worker.
-
-    Returns:
-        This worker's share of that loss, shape ().
+    It is the mean over all workers and micro-batches: `weight` is the sum of their `Task.weight`.
     """
     # Workers whose rows have more weight count for more: the sum is divided by the weight of the
     # whole step, and the strategy's mean over workers is turned back into a sum.

@@ -67,9 +67,7 @@ def step_in_fp32(
 
     Args:
         parameters: trained parameters, by name. Those in fp32 aren't rounded.
-        made: the optimizer, which has their state.
         scale: what their gradients are multiplied by, shape ().
-        seed: seed for the rounding.
     """
     names = {parameter: name for name, parameter in parameters.items()}
     for group in made.param_groups:

@@ -76,7 +76,6 @@ class Requests:
         self._looked = -math.inf
 
     def done(self, request: Request) -> None:
-        """Remove a request."""
         self._records.remove(_name(request))
         self._looked = -math.inf
 
@@ -142,13 +141,7 @@ def beside_signals(function: Callable[[], Result]) -> Result:
 
 @contextmanager
 def judged(judge: Judge, history: Path, requests: Requests) -> Iterator[None]:
-    """Have a history judged while the body trains, and once more at its end.
-
-    Args:
-        judge: what reads it.
-        history: the file.
-        requests: of this training alone.
-    """
+    """Have a history judged while the body trains, and once more at its end."""
 
     def look() -> None:
         if judge(history):

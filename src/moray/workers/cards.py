@@ -13,8 +13,7 @@ import uuid
 def identities(names: list[str]) -> list[str]:
     """The UUIDs of this process's GPUs or MIG instances; the name of one that the driver lacks.
 
-    Args:
-        names: all of them, in order, as `CUDA_VISIBLE_DEVICES` names them.
+    The names are all of them, in order, as in `CUDA_VISIBLE_DEVICES`.
     """
     # In a child, because a process that has asked the driver keeps the GPUs that it saw then.
     asked = subprocess.run(

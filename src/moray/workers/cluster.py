@@ -73,7 +73,7 @@ def connected(launch: Launch) -> Iterator[Layout]:
         with on_this_machine(launch) as layout, _local_ray(launch, layout):
             wanted, there = worker_resources(settings, layout), _total_resources()
             check_room_for_reading(launch, layout, there, "this machine")
-            check_total(wanted, layout.num_workers, there, path, "this machine")
+            check_total(wanted, layout.num_workers, there, path)
             yield layout
     else:
         with _cluster(launch):

@@ -21,10 +21,6 @@ def sum_over_workers(value: Tensor) -> Tensor:
 def together(make: Callable[[], Value], group: dist.ProcessGroup | None = None) -> Value:
     """Call `make` on all workers; returns this worker's result once all have succeeded.
 
-    Args:
-        make: called on each worker.
-        group: process group; None for the default group.
-
     Raises:
         UserError: on all workers, if `make` raised it on any of them. Otherwise, the others would
             wait forever.

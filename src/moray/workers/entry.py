@@ -37,13 +37,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker's position among the others.
-
-    Attributes:
-        rank: rank of the worker, from 0.
-        world_size: number of workers.
-        device: device that it computes on.
-    """
+    """A worker's position among the others."""
 
     rank: int
     world_size: int
@@ -58,7 +52,6 @@ class FirstFault:
     """A `UserError` that ends all workers; of several, the first one recorded."""
 
     def __init__(self, folder: Path) -> None:
-        """Use a folder that all workers share."""
         self._file = folder / FAULT
 
     def record(self, error: UserError) -> None:
@@ -138,7 +131,6 @@ class BatchCounter:
         self._file = folder / counter_name(rank)
 
     def add(self) -> None:
-        """Count a batch."""
         with self._file.open("ab") as file:
             file.write(b".")
 
@@ -175,13 +167,8 @@ def run_entry_point(
     """Run an entry point in this worker, and gather the results of all workers.
 
     The entry point runs in its own thread, because a thread that waits in a collective for a failed
-    worker can't be stopped.
-
-    Args:
-        entry_point: called with the argument and this worker.
-        argument: the same in all workers.
-        worker: this worker.
-        folder: folder shared by all workers and the driver, for the output and the first fault.
+    worker can't be stopped. All workers and the driver share the folder, for the output and the
+    first fault.
 
     Returns:
         The results by rank; None if any worker had a fault, which is then in the folder. A fault

@@ -30,10 +30,8 @@ class Launch:
     """How and where to start workers.
 
     Attributes:
-        ray: the `ray` section of the config.
         path: config path of that section, for errors.
         folder: folder for the output of workers and their first fault.
-        launcher: what starts the workers.
         timeout: seconds after which a collective fails.
         batch_size: rows that the number of workers must divide; None for no such limit.
         streams: whether the workers read rows by Ray tasks, which need another CPU.
@@ -78,7 +76,7 @@ def check_cores(settings: Ray, path: str, batch_size: int | None = None) -> None
     if settings.address == "local":
         layout = lay_out_here(settings, batch_size)
         wanted = {"CPU": settings.resources_per_worker.get("CPU", 0)}
-        check_total(wanted, layout.num_workers, {"CPU": machine.cores()}, path, "this machine")
+        check_total(wanted, layout.num_workers, {"CPU": machine.cores()}, path)
 
 
 def worker_resources(settings: Ray, layout: Layout) -> dict[str, float]:
@@ -88,16 +86,9 @@ def worker_resources(settings: Ray, layout: Layout) -> dict[str, float]:
 
 
 def check_total(
-    wanted: Mapping[str, float], workers: int, there: Mapping[str, float], path: str, where: str
+    wanted: Mapping[str, float], workers: int, there: Mapping[str, float], path: str
 ) -> None:
-    """Check that there is enough of each resource for all workers.
-
-    Args:
-        wanted: what each worker needs, by name.
-        workers: number of workers.
-        there: what there is, by name.
-        path: path of the `ray` section in the config.
-        where: what has it, for the error.
+    """Check that this machine has enough of each resource for all workers.
 
     Raises:
         UserError: if there isn't.
@@ -108,7 +99,7 @@ def check_total(
             raise UserError(
                 f"{path}.num_workers",
                 f"{workers} workers with {share:g} {resource} each need {workers * share:g} "
-                f"{resource}, but {where} has {available:g}",
+                f"{resource}, but this machine has {available:g}",
                 f"lower num_workers or resources_per_worker.{resource}",
             )
 
@@ -117,12 +108,6 @@ def check_room_for_reading(
     launch: Launch, layout: Layout, there: Mapping[str, float], where: str
 ) -> None:
     """Check that workers that stream leave a CPU for the tasks that read their rows.
-
-    Args:
-        launch: how they are started.
-        layout: their number.
-        there: what there is, by name.
-        where: what has it, for the error.
 
     Raises:
         UserError: if they take all.

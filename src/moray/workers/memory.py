@@ -56,13 +56,6 @@ def in_parts_that_fit(
 ) -> list[Result]:
     """Call a function on items; if memory runs out, call it on each half of them instead.
 
-    Args:
-        function: function of any number of items.
-        items: one or more items.
-
-    Returns:
-        The results of all calls, in the order of the items.
-
     Raises:
         Exception: what the function raised, if memory is too small even for one item.
     """

@@ -32,7 +32,6 @@ def check_nodes(
 
     Args:
         wanted: what a worker needs, by name.
-        path: path of the `ray` section in the config.
         folder: folder that all nodes must see; None for no such folder.
         libraries: names of libraries that the run needs besides those of all runs.
 
@@ -123,11 +122,9 @@ def _look(libraries: tuple[str, ...], mark: str | None) -> Callable[[], _Seen]:
 def interface_setup(given: str | None) -> Callable[[], None]:
     """A function that each process of a job calls first on its node.
 
-    By themselves, the backends look up the host's name, which often gives an address that other
-    nodes can't reach. What a node's environment says comes first.
-
-    Args:
-        given: name of the interface; None for the one with the node's address.
+    It sets the given interface, or the one with the node's address. By themselves, the backends
+    look up the host's name, which often gives an address that other nodes can't reach. What a
+    node's environment says comes first.
     """
 
     # Nested, so that it is pickled by value: nodes may lack this package, which is checked later.

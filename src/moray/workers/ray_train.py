@@ -8,18 +8,15 @@ from concurrent.futures import wait
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from moray.background import in_thread, repeated
 from moray.config.layout import Layout
 from moray.console import say
 from moray.errors import UserError
 from moray.workers.cluster import connected, lack
-from moray.workers.entry import EntryPoint, Worker, run_entry_point
+from moray.workers.entry import Argument, EntryPoint, Result, Worker, run_entry_point
 from moray.workers.launch import Launch, WorkersFailedError, worker_resources
-
-Argument = TypeVar("Argument")
-Result = TypeVar("Result")
 
 _REPORT_SECONDS = 2.0
 _POLL_SECONDS = 1.0
@@ -70,18 +67,12 @@ class _Presence:
 
     @contextmanager
     def reported(self) -> Iterator[None]:
-        """Report this worker's presence during the body."""
         self._actor.report.remote()
         with repeated(self._actor.report.remote, _REPORT_SECONDS):
             yield
 
     def watched(self, function: Callable[[], Result], launch: Launch, layout: Layout) -> Result:
-        """Call a function that waits for workers, as long as there are some.
-
-        Args:
-            function: called in a thread, which is left behind if there are none.
-            launch: how they are started, and how long they are waited for.
-            layout: how many there are.
+        """Call a function that waits for workers in a thread, which is left if there are none.
 
         Raises:
             UserError: if there were none for so long.

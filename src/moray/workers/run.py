@@ -1,25 +1,17 @@
 """Run an entry point on N workers: returns all results, or raises the first fault."""
 
-from typing import TypeVar
-
 import torch
 
 from moray.config.layout import lay_out_here
 from moray.workers import ray_train, torchrun
-from moray.workers.entry import EntryPoint, FirstFault, Worker, followed_output
+from moray.workers.entry import Argument, EntryPoint, FirstFault, Result, Worker, followed_output
 from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
-
-Argument = TypeVar("Argument")
-Result = TypeVar("Result")
 
 
 def run_on_workers(
     entry_point: EntryPoint[Argument, Result], argument: Argument, launch: Launch
 ) -> list[Result]:
-    """Run an entry point on the number of workers in the config.
-
-    Returns:
-        The results by rank.
+    """Run an entry point on the number of workers in the config; returns the results by rank.
 
     Raises:
         UserError: the first that any worker raised, or if there are too few resources.

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -19,11 +19,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from moray.background import die_with_parent, in_thread
-from moray.workers.entry import EntryPoint, Worker, run_entry_point
+from moray.workers.entry import Argument, EntryPoint, Result, Worker, run_entry_point
 from moray.workers.launch import Launch, WorkersFailedError, check_cores, on_this_machine
-
-Argument = TypeVar("Argument")
-Result = TypeVar("Result")
 
 
 def run(

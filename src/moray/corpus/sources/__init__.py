@@ -25,7 +25,6 @@ class Opened:
     Attributes:
         given: the documents of each split that it has.
         origin: what says where they are from, such as a version, or files with their digests.
-        label_names: of images, the names of their labels.
         bad_rows: what was met when they were read.
     """
 
@@ -40,8 +39,6 @@ def opened(section: Dataset, files: Mapping[str, list[str]], folder: Path) -> It
     """Open the source of a dataset for the body of the `with` statement.
 
     Args:
-        section: the dataset's section of the config.
-        files: the user's files that it names, by split.
         folder: where to keep downloaded files, which are removed after the body.
 
     Raises:

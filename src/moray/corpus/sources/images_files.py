@@ -42,7 +42,7 @@ def label_names(files: Sequence[Path], column: str) -> list[str]:
             if described := _described(schema, column):
                 return described
             if column not in schema.names:
-                raise _no_column(str(file), schema.names, column)
+                raise no_column(str(file), schema.names, column)
             found.update(pq.read_table(file, columns=[column])[column].unique().to_pylist())
         except (OSError, pa.ArrowException) as error:
             raise UserError(
@@ -64,12 +64,7 @@ def names_of_labels(labels: Iterable[Any]) -> list[str]:
 def images(
     files: Sequence[Path], columns: Mapping[str, str], names: list[str]
 ) -> Iterator[Document]:
-    """Yield each row of Parquet files.
-
-    Args:
-        files: the files.
-        columns: names of the columns `image` and `label`, if they differ.
-        names: names of the labels.
+    """Yield each row of Parquet files, in columns that may have other names.
 
     Raises:
         UserError: naming the row without an image or a label.
@@ -94,7 +89,7 @@ def document(
     image, label = (columns.get(name, name) for name in ("image", "label"))
     for column in (image, label):
         if column not in row:
-            raise _no_column(place, row, column)
+            raise no_column(place, row, column)
     content = row[image]
     if isinstance(content, Mapping):
         content = content.get("bytes")
@@ -111,13 +106,14 @@ def document(
     made = Document(image=content, label=number, place=place)
     if "group" in columns:
         if columns["group"] not in row:
-            raise _no_column(place, row, columns["group"])
+            raise no_column(place, row, columns["group"])
         if row[columns["group"]] not in (None, ""):
             made["group"] = str(row[columns["group"]])
     return made
 
 
-def _no_column(place: str, columns: Iterable[str], wanted: str) -> UserError:
+def no_column(place: str, columns: Iterable[str], wanted: str) -> UserError:
+    """The fault of a table without a column."""
     return UserError(
         place,
         f"got columns {', '.join(columns)}, expected {wanted}",

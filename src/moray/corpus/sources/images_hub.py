@@ -10,10 +10,9 @@ from moray.config.schema.datasets import HubDataset
 from moray.config.splits import expressions_by_split
 from moray.corpus.dataset import Document
 from moray.corpus.sources import Opened
-from moray.corpus.sources.images_files import document, names_of_labels
+from moray.corpus.sources.images_files import document, names_of_labels, no_column
 from moray.corpus.sources.text_hub import load, origin
 from moray.corpus.split import Documents
-from moray.errors import UserError
 
 
 def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
@@ -26,11 +25,7 @@ def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path)
         rows = load(repo_id, section.revision, section.name, section.data_dir, expression)
         for column in (image, label):
             if column not in rows.features:
-                raise UserError(
-                    repo_id,
-                    f"got columns {', '.join(rows.features)}, expected {column}",
-                    "map the column under columns, or choose another format",
-                )
+                raise no_column(repo_id, rows.features, column)
         if isinstance(rows.features[image], datasets.Image):
             # Otherwise, the library decodes them.
             rows = rows.cast_column(image, datasets.Image(decode=False))

@@ -25,10 +25,7 @@ def opened(section: ImageFolder, files: Mapping[str, list[str]], temporary: Path
 
 
 def label_names(folders: Sequence[Path]) -> list[str]:
-    """The names of the folders of the classes, sorted.
-
-    Args:
-        folders: the folders of the splits, train first.
+    """The names of the folders of the classes, sorted; of the splits, train comes first.
 
     Raises:
         UserError: if train has fewer than two, or another split has one that train hasn't.

@@ -39,12 +39,7 @@ def opened(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path)
 
 
 def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Path]]) -> Opened:
-    """Open files that are known under other names, which are in errors and in the description.
-
-    Args:
-        section: the dataset's section of the config.
-        found: the files of each split, by name.
-    """
+    """Open files that are known under other names, which are in errors and in the description."""
     bad_rows = BadRows(section.bad_rows)
     shape = Shape(section.format, section.columns, section.system, bad_rows)
     given = {split: partial(documents, files, shape) for split, files in found.items()}
@@ -54,13 +49,7 @@ def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Pat
 
 
 def place_of(wanted: Document, section: LocalFiles, files: Mapping[str, list[str]]) -> str | None:
-    """The file of a document and the location in it; None if it isn't there any more.
-
-    Args:
-        wanted: the document.
-        section: the dataset's section of the config.
-        files: the files of each split.
-    """
+    """The file of a document and the location in it; None if it isn't there any more."""
     shape = Shape(section.format, section.columns, section.system, BadRows(section.bad_rows))
     every = {name: Path(name) for names in files.values() for name in names}
     same = (place for place, one in _placed(every, shape) if content(one) == content(wanted))
@@ -71,11 +60,7 @@ def place_of(wanted: Document, section: LocalFiles, files: Mapping[str, list[str
 
 
 def documents(files: Mapping[str, Path], shape: Shape) -> Iterator[Document]:
-    """Yield all documents of files, in order.
-
-    Args:
-        files: the files, by their names in errors.
-        shape: structure of their rows.
+    """Yield all documents of files, which errors call by other names, in order.
 
     Raises:
         UserError: if a file can't be read; it names the file and the location in it.

@@ -49,8 +49,6 @@ def load(
     Args:
         repo_id: `owner/name`, or a folder with the layout of a repository.
         revision: commit; None for a folder.
-        name: name of the dataset's configuration.
-        data_dir: folder inside the repository.
         split: split expression, such as `train`, `train[:1%]` or `train+test`.
 
     Raises:

@@ -32,17 +32,13 @@ def opened(section: Url, files: Mapping[str, list[str]], temporary: Path) -> Ope
 
 
 def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str, Path]:
-    """Download files into a folder.
+    """Download files into a folder; returns them by their URLs without secrets.
 
     Credentials come from the file system's environment variables or configuration files.
 
     Args:
         urls: URLs of files; for an object store, globs too.
-        folder: where to put the files, each in its own subfolder.
         sha256: expected digest, if there is a single file.
-
-    Returns:
-        The files, by their URLs without secrets.
 
     Raises:
         UserError: if a URL can't be read or matches nothing, or a file has another digest.

@@ -50,7 +50,6 @@ class Normalization:
 
     @classmethod
     def of(cls, section: dict[str, list[float]]) -> Self:
-        """From a store's manifest."""
         columns = (np.array(section[key], np.float32) for key in ("scale", "offset"))
         return cls(*(column.reshape(-1, 1, 1) for column in columns))
 
@@ -83,8 +82,6 @@ def make_batch(
 
     Args:
         rows: shape (rows,).
-        normalization: what is done with pixels.
-        augmentation: how images are changed.
         drawn: where in the order's sequence they are; None for held-out images, which stay as they
             are.
     """
@@ -102,13 +99,7 @@ def make_batch(
 
 
 def augmented(pixels: NDArray[np.uint8], settings: Augmentation, drawn: Drawn) -> NDArray[np.uint8]:
-    """Change images.
-
-    Args:
-        pixels: shape (images, channels, height, width).
-        settings: what may change.
-        drawn: where in the order's sequence the images are.
-    """
+    """Change images, shape (images, channels, height, width)."""
     if settings == Augmentation():
         return pixels
     changed = np.zeros_like(pixels)

@@ -96,7 +96,6 @@ class ImageTask:
         return make_batch(rows, self._normalization, self._augmentation, drawn)
 
     def weight(self, rows: Rows) -> int:
-        """The number of images."""
         return int(rows["filled"].sum())
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:

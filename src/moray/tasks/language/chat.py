@@ -45,12 +45,9 @@ _TODAY = (
 
 @dataclass(frozen=True)
 class Rendered:
-    """A conversation as text.
+    """A conversation as text, and where its trained assistant turns are, including stop tokens.
 
-    Attributes:
-        text: the rendered text.
-        spans: start and end, in characters, of each trained assistant turn, including its stop
-            token.
+    Spans have start and end, in characters.
     """
 
     text: str
@@ -79,7 +76,6 @@ class ChatTemplate:
         """Load a template.
 
         Args:
-            tokenizer: the model's tokenizer.
             template: a Jinja template; None to use the tokenizer's own.
             stop_tokens: tokens that end an assistant turn.
             mask_history: whether only the last assistant turn with a weight is trained.
@@ -240,12 +236,6 @@ def said_at(render: Render, messages: Messages, number: int, text: str) -> tuple
     For a tool call, only the arguments count, because the tool's answer may repeat the name. In
     the last turn, reasoning is part of the content.
 
-    Args:
-        render: the template.
-        messages: the messages of the conversation.
-        number: index of the message.
-        text: the rendered conversation.
-
     Raises:
         RowError: if the template leaves the message out.
     """
@@ -268,14 +258,8 @@ def turn_start(render: Render, messages: Messages, number: int, text: str, lates
     """Find where the assistant's part of a turn starts in the rendered text, in characters.
 
     It starts after the generation prompt, if the text contains it; otherwise, where the text
-    changes if the assistant's message is replaced; otherwise, after the preceding messages.
-
-    Args:
-        render: the template.
-        messages: the messages of the conversation.
-        number: index of the turn's message.
-        text: the rendered conversation.
-        latest: where the message's content starts, an upper bound.
+    changes if the assistant's message is replaced; otherwise, after the preceding messages. It is
+    at most `latest`, where the message's content starts.
 
     Raises:
         RowError: if the start can't be determined.

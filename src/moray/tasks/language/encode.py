@@ -57,12 +57,6 @@ class Encoded:
     bytes: NDArray[np.int64] | None
 
     def piece(self, part: slice, number: int) -> Piece:
-        """A part of the document.
-
-        Args:
-            part: which tokens.
-            number: number of the document in its split.
-        """
         mask = self.mask[part].copy()
         mask[0] = False
         size = 0 if self.bytes is None else int(self.bytes[part][mask].sum())
@@ -99,10 +93,8 @@ class Encoder:
 
         Args:
             tokenizer: the tokenizer; encodes batches in its own threads.
-            block_size: maximum number of tokens in a piece.
             long_documents: whether to `split` longer documents into pieces, `truncate` them to one,
                 or `drop` them.
-            chat: chat template; required for conversations.
             stop_token_ids: stop tokens, which cover no bytes of text.
             bos: whether texts begin with the BOS token; see `opening`.
         """
@@ -184,13 +176,7 @@ class Encoder:
     def special_in_text(
         self, pieces: Iterable[Piece], documents: Sequence[Document], first_document: int
     ) -> Counter[str]:
-        """Special tokens that the documents' own text has, and the number of documents of each.
-
-        Args:
-            pieces: of the documents.
-            documents: the documents.
-            first_document: number of the first one in its split.
-        """
+        """Special tokens that the documents' own text has, and the number of documents of each."""
         found = {
             (piece.document, token)
             for piece in pieces
@@ -281,12 +267,7 @@ class Encoder:
 
 
 def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:
-    """Make the encoder for a run's documents.
-
-    Args:
-        folder: Hugging Face folder with the tokenizer.
-        cfg: the dataset's format, and the keys of the `data` section that affect the tokens.
-    """
+    """Make the encoder for documents of a format, with the keys of `data` that tokens depend on."""
     tokenizer = load_tokenizer(folder)
     stops = stop_token_ids(tokenizer, folder)
     chat = None
@@ -321,10 +302,7 @@ def _batches(documents: list[Document]) -> Iterator[list[Document]]:
 def _bytes_behind(text: str, ends: Any) -> NDArray[np.int64]:
     """UTF-8 bytes of text that each token covers, from the end of the token before it.
 
-    Args:
-        text: the text that was tokenised.
-        ends: where each token ends, in characters, shape (tokens,); the tokens of one character
-            may share an end.
+    Ends are in characters, shape (tokens,); the tokens of one character may share an end.
     """
     # A character that is split into several tokens counts for the first of them.
     reached = np.maximum.accumulate(np.array(ends, np.int64))

@@ -92,12 +92,7 @@ class TokenLoss(LossModule):
     """
 
     def __init__(self, model: PreTrainedModel, plain_head: bool) -> None:
-        """Wrap a model.
-
-        Args:
-            model: causal language model.
-            plain_head: the result of `has_plain_head` for the model.
-        """
+        """Wrap a model, of which `has_plain_head` has told whether its head is plain."""
         super().__init__()
         self.model = model
         self._plain_head = plain_head
@@ -121,11 +116,7 @@ class TokenLoss(LossModule):
         return F.cross_entropy(self.logits(batch).float(), batch.targets, reduction="sum")
 
     def scores(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """The loss of each trained token, and whether the model finds it likeliest.
-
-        Returns:
-            Nats, fp32, and bools, both of shape (trained tokens,).
-        """
+        """The loss of each trained token, nats, fp32, and whether the model finds it likeliest."""
         if (weight := self._linear_head()) is not None:
             hidden, count = self._hidden(batch), len(batch.targets)
             losses, hits = linear_scores(hidden, weight, padded(batch.targets))

@@ -49,7 +49,6 @@ class Packed:
     Attributes:
         rows: shape (rows,).
         segments: shape (pieces, 4), columns as in `Segment`; sorted by offset.
-        dropped: number of documents that were dropped.
         cut: number of documents, or of pairs, that were too long for a row, and were cut.
         special: the special tokens that documents have in their own text, and how many have each.
     """
@@ -62,12 +61,7 @@ class Packed:
 
 
 class StoredSplit(StoredRows):
-    """A split of a token store, read-only and memory-mapped.
-
-    Attributes:
-        block_size: tokens in a row.
-        segments: shape (segments, 4), see `Segment`.
-    """
+    """A split of a token store, read-only and memory-mapped; segments as in `Segment`."""
 
     def __init__(self, folder: Path, split: str) -> None:
         super().__init__(folder, split)
@@ -116,13 +110,6 @@ def encode_window(
 ) -> Packed:
     """Tokenise and pack a window: the documents of one row group of the dataset.
 
-    Args:
-        documents: the documents.
-        first_document: number of the first one in its split.
-        encoder: tokenises the documents.
-        packing: whether documents share rows.
-        count_bytes: whether to count the bytes of each segment.
-
     Raises:
         RefusedRowError: if the chat template can't render one.
     """
@@ -135,14 +122,7 @@ def encode_window(
 def pack_rows(
     pieces: list[Piece], block_size: int, token_type: np.dtype[Any], packing: bool = True
 ) -> Packed:
-    """Put pieces into rows: packed by best fit, or one row for each piece.
-
-    Args:
-        pieces: pieces of at most `block_size` tokens.
-        block_size: tokens in a row.
-        token_type: type of a token id.
-        packing: whether pieces share rows.
-    """
+    """Put pieces into rows: packed by best fit, or one row for each piece."""
     lengths = [len(piece.tokens) for piece in pieces]
     packed = pack(lengths, block_size) if packing else [[number] for number in range(len(pieces))]
     members = [[pieces[number] for number in numbers] for numbers in packed]
@@ -156,15 +136,7 @@ def fill_rows(
     packing: bool,
     starts: Sequence[int] = (),
 ) -> Packed:
-    """Write pieces into rows, side by side.
-
-    Args:
-        members: the pieces of each row.
-        block_size: tokens in a row.
-        token_type: type of a token id.
-        packing: whether pieces share rows.
-        starts: the columns where the pieces of a row begin, if they aren't side by side.
-    """
+    """Write pieces into rows, side by side, or from the columns where the pieces of a row begin."""
     rows = np.zeros(len(members), row_type(block_size, token_type))
     tokens, flags = rows["tokens"], rows["flags"]
     segments: list[tuple[int, ...]] = []
@@ -185,17 +157,10 @@ def fill_rows(
 
 
 def pack(lengths: Sequence[int], block_size: int) -> list[list[int]]:
-    """Best-fit decreasing bin packing: longest first, into the fullest row that has room for it.
+    """The indices of the pieces in each row, by best-fit decreasing bin packing.
 
-    Source: Johnson, "Near-optimal bin packing algorithms", 1973 (best-fit decreasing: at most
-    11/9 of the optimum).
-
-    Args:
-        lengths: number of tokens in each piece, at most `block_size`.
-        block_size: tokens in a row.
-
-    Returns:
-        The indices of the pieces in each row.
+    Longest first, into the fullest row that has room; no piece is longer than `block_size`. Source:
+    Johnson, "Near-optimal bin packing algorithms", 1973 (at most 11/9 of the optimum).
     """
     rows: list[list[int]] = []
     rows_with: dict[int, list[int]] = {}  # free space -> rows

@@ -58,11 +58,9 @@ class LanguageTask:
         return self.units_per_row * flops_per_token(model, self.row_length)
 
     def batch(self, rows: Rows, drawn: Drawn | None) -> TokenBatch:
-        """See `Task.batch`; nothing is random."""
         return make_batch(rows)
 
     def weight(self, rows: Rows) -> int:
-        """The number of trained tokens."""
         return num_trained(rows)
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:

@@ -57,7 +57,6 @@ def opening(tokenizer: PreTrainedTokenizerFast, bos: str | bool = "auto") -> lis
     """The BOS token, as a list, if documents begin with it; otherwise, an empty list.
 
     Args:
-        tokenizer: the tokenizer.
         bos: whether they do. `auto`: if a call of the tokenizer adds it, or if it is the stop token
             too, as in GPT-2's tokenizer: there, one token separates documents.
 

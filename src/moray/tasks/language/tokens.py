@@ -58,7 +58,6 @@ def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) 
     Args:
         file: Parquet file of the split, named after it.
         store: folder to write to. The test split's first documents are shown in `preview.txt`.
-        encoder: turns documents into tokens.
         cfg: format of the dataset, and the keys of the `data` section that tokens depend on. With
             `tokenize: on-the-fly`, rows of the train split aren't kept; the window reader of the
             task makes them.
@@ -80,12 +79,7 @@ def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) 
 
 
 def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
-    """The line that is printed about a store.
-
-    Args:
-        facts: of each split.
-        block_size: tokens of a row.
-    """
+    """The line that is printed about a store."""
     train = facts["train"]
     padding = 1 - train["tokens"] / (train["rows"] * block_size)
     dropped, cut = (
@@ -113,13 +107,7 @@ def special_tokens(facts: dict[str, dict[str, Any]]) -> str:
 
 
 class SplitWriter(RowsWriter):
-    """Appends windows to a split and counts their contents.
-
-    Attributes:
-        folder: the store's folder.
-        block_size: tokens in a row.
-        keep_rows: whether rows are written; if not, they are only counted.
-    """
+    """Appends windows to a split and counts their contents; unless rows are kept, nothing else."""
 
     def __init__(self, folder: Path, split: str, block_size: int, keep_rows: bool = True) -> None:
         super().__init__(folder, split, keep_rows)
@@ -131,7 +119,6 @@ class SplitWriter(RowsWriter):
         self._special = Counter[str]()
 
     def add_window(self, window: Packed) -> None:
-        """Append a window."""
         if self._positions:
             segments = window.segments.astype("<i8")
             segments[:, Segment.START] += self.num_rows * self.block_size
@@ -163,12 +150,7 @@ def write_windows(
 ) -> None:
     """Tokenise a split into a writer; of the test split, show the first documents in a preview.
 
-    Args:
-        writer: of an open split.
-        file: the split as Parquet.
-        encode: tokenises and packs a window.
-        encoder: what it tokenises with.
-        names: what the pieces of a document are called in it, in turn.
+    There, the pieces of a document have these names, in turn.
 
     Raises:
         UserError: if documents can't be encoded.
@@ -188,11 +170,7 @@ def write_windows(
 
 
 def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[Packed]:
-    """Yield all windows of a split in order, a few in memory at a time.
-
-    Args:
-        file: the split.
-        encode: tokenises and packs a window; called in threads.
+    """Yield all windows of a split, encoded in threads, in order, a few in memory at a time.
 
     Raises:
         RefusedRowError: if the chat template can't render one.
@@ -216,17 +194,10 @@ def preview(
     num_documents: int,
     names: Sequence[str] = ("document",),
 ) -> str:
-    """Decode the beginnings of the first window's first documents.
+    """Decode the beginnings of the first window's first documents, whose pieces have names.
 
     Trained tokens are enclosed in ⟦ and ⟧. For a long document, the number of tokens that aren't
     shown is given; for a conversation, of those that the chat template leaves out.
-
-    Args:
-        window: the packed documents.
-        documents: the documents.
-        encoder: what they were tokenised with.
-        num_documents: maximum number of documents.
-        names: what the pieces of a document are called, in turn.
     """
     numbers = window.segments[:, Segment.DOCUMENT]
     lines: list[str] = []
@@ -279,7 +250,6 @@ def _shown(
     tokenizer: PreTrainedTokenizerFast,
     names: Sequence[str],
 ) -> list[str]:
-    """The lines of a document."""
     block_size = rows["tokens"].shape[1]
     lines, room = [], _SHOWN_TOKENS
     left: list[NDArray[Any]] = []

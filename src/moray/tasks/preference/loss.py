@@ -32,12 +32,7 @@ class PairBatch(TokenBatch):
 
 
 def make_pair_batch(rows: Rows, packing: bool) -> PairBatch:
-    """Make a batch of rows.
-
-    Args:
-        rows: rows with the field `reference`.
-        packing: whether pairs share rows; see `as_sequences`.
-    """
+    """Make a batch of rows with the field `reference`; see `as_sequences` for `packing`."""
     batch = make_batch(as_sequences(rows, packing))
     flags = rows["flags"].ravel()
     # Each piece has a trained token, and padding has none.
@@ -60,13 +55,6 @@ class PreferenceLoss(TokenLoss):
     """
 
     def __init__(self, model: PreTrainedModel, plain_head: bool, settings: Preference) -> None:
-        """Wrap a model.
-
-        Args:
-            model: causal language model.
-            plain_head: the result of `has_plain_head` for the model.
-            settings: the `preference` section.
-        """
         super().__init__(model, plain_head)
         self._settings = settings
 
@@ -103,7 +91,6 @@ def preference_losses(ratios: Tensor, lengths: Tensor, settings: Preference) -> 
         ratios: log-probability of each answer under the model minus that under the reference,
             nats, shape (pairs, 2): chosen, rejected.
         lengths: number of tokens of each answer, shape (pairs, 2).
-        settings: the `preference` section.
 
     Returns:
         Shape (pairs,).

@@ -40,14 +40,9 @@ def as_sequences(rows: Rows, packing: bool) -> Rows:
 
 
 def with_reference(record: Record, most_pairs: int) -> Record:
-    """The type of rows that also have the log-probabilities of their answers under the reference.
+    """The fields of a record and `reference`, shape (most_pairs, 2): chosen, rejected.
 
-    Args:
-        record: type of a row without them.
-        most_pairs: maximum number of pairs in a row.
-
-    Returns:
-        The fields of the record and `reference`, in nats, shape (most_pairs, 2): chosen, rejected.
+    It has the log-probabilities of answers under the reference, in nats.
     """
     assert record.names
     fields = [(name, record[name].base, record[name].shape) for name in record.names]

@@ -57,7 +57,6 @@ class PreferenceTask(LanguageTask):
         return make_pair_batch(rows, self._packing)
 
     def weight(self, rows: Rows) -> int:
-        """The number of pairs."""
         return int(num_pairs(rows).sum())
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:

@@ -83,14 +83,6 @@ def encode_window(
 ) -> Packed:
     """Tokenise and pack a window: the pairs of one row group of the dataset.
 
-    Args:
-        documents: the pairs.
-        first_document: number of the first one in its split.
-        encoder: tokenises each half of a pair.
-        drop_long: whether to drop pairs that are too long instead of truncating them.
-        packing: whether pairs share rows.
-        count_bytes: whether to count the bytes of each answer.
-
     Raises:
         RefusedRowError: if the chat template can't render one.
     """
@@ -119,9 +111,6 @@ def encode_pairs(
     Args:
         documents: rows of a dataset, all text or all conversations.
         first_document: number of the first one in its split.
-        encoder: tokenises each half as a language model's document.
-        drop_long: whether to drop pairs that are too long instead of truncating them.
-        count_bytes: whether to count the bytes of each answer.
 
     Returns:
         The pairs, in the order of their documents; the number of documents without one (too long,
@@ -174,8 +163,6 @@ def pack_pairs(
     Args:
         pairs: their pieces have at most half of `block_size` tokens.
         block_size: tokens in a row, an even number.
-        token_type: type of a token id.
-        packing: whether pairs share rows.
     """
     lengths = [sum(len(piece.tokens) for piece in pair) for pair in pairs]
     packed = pack(lengths, block_size) if packing else [[number] for number in range(len(pairs))]

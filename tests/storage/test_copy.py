@@ -8,7 +8,7 @@ from object_store import object_store
 
 from moray.errors import UserError
 from moray.provenance.manifest import write_manifest
-from moray.rows.remote import copy_to
+from moray.storage.transfer import copy_to
 
 
 @pytest.fixture
