@@ -38,11 +38,19 @@ HELD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "fp32": ({}, {}),
     "bf16": ({"base_dtype": "bf16"}, {"precision": "bf16"}),
 }
-# Their linear layers have biases; those of GPT-2 keep the transpose of their weights.
+# Their linear layers have biases; those of GPT-2 keep the transpose of their weights. Its dropout
+# would be another on another number of workers.
 SIZES = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128}
 WITH_BIASES: dict[str, Callable[[int], Any]] = {
     "gpt2": lambda vocabulary: GPT2Config(
-        vocab_size=vocabulary, n_positions=128, n_embd=36, n_layer=2, n_head=2
+        vocab_size=vocabulary,
+        n_positions=128,
+        n_embd=36,
+        n_layer=2,
+        n_head=2,
+        attn_pdrop=0.0,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
     ),
     "qwen2": lambda vocabulary: Qwen2Config(
         vocab_size=vocabulary,

@@ -77,7 +77,8 @@ class Linear8bit(nn.Linear):
     def forward(self, states: Tensor) -> Tensor:
         """Shape (..., inputs) to (..., outputs)."""
         kind, dtype = states.device.type, states.dtype
-        if torch.is_autocast_enabled(kind):
+        # `meta` has none.
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
         product: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
             states.to(dtype), self.weight, self.scale
