@@ -103,11 +103,19 @@ def test_the_layers_are_those_that_4_bits_take(name: str, tmp_path: Path) -> Non
         assert torch.equal(layer.scale, scale.float())
 
 
-def test_dora_begins_with_the_outputs_of_the_quantized_base(tmp_path: Path) -> None:
+def test_dora_computes_with_the_dequantized_weights(tmp_path: Path) -> None:
     build(PACKED["Llama"]()).save_pretrained(tmp_path)
-    model = load_model(tmp_path, quantization=Quantization("8bit"))
-    tokens = torch.arange(12).view(2, 6)
-    with torch.no_grad():
-        expected = model(tokens).logits
+    quantized, plain = load_model(tmp_path, quantization=Quantization("8bit")), load_model(tmp_path)
+    for path, layer in quantized.named_modules():
+        if isinstance(layer, Linear8bit):
+            plain.get_submodule(path).weight.data = layer.dequantize()
+    outputs = []
+    for model in (quantized, plain):
         add_adapter(model, Adapter(rank=2, use_dora=True), seed=0)
-        torch.testing.assert_close(model(tokens).logits, expected)
+        torch.manual_seed(0)
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                nn.init.normal_(weight, std=0.1)
+        with torch.no_grad():
+            outputs.append(model(torch.arange(12).view(2, 6)).logits)
+    torch.testing.assert_close(*outputs)

@@ -62,8 +62,7 @@ CASES: dict[str, tuple[PreTrainedConfig, dict[str, Any], Adapter | None]] = {
     "lora": (LLAMA, {}, Adapter(rank=4)),
     "bf16": (WIDE, {"precision": "bf16", "weights": "bf16"}, None),
     "bf16 base": (LLAMA, {"precision": "bf16"}, Adapter(rank=4, base_dtype="bf16")),
-    "8 bits": (WIDE, {}, Adapter(rank=4, quantize_base="8bit")),
-    "8 bits, bf16": (
+    "8 bits": (
         WIDE,
         {"precision": "bf16"},
         Adapter(rank=4, base_dtype="bf16", quantize_base="8bit"),
