@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from fleet import losses
 from jobs import Make
 
@@ -75,18 +74,18 @@ def check_losses(jobs: Jobs, alone: dict[str, list[float]]) -> None:
 
 
 def train_without_weights(jobs: list[Job], worker: Worker) -> None:
-    """Train a job whose weights only the first worker has.
+    """Train jobs whose weights only the first worker has.
 
-    Each worker writes how many bytes it holds of 4-bit weights, and of how many.
+    Each worker writes how many bytes it holds of quantized weights, and of how many.
     """
-    (job,) = jobs
-    if worker.rank:
-        without = Path(shutil.copytree(job.start, job.work / "without"))
-        (without / "model.safetensors").unlink()
-        job = replace(job, start=without)
-    strategy = make_strategy(job.settings, worker)
-    build(job, worker, strategy, task_of(job.store, {}), num_rows=1)
-    packed = [p for p in strategy.module.parameters() if p.dtype == torch.uint8]
-    held = sum(p.to_local().untyped_storage().nbytes() for p in packed)  # type: ignore[attr-defined]
-    (job.work / f"held-{worker.rank}").write_text(json.dumps([held, len(packed)]))
-    train(job, worker)
+    for job in jobs:
+        if worker.rank:
+            without = Path(shutil.copytree(job.start, job.work / "without"))
+            (without / "model.safetensors").unlink()
+            job = replace(job, start=without)
+        strategy = make_strategy(job.settings, worker)
+        build(job, worker, strategy, task_of(job.store, {}), num_rows=1)
+        packed = [p for p in strategy.module.parameters() if not p.is_floating_point()]
+        held = sum(p.to_local().untyped_storage().nbytes() for p in packed)  # type: ignore[attr-defined]
+        (job.work / f"held-{worker.rank}").write_text(json.dumps([held, len(packed)]))
+        train(job, worker)

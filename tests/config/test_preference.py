@@ -74,6 +74,7 @@ def test_rows_to_train_on_are_those_of_the_reference() -> None:
         ({"runs.again.train.precision": "bf16"}, False),
         ({"runs.again.adapter.base_dtype": "bf16"}, False),
         ({"runs.again.adapter.quantize_base": "4bit"}, False),
+        ({"runs.again.adapter.quantize_base": "8bit"}, False),
     ],
 )
 def test_runs_share_a_reference_if_start_tokens_and_types_are_the_same(

@@ -33,7 +33,7 @@ FAULTS: list[tuple[str, object, str]] = [
     (ADAPTER, 8, "got 8, expected a mapping; "),
     (f"{ADAPTER}.rank", 0, "got 0, expected more than 0; "),
     (f"{ADAPTER}.dropout", 1, "got 1, expected less than 1; "),
-    (f"{ADAPTER}.quantize_base", "8bit", "got '8bit', expected '4bit'; "),
+    (f"{ADAPTER}.quantize_base", "2bit", "got '2bit', expected '4bit' or '8bit'; "),
     # No port, none that is one, no host.
     *(
         (
@@ -174,9 +174,9 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         for use, share in ((True, 0.5), ("auto", 1.5))
     ),
     (
-        {f"{ADAPTER}.quantize_base": "4bit", f"{TRAIN}.strategy": "deepspeed"},
+        {f"{ADAPTER}.quantize_base": "8bit", f"{TRAIN}.strategy": "deepspeed"},
         f"{ADAPTER}.quantize_base",
-        "4bit can't be combined with train.strategy: deepspeed; set strategy to ddp or fsdp2",
+        "8bit can't be combined with train.strategy: deepspeed; set strategy to ddp or fsdp2",
     ),
     (
         {
@@ -210,7 +210,7 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         },
         f"{ADAPTER}.quantize_base",
         "4bit can't be used here, because run base exports only its adapter, which can't be "
-        "merged into 4-bit weights; set export.merge_adapter: true in run base",
+        "merged into quantized weights; set export.merge_adapter: true in run base",
     ),
     (
         {f"{TRAIN}.attention": "varlen", f"{TRAIN}.precision": "fp32"},
@@ -227,7 +227,7 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     (
         {f"{ADAPTER}.quantize_base": "4bit", f"{TRAIN}.deterministic": True},
         f"{TRAIN}.deterministic",
-        "bitsandbytes, which adapter.quantize_base needs, doesn't document that its kernels are "
+        "bitsandbytes, which quantize_base: 4bit needs, doesn't document that its kernels are "
         "deterministic; set one of them to its default",
     ),
     (
@@ -283,6 +283,8 @@ def test_keys_that_go_together_are_no_fault() -> None:
         {f"{TRAIN}.launcher": "torchrun"},
         {f"{ADAPTER}.quantize_base": "4bit"},
         {f"{ADAPTER}.quantize_base": "4bit", f"{TRAIN}.strategy": "fsdp2"},
+        {f"{ADAPTER}": {"quantize_base": "8bit", "use_dora": True}},
+        {f"{ADAPTER}.quantize_base": "8bit", f"{TRAIN}.deterministic": True},
         {f"{ADAPTER}": {}, f"{TRAIN}.strategy": "fsdp2"},
         *(
             {f"{ADAPTER}.base_dtype": "bf16", f"{TRAIN}.strategy": strategy}

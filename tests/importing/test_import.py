@@ -119,6 +119,7 @@ def refusals(config: dict[str, Any]) -> str:
         (LORA, "adapter.base_dtype", "bf16"),
         (LORA | {"lora_target_linear": True}, "adapter.target_modules", "all-linear"),
         (LORA | {"adapter": "qlora", "load_in_4bit": True}, "adapter.quantize_base", "4bit"),
+        (LORA | {"load_in_8bit": True}, "adapter.quantize_base", "8bit"),
         ({"fsdp_config": {"fsdp_offload_params": True}}, "train.fsdp2.cpu_offload", True),
         ({"deepspeed": "deepspeed_configs/zero2.json"}, "train.deepspeed.zero_stage", 2),
         (
@@ -149,6 +150,7 @@ def test_batches_are_multiplied_by_the_gpus() -> None:
         ({"lora_rank": 4}, "adapter.alpha", 8),
         ({"lora_target": "q_proj, v_proj"}, "adapter.target_modules", ["q_proj", "v_proj"]),
         ({"quantization_bit": 4}, "adapter.quantize_base", "4bit"),
+        ({"quantization_bit": 8}, "adapter.quantize_base", "8bit"),
         ({"finetuning_type": "full", "pure_bf16": True}, "train.weights", "bf16"),
         ({"stage": "pt"}, "data.packing", True),
         ({"stage": "dpo", "pref_beta": 0.3}, "preference.beta", 0.3),
@@ -281,7 +283,7 @@ def test_comments_say_what_has_no_effect_and_what_differs() -> None:
     given = {"wandb_project": "mine", "load_in_8bit": True, "tf32": False, "warmup_steps": 5}
     head = convert(written(AXOLOTL | LORA | given)).partition("datasets:")[0]
     different, same = head.split("# No effect:")
-    assert "load_in_8bit: the base is kept in bf16" in different
+    assert "load_in_8bit" not in head
     assert "warmup_steps: set train.warmup_ratio" in different
     assert "wandb_project: logging" in same
     assert "Off there: tf32." in same

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from moray.errors import UserError
 from moray.model.load import check_length, convert, empty_model, load_model
-from moray.model.quantization import Quantization
+from moray.model.quantization import Bits, Quantization
 
 
 @pytest.fixture
@@ -237,28 +237,30 @@ def test_an_empty_model_has_all_that_a_loaded_one_has_but_for_the_numbers(
     assert torch.zeros(()).device.type == "cpu"
 
 
-def test_experts_are_not_taken_for_quantized(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+def test_experts_are_not_taken_for_quantized(bits: Bits, tmp_path: Path) -> None:
     config = hf.MixtralConfig(**ROTARY, num_local_experts=4)
     build(config).save_pretrained(tmp_path)
     # Gate and up projection, and down projection, of four experts in two layers.
     weights = 2 * 4 * 3 * 32 * 48
-    expected = rf"4bit doesn't quantize the experts of a mixtral model \({weights:,} weights\)"
+    expected = rf"{bits} doesn't quantize the experts of a mixtral model \({weights:,} weights\)"
     with pytest.raises(UserError, match=expected):
-        load_model(tmp_path, quantization=Quantization())
+        load_model(tmp_path, quantization=Quantization(bits))
 
 
-def test_gates_of_three_dimensions_are_not_taken_for_experts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+def test_gates_of_three_dimensions_are_not_taken_for_experts(bits: Bits, tmp_path: Path) -> None:
     build(HYBRID["RecurrentGemma"]()).save_pretrained(tmp_path)
-    load_model(tmp_path, quantization=Quantization())
+    load_model(tmp_path, quantization=Quantization(bits))
 
 
-@pytest.mark.parametrize("architecture", ["Gemma 3n", "Mamba"])
+@pytest.mark.parametrize(("architecture", "bits"), [("Gemma 3n", "4bit"), ("Mamba", "8bit")])
 def test_layers_whose_weights_are_read_directly_are_not_quantized(
-    architecture: str, tmp_path: Path
+    architecture: str, bits: Bits, tmp_path: Path
 ) -> None:
     build((PACKED | UNPACKED)[architecture]()).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"4bit doesn't work with .* models, which compute with"):
-        load_model(tmp_path, quantization=Quantization())
+    with pytest.raises(UserError, match=rf"{bits} doesn't work with .* models, which compute with"):
+        load_model(tmp_path, quantization=Quantization(bits))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])

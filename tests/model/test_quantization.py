@@ -1,4 +1,4 @@
-"""Bases in 4 bits, before they are sharded."""
+"""Bases in 4 and 8 bits, before they are sharded."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import transformers as hf
 from architectures import PACKED, build
 
 from moray.model.load import empty_model, load_model
-from moray.model.quantization import Quantization, quantize_empty, to_bytes
+from moray.model.quantization import Bits, Quantization, quantize_empty, to_bytes
 
 SMALL = {"vocab_size": 64, "bos_token_id": 0, "eos_token_id": 0}
 LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -35,11 +35,12 @@ def described(model: hf.PreTrainedModel) -> dict[str, object]:
     }
 
 
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_plain_bytes_compute_the_same_and_an_empty_model_is_like_them(
-    dtype: torch.dtype, folder: Path
+    dtype: torch.dtype, bits: Bits, folder: Path
 ) -> None:
-    loaded = load_model(folder, dtype, quantization=Quantization(torch.device("cpu")))
+    loaded = load_model(folder, dtype, quantization=Quantization(bits, torch.device("cpu")))
     tokens = torch.arange(12).view(2, 6)
     with torch.no_grad():
         before = described(loaded)
@@ -51,16 +52,17 @@ def test_plain_bytes_compute_the_same_and_an_empty_model_is_like_them(
     with torch.no_grad():
         assert torch.equal(loaded(tokens).logits, expected)
     empty = empty_model(folder, dtype)
-    quantize_empty(empty)
+    quantize_empty(empty, bits)
+    kinds = {"4bit": torch.uint8, "8bit": torch.int8}
     packed = {
-        name: value for name, value in loaded.named_parameters() if value.dtype == torch.uint8
+        name: value for name, value in loaded.named_parameters() if value.dtype == kinds[bits]
     }
     assert packed
     for name, value in empty.named_parameters():
         if name in packed:
             layer = empty.get_submodule(name.removesuffix(".weight"))
             assert value.shape == (layer.out_features, layer.in_features)
-            assert packed[name].numel() == value.numel() // 2
+            assert packed[name].numel() == value.numel() // (2 if bits == "4bit" else 1)
         else:
             assert kept[f"{name}:"] == (value.dtype, value.shape), name
     found = {name: kind for name, kind in described(empty).items() if not name.endswith(":")}

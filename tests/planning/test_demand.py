@@ -18,6 +18,7 @@ from transformers import (
 from moray.config.schema.train import Adapter, Train
 from moray.model.adapter import add_adapter
 from moray.model.load import load_model
+from moray.model.quantization import Quantization
 from moray.planning.demand import Demand, Setup
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import FIRST, TRAINED, row_type
@@ -61,6 +62,11 @@ CASES: dict[str, tuple[PreTrainedConfig, dict[str, Any], Adapter | None]] = {
     "lora": (LLAMA, {}, Adapter(rank=4)),
     "bf16": (WIDE, {"precision": "bf16", "weights": "bf16"}, None),
     "bf16 base": (LLAMA, {"precision": "bf16"}, Adapter(rank=4, base_dtype="bf16")),
+    "8 bits": (
+        WIDE,
+        {"precision": "bf16"},
+        Adapter(rank=4, base_dtype="bf16", quantize_base="8bit"),
+    ),
 }
 
 
@@ -77,7 +83,10 @@ def held_by_a_step(
 ) -> float:
     """Bytes of weights and optimizer state, and the most that a step allocates beside them."""
     in_bf16 = "bf16" in (settings.weights, adapter and adapter.base_dtype)
-    model = load_model(folder, torch.bfloat16 if in_bf16 else torch.float32)
+    bits = adapter.quantize_base if adapter else None
+    quantization = Quantization(bits) if bits else None
+    dtype = torch.bfloat16 if in_bf16 else torch.float32
+    model = load_model(folder, dtype, quantization=quantization)
     if adapter:
         add_adapter(model, adapter, seed=0)
     if settings.gradient_checkpointing:

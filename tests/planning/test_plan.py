@@ -18,7 +18,7 @@ from moray.train.memory import scale_bytes
 
 SHAPE = LlamaConfig(
     hidden_size=1024,
-    num_hidden_layers=4,
+    num_hidden_layers=2,
     num_attention_heads=8,
     num_key_value_heads=2,
     intermediate_size=2816,
@@ -100,14 +100,18 @@ def test_changes_are_tried_from_the_cheapest_on(tmp_path: Path) -> None:
     eight = checkpointing.with_train(optimizer="adamw_8bit")
     both = eight.with_train(weights="bf16")
     lora = replace(checkpointing, adapter=Adapter(base_dtype="bf16"))
-    four = replace(lora, adapter=Adapter(base_dtype="bf16", quantize_base="4bit"))
+    bits8, bits4 = (
+        replace(lora, adapter=Adapter(base_dtype="bf16", quantize_base=bits))
+        for bits in ("8bit", "4bit")
+    )
     first = ("train.gradient_checkpointing: true",)
     expected = {
         first: checkpointing,
         (*first, "train.optimizer: adamw_8bit"): eight,
         (*first, "train.optimizer: adamw_8bit", "train.weights: bf16"): both,
         (*first, "adapter.base_dtype: bf16"): lora,
-        (*first, "adapter.base_dtype: bf16", "adapter.quantize_base: 4bit"): four,
+        (*first, "adapter.base_dtype: bf16", "adapter.quantize_base: 8bit"): bits8,
+        (*first, "adapter.base_dtype: bf16", "adapter.quantize_base: 4bit"): bits4,
     }
     limit = advice.demand(setup).total(1)
     for keys, changed in expected.items():
@@ -187,4 +191,4 @@ def test_fsdp2_shares_4_bit_weights_but_not_their_scales(tmp_path: Path) -> None
     tight = whole.setup.with_train(gradient_checkpointing="offload", micro_batch_size=1)
     change = Advice(tight).change(0.999 * Demand(tight).total(1))
     assert change is not None
-    assert change.keys[0] == "adapter.quantize_base: 4bit"
+    assert change.keys[0] == "adapter.quantize_base: 8bit"

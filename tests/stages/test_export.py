@@ -419,7 +419,7 @@ def test_a_base_that_has_changed_is_refused(chain: Path, tmp_path: Path) -> None
 
 def test_an_adapter_by_itself_is_not_merged_into_4_bit_weights(chain: Path) -> None:
     with pytest.raises(UserError, match=r"^adapter\.quantize_base: .* contains only an adapter"):
-        load_model(chain / "first", quantization=Quantization())
+        load_model(chain / "first", quantization=Quantization("8bit"))
 
 
 def test_the_base_is_the_one_of_the_manifest_and_no_other(chain: Path, tmp_path: Path) -> None:

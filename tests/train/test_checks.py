@@ -97,6 +97,7 @@ def test_a_library_that_is_not_installed_is_reported(
         "pip install 'moray[qlora]', or set it to adamw",
     ]
     assert found(tmp_path, adapter=adapter, train=train, address="auto") == []
+    assert found(tmp_path, adapter=Adapter(quantize_base="8bit")) == []
 
 
 def test_more_gpus_than_there_are_are_reported(tmp_path: Path) -> None:

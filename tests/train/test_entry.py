@@ -64,6 +64,7 @@ def test_nodes_are_asked_for_the_libraries_that_a_job_needs(make_job: Any) -> No
         (make_job(), []),
         (make_job(strategy="deepspeed"), ["deepspeed"]),
         (make_job(adapter=Adapter()), ["peft"]),
+        (make_job(adapter=Adapter(quantize_base="8bit")), ["peft"]),
         (make_job(adapter=qlora), ["peft", "bitsandbytes"]),
         (make_job(optimizer="adamw_8bit"), ["bitsandbytes"]),
         (make_job(adapter=qlora, optimizer="adamw_8bit"), ["peft", "bitsandbytes"]),

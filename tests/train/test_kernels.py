@@ -106,8 +106,13 @@ def test_a_small_model_is_compiled_as_a_whole_if_a_gpu_sees_many_batches_of_it(
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 @pytest.mark.parametrize(
     "adapter",
-    [None, Adapter(rank=2), Adapter(rank=2, quantize_base="4bit")],
-    ids=["full", "LoRA", "QLoRA"],
+    [
+        None,
+        Adapter(rank=2),
+        Adapter(rank=2, quantize_base="4bit"),
+        Adapter(rank=2, quantize_base="8bit"),
+    ],
+    ids=["full", "LoRA", "QLoRA", "8 bits"],
 )
 def test_each_block_runs_as_one_graph_and_none_is_compiled_after_the_second_step(
     architecture: str,

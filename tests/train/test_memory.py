@@ -71,6 +71,8 @@ def test_frozen_weights_have_no_gradients_and_no_optimizer_state() -> None:
         # Halves of bytes; a byte for each 64 of the weights; 4 bytes for each 64 of these by 256.
         (Adapter(quantize_base="4bit"), 32_768 + 1024 + 16 + 4 * 8848),
         (Adapter(quantize_base="4bit", base_dtype="bf16"), 32_768 + 1024 + 16 + 2 * 8848),
+        # Scales are weights of their own.
+        (Adapter(quantize_base="8bit", base_dtype="bf16"), 65_536 + 2 * 8848),
     ],
 )
 def test_a_frozen_base_takes_what_its_types_take(adapter: Adapter | None, expected: int) -> None:
@@ -81,7 +83,8 @@ def test_scales_of_4_bit_weights_are_whole_on_each_worker() -> None:
     adapter = Adapter(quantize_base="4bit")
     frozen, scales = frozen_bytes(adapter, 65_536, 8848), scale_bytes(adapter, 65_536)
     assert scales == 1024 + 16
-    assert scale_bytes(Adapter(), 65_536) == scale_bytes(None, 65_536) == 0
+    for none in (None, Adapter(), Adapter(quantize_base="8bit")):
+        assert scale_bytes(none, 65_536) == 0
     found = footprint(strategy_settings("fsdp2"), 0, frozen, workers=4, scales=scales)
     assert found.parameters == (32_768 + 4 * 8848) // 4 + scales
 

@@ -95,8 +95,9 @@ def with_dropout(preferences: Path, tmp_path_factory: pytest.TempPathFactory) ->
         Adapter(rank=4),
         Adapter(rank=4, base_dtype="bf16"),
         Adapter(rank=4, quantize_base="4bit"),
+        Adapter(rank=4, quantize_base="8bit"),
     ],
-    ids=["full", "LoRA", "LoRA on bf16", "LoRA on 4 bits"],
+    ids=["full", "LoRA", "LoRA on bf16", "LoRA on 4 bits", "LoRA on 8 bits"],
 )
 @pytest.mark.parametrize(
     "model", [pytest.param("preferences", marks=pytest.mark.release), "with_dropout"]

@@ -1,5 +1,6 @@
-"""Adapters on a base in 4 bits, on two workers: sharded by FSDP2, as whole on each with DDP."""
+"""Adapters on a quantized base, on two workers: sharded by FSDP2, as whole on each with DDP."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -18,9 +19,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, Qwen2Conf
 from moray.config.schema.train import Adapter
 from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
+from moray.model.quantization import Bits
 from moray.storage.interface import folder_of, path_of
 from moray.train.job import Job
+from moray.train.loop import train
 from moray.train.restore import trained_model
+from moray.workers.entry import Worker
 
 FSDP2: dict[str, dict[str, Any]] = {
     "fsdp2": ENGINES["fsdp2"],
@@ -34,11 +38,19 @@ HELD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "fp32": ({}, {}),
     "bf16": ({"base_dtype": "bf16"}, {"precision": "bf16"}),
 }
-# Their linear layers have biases; those of GPT-2 keep the transpose of their weights.
+# Their linear layers have biases; those of GPT-2 keep the transpose of their weights. Its dropout
+# would be another on another number of workers.
 SIZES = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128}
 WITH_BIASES: dict[str, Callable[[int], Any]] = {
     "gpt2": lambda vocabulary: GPT2Config(
-        vocab_size=vocabulary, n_positions=128, n_embd=36, n_layer=2, n_head=2
+        vocab_size=vocabulary,
+        n_positions=128,
+        n_embd=36,
+        n_layer=2,
+        n_head=2,
+        attn_pdrop=0.0,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
     ),
     "qwen2": lambda vocabulary: Qwen2Config(
         vocab_size=vocabulary,
@@ -47,6 +59,13 @@ WITH_BIASES: dict[str, Callable[[int], Any]] = {
         num_hidden_layers=2,
         **SIZES,
     ),
+}
+
+
+# What is trained with weights of so many bits: on which models, and with which variants of FSDP2.
+BITS: dict[Bits, tuple[list[str], list[str]]] = {
+    "4bit": (["llama", *WITH_BIASES], [*FSDP2]),
+    "8bit": (["llama", "gpt2"], ["checkpointed"]),
 }
 
 
@@ -69,13 +88,15 @@ def starts(small: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 
 @pytest.fixture(scope="module")
 def make(starts: dict[str, Path], small: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """See `job_maker`; with an adapter on 4 bits."""
+    """See `job_maker`; with an adapter on a quantized base."""
     job = job_maker(small, tmp_path_factory.mktemp("jobs"))
 
-    def make(name: str, start: str = "llama", held: str = "fp32", **keys: Any) -> Job:
+    def make(
+        name: str, bits: Bits = "4bit", start: str = "llama", held: str = "fp32", **keys: Any
+    ) -> Job:
         adapter, train = HELD[held]
         settings = {"save_total_limit": 10, **train, **keys}
-        made = job(name, Adapter(rank=4, quantize_base="4bit", **adapter), **settings)
+        made = job(name, Adapter(rank=4, quantize_base=bits, **adapter), **settings)
         return replace(made, start=starts[start])
 
     return make
@@ -84,23 +105,23 @@ def make(starts: dict[str, Path], small: Path, tmp_path_factory: pytest.TempPath
 @pytest.fixture(scope="module")
 def trained(make: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
     """What is trained on one start of the workers."""
-    jobs = {name: make(name, **keys) for name, keys in FSDP2.items()}
-    for start in ("llama", *WITH_BIASES):
-        for held in HELD:
-            for engine in ("ddp", "fsdp2"):
-                name = f"{start} {held} {engine}"
-                jobs[name] = make(name, start, held, **ENGINES[engine])
+    jobs = {}
+    for bits, (starts, variants) in BITS.items():
+        for variant in variants:
+            name = f"{bits} {variant}"
+            jobs[name] = make(name, bits, **FSDP2[variant])
+        for start, held, engine in itertools.product(starts, HELD, ("ddp", "fsdp2")):
+            name = f"{bits} {start} {held} {engine}"
+            jobs[name] = make(name, bits, start, held, **ENGINES[engine])
     train_all([*jobs.values()], 2, "torchrun", tmp_path_factory.mktemp("workers"))
     return jobs
 
 
 @pytest.mark.long
 def test_fsdp2_has_the_losses_of_ddp(trained: dict[str, Job]) -> None:
-    expected = dict.fromkeys(FSDP2, "llama fp32 ddp")
     for name in trained:
-        if name not in FSDP2:
-            expected[name] = name.replace("fsdp2", "ddp")
-    for name, other in expected.items():
+        bits, which = name.split(maxsplit=1)
+        other = f"{bits} llama fp32 ddp" if which in FSDP2 else name.replace("fsdp2", "ddp")
         for kind in ("loss", "eval_loss"):
             found = losses(trained[name], kind)
             assert found == pytest.approx(losses(trained[other], kind), rel=1e-5), name
@@ -108,25 +129,44 @@ def test_fsdp2_has_the_losses_of_ddp(trained: dict[str, Job]) -> None:
 
 
 @pytest.mark.long
-def test_a_resumed_run_ends_with_the_same_bits(
-    trained: dict[str, Job], make: Make, tmp_path: Path
+@pytest.mark.parametrize("start", BITS["8bit"][0])
+def test_two_workers_have_the_losses_of_a_single_process(
+    start: str, trained: dict[str, Job], make: Make, alone: Worker
 ) -> None:
-    whole, resumed = trained["fsdp2"], make("resumed", **ENGINES["fsdp2"])
-    shutil.copytree(folder_of(whole.work), folder_of(resumed.work))
-    for step in (6, 8):
-        shutil.rmtree(path_of(folder_of(resumed.work), step))
-    train_all([resumed], 2, "torchrun", tmp_path)
-    assert losses(resumed) == losses(whole)[-len(losses(resumed)) :]
-    assert len(losses(resumed)) == 4
-    assert are_equal(last_tensors(resumed), last_tensors(whole))
+    job = make(f"{start} alone", "8bit", start)
+    train(job, alone)
+    for kind in ("loss", "eval_loss"):
+        for engine in ("ddp", "fsdp2"):
+            found = losses(trained[f"8bit {start} fp32 {engine}"], kind)
+            assert found == pytest.approx(losses(job, kind), rel=1e-5), engine
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("start", ["llama", *WITH_BIASES])
-def test_what_was_trained_is_added_to_the_original_base(
-    start: str, trained: dict[str, Job], tmp_path: Path
+def test_a_resumed_run_ends_with_the_same_bits(
+    trained: dict[str, Job], make: Make, tmp_path: Path
 ) -> None:
-    job = trained[f"{start} fp32 fsdp2"]
+    resumed_jobs = {bits: make(f"{bits} resumed", bits, **ENGINES["fsdp2"]) for bits in BITS}
+    for bits, resumed in resumed_jobs.items():
+        whole = trained[f"{bits} llama fp32 fsdp2"]
+        shutil.copytree(folder_of(whole.work), folder_of(resumed.work))
+        for step in (6, 8):
+            shutil.rmtree(path_of(folder_of(resumed.work), step))
+    train_all([*resumed_jobs.values()], 2, "torchrun", tmp_path)
+    for bits, resumed in resumed_jobs.items():
+        whole = trained[f"{bits} llama fp32 fsdp2"]
+        assert losses(resumed) == losses(whole)[-len(losses(resumed)) :]
+        assert len(losses(resumed)) == 4
+        assert are_equal(last_tensors(resumed), last_tensors(whole))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("bits", "start"), [(bits, start) for bits, (starts, _) in BITS.items() for start in starts]
+)
+def test_what_was_trained_is_added_to_the_original_base(
+    bits: Bits, start: str, trained: dict[str, Job], tmp_path: Path
+) -> None:
+    job = trained[f"{bits} {start} fp32 fsdp2"]
     assert job.adapter
     last = path_of(folder_of(job.work), 8)
     save_adapter(trained_model(job.start, last, job.adapter), job.adapter, tmp_path, torch.float32)
@@ -149,9 +189,10 @@ def test_what_was_trained_is_added_to_the_original_base(
 
 @pytest.mark.long
 def test_each_worker_holds_its_share_and_one_reads_the_weights(make: Make, tmp_path: Path) -> None:
-    job = make("measured", max_steps=1, **ENGINES["fsdp2"])
-    train_all([job], 2, "torchrun", tmp_path / "workers", train_without_weights)
-    # The weights of linear layers, by two in a byte, by two workers.
-    found = [json.loads((job.work / f"held-{rank}").read_text()) for rank in (0, 1)]
-    assert found == [[20_480 // 2 // 2, 14]] * 2
-    assert len(losses(job)) == 1
+    jobs = {bits: make(f"{bits} measured", bits, max_steps=1, **ENGINES["fsdp2"]) for bits in BITS}
+    train_all([*jobs.values()], 2, "torchrun", tmp_path / "workers", train_without_weights)
+    for bits, job in jobs.items():
+        # The weights of linear layers, by so many in a byte, by two workers.
+        found = [json.loads((job.work / f"held-{rank}").read_text()) for rank in (0, 1)]
+        assert found == [[20_480 // {"4bit": 2, "8bit": 1}[bits] // 2, 14]] * 2
+        assert len(losses(job)) == 1

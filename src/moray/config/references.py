@@ -256,11 +256,11 @@ def _arithmetic(path: str, run: Run) -> Iterator[UserError]:
             "PyTorch doesn't document that the backward pass of attention: flex is deterministic",
             "set attention to auto, varlen or sdpa",
         )
-    if train.deterministic and adapter and adapter.quantize_base:
+    if train.deterministic and adapter and adapter.quantize_base == "4bit":
         yield UserError(
             f"{path}.train.deterministic",
-            "bitsandbytes, which adapter.quantize_base needs, doesn't document that its kernels "
-            "are deterministic",
+            "bitsandbytes, which quantize_base: 4bit needs, doesn't document that its kernels are "
+            "deterministic",
             "set one of them to its default",
         )
     if train.deterministic and train.optimizer == "adamw_8bit":
@@ -312,19 +312,19 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
         if exports_adapter(experiment, start):
             yield UserError(
                 f"{path}.quantize_base",
-                f"4bit can't be used here, because run {start} exports only its adapter, which "
-                "can't be merged into 4-bit weights",
+                f"{adapter.quantize_base} can't be used here, because run {start} exports only its "
+                "adapter, which can't be merged into quantized weights",
                 f"set export.merge_adapter: true in run {start}",
             )
-    taking = {name for name, strategy in STRATEGIES.items() if strategy.takes_4bit}
+    taking = {name for name, strategy in STRATEGIES.items() if strategy.quantizes}
     if adapter.use_dora:
         # PEFT computes its start from the base's weights, which only FSDP2's first worker loads.
         taking -= {"fsdp2"}
     if adapter.quantize_base and train.strategy not in taking:
-        with_dora = " with use_dora" if adapter.use_dora else ""
+        kind = f"{adapter.quantize_base}{' with use_dora' if adapter.use_dora else ''}"
         yield UserError(
             f"{path}.quantize_base",
-            f"4bit{with_dora} can't be combined with train.strategy: {train.strategy}",
+            f"{kind} can't be combined with train.strategy: {train.strategy}",
             f"set strategy to {' or '.join(sorted(taking))}",
         )
     base = experiment.base_model(name)

@@ -19,7 +19,7 @@ from moray.evaluate.likelihood import Scores, figures, score, select_documents, 
 from moray.model.folder import DTYPES
 from moray.model.forward import autocast
 from moray.model.load import load_model
-from moray.model.quantization import Quantization
+from moray.model.quantization import Bits, Quantization
 from moray.provenance.manifest import read_manifest
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.loss import preference_losses
@@ -33,11 +33,11 @@ class Policy:
 
     precision: str
     base_dtype: str
-    quantize_base: str | None
+    quantize_base: Bits | None
 
     def load(self, folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """Load a model as the run does, whatever the type of an evaluation's models."""
-        quantization = Quantization() if self.quantize_base else None
+        quantization = Quantization(self.quantize_base) if self.quantize_base else None
         return load_model(folder, DTYPES[self.base_dtype], device, quantization)
 
 

@@ -158,7 +158,7 @@ def _adapter(draft: Draft) -> None:
     if four or kind == "qlora":
         section["quantize_base"] = "4bit"
     elif eight:
-        draft.different["load_in_8bit"] = "the base is kept in bf16, with twice the memory"
+        section["quantize_base"] = "8bit"
     if is_linear or targets == "all-linear":
         targets = "all-linear"
     elif isinstance(targets, str):
@@ -287,7 +287,7 @@ RULES: Sequence[Rule] = (
         "adapter load_in_4bit load_in_8bit lora_r lora_alpha lora_dropout lora_target_modules "
         "lora_target_linear peft_use_dora peft_use_rslora",
         "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `use_dora`, `use_rslora`, "
-        "`quantize_base: 4bit`; 8 bits are kept as bf16",
+        "`quantize_base: 4bit` or `8bit`",
         _adapter,
     ),
     made("bf16 bfloat16 fp16 float16", "`train.precision`; fp16 becomes bf16", _precision),

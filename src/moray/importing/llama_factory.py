@@ -219,7 +219,7 @@ def _adapter(draft: Draft) -> None:
     method = draft.get("quantization_method", "bnb")
     double, nf4 = draft.get("double_quantization", True), draft.get("quantization_type", "nf4")
     if bits and (bits, method) not in ((4, "bnb"), (8, "bnb")):
-        draft.refused["quantization_bit"] = f"{bits} by {method}: only 4 by bnb"
+        draft.refused["quantization_bit"] = f"{bits} by {method}: only 4 and 8 by bnb"
     if bits and nf4 != "nf4":
         draft.refused["quantization_type"] = f"{nf4}: only nf4"
     if bits == 4 and not double:
@@ -235,10 +235,8 @@ def _adapter(draft: Draft) -> None:
     section["base_dtype"] = "bf16"
     section["target_modules"] = "all-linear" if targets == "all" else _listed(targets)
     section.update({name: True for name, value in extra.items() if value})
-    if bits == 4:
-        section["quantize_base"] = "4bit"
-    elif bits == 8:
-        draft.different["quantization_bit"] = "the base is kept in bf16, with twice the memory"
+    if bits:
+        section["quantize_base"] = f"{int(bits)}bit"
     draft.put("adapter", section)
 
 
@@ -313,7 +311,7 @@ RULES: Sequence[Rule] = (
         "finetuning_type lora_rank lora_alpha lora_dropout lora_target use_rslora use_dora "
         "quantization_bit quantization_method quantization_type double_quantization",
         "`adapter.rank`, `alpha`, `dropout`, `target_modules`, `use_rslora`, `use_dora`, "
-        "`quantize_base: 4bit`; 8 bits are kept as bf16",
+        "`quantize_base: 4bit` or `8bit`",
         _adapter,
     ),
     made("bf16 fp16 pure_bf16", "`train.precision`; `train.weights: bf16`", _precision),

@@ -35,7 +35,7 @@ def load_model(
         folder: the model's folder.
         dtype: type of the weights.
         device: device to load the weights to.
-        quantization: how the linear layers are stored in 4-bit NormalFloat instead.
+        quantization: how the linear layers are quantized.
 
     Raises:
         UserError: if the folder doesn't contain a causal language model, some of its weights are
@@ -48,7 +48,7 @@ def load_model(
     if quantization:
         raise UserError(
             "adapter.quantize_base",
-            f"{folder} contains only an adapter, which can't be merged into 4-bit weights",
+            f"{folder} contains only an adapter, which can't be merged into quantized weights",
             "set export.merge_adapter: true in the run it comes from",
         )
     # Importing PEFT takes a while.
@@ -94,7 +94,7 @@ def _whole_model(
             raise _no_model(folder, error) from error
         raise UserError(
             "adapter.quantize_base",
-            f"4bit needs a library that is missing ({first_line(error)})",
+            f"{quantization.bits} needs a library that is missing ({first_line(error)})",
             "pip install 'moray[qlora]', or set it to null",
         ) from error
     # transformers would use random weights for the missing ones, and leave the others out.
@@ -108,7 +108,7 @@ def _whole_model(
             )
     _check_tied(model, folder)
     if quantization:
-        check_quantized(model)
+        check_quantized(model, quantization.bits)
         keep_layout(model)
     freeze_unused(model)
     return model.eval()

@@ -1,5 +1,6 @@
 """The number of a model's weights, and of the operations that training them takes."""
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -13,8 +14,13 @@ def num_weights(parameter: Tensor) -> int:
 
 
 def num_quantized(model: nn.Module) -> int:
-    """Number of a model's weights that are stored in 4 bits."""
-    return sum(num_weights(p) for p in model.parameters() if hasattr(p, "quant_state"))
+    """Number of a model's weights that are stored in 4 or 8 bits."""
+    quantized = (
+        weight
+        for weight in model.parameters()
+        if hasattr(weight, "quant_state") or weight.dtype == torch.int8
+    )
+    return sum(map(num_weights, quantized))
 
 
 def flops_per_token(model: PreTrainedModel, block_size: int) -> float:

@@ -84,9 +84,10 @@ class Advice:
             yield keys, setup
         strategy = setup.settings.strategy
         refused = adapter.use_dora and strategy == "fsdp2"
-        if adapter.quantize_base is None and STRATEGIES[strategy].takes_4bit and not refused:
-            keys = (*keys, "adapter.quantize_base: 4bit")
-            yield keys, replace(setup, adapter=adapter.model_copy(update={"quantize_base": "4bit"}))
+        fewer = {None: ("8bit", "4bit"), "8bit": ("4bit",), "4bit": ()}[adapter.quantize_base]
+        for bits in fewer if STRATEGIES[strategy].quantizes and not refused else ():
+            quantized = adapter.model_copy(update={"quantize_base": bits})
+            yield (*keys, f"adapter.quantize_base: {bits}"), replace(setup, adapter=quantized)
 
     @staticmethod
     def _in_fewer_bits(

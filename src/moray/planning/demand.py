@@ -26,7 +26,7 @@ from moray.tasks.language.rows import FIRST, TRAINED, row_type
 from moray.train.kernels import choose_attention, use_attention
 from moray.train.memory import (
     FLOAT,
-    PACKED,
+    QUANTIZED,
     Footprint,
     footprint,
     frozen_bytes,
@@ -235,7 +235,7 @@ class Demand:
         return [two, three]
 
     def _module(self) -> tuple[TokenLoss, list[torch.Tensor]]:
-        """The module that is trained, on `meta`, and its 4-bit weights."""
+        """The module that is trained, on `meta`, and its quantized weights."""
         setup, adapter, settings = self.setup, self.setup.adapter, self.setup.settings
         dtype = DTYPES[adapter.base_dtype if adapter else settings.weights]
         model = empty_model(setup.folder, dtype)
@@ -243,7 +243,7 @@ class Demand:
             plain = has_plain_head(model)
         quantized: list[torch.Tensor] = []
         if adapter and adapter.quantize_base:
-            quantized = quantize(model, DTYPES["bf16"])
+            quantized = quantize(model, adapter.quantize_base)
         if adapter:
             # PEFT takes a while to import.
             from moray.model.adapter import add_adapter
@@ -323,9 +323,11 @@ def _around_blocks(model: PreTrainedModel, setup: Setup, quantized: list[torch.T
     largest = max(blocks, key=_size, default=[])
     gathered = blocks if not settings.fsdp2.reshard_after_forward else [largest, largest]
     weights: float = each * (_size(outside) + sum(map(_size, gathered)))
-    in_4bit = {id(weight) for weight in quantized}
-    for block in gathered:
-        weights -= (each - PACKED) * _size([weight for weight in block if id(weight) in in_4bit])
+    if setup.adapter and setup.adapter.quantize_base:
+        saved = each - QUANTIZED[setup.adapter.quantize_base]
+        smaller = {id(weight) for weight in quantized}
+        for block in gathered:
+            weights -= saved * _size([weight for weight in block if id(weight) in smaller])
     # A block's gradient is reduced in fp32; those outside of blocks wait for the end.
     gradients = (each + FLOAT) * _size(largest, True) + each * _size(outside, True)
     return float(buckets + weights + (0 if buckets else gradients))

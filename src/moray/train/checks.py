@@ -158,10 +158,10 @@ def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> 
             "true needs packages that are not installed",
             "pip install 'moray[dashboard]', or set it to false",
         )
-    if adapter and adapter.quantize_base and not find_spec("bitsandbytes"):
+    if adapter and adapter.quantize_base == "4bit" and not find_spec("bitsandbytes"):
         yield UserError(
             f"runs.{run}.adapter.quantize_base",
-            f"{adapter.quantize_base} needs bitsandbytes, which is not installed",
+            "4bit needs bitsandbytes, which is not installed",
             "pip install 'moray[qlora]', or remove it",
         )
     if settings.optimizer == "adamw_8bit" and not find_spec("bitsandbytes"):

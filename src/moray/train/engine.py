@@ -110,15 +110,15 @@ def _check_checkpointing(model: PreTrainedModel) -> None:
 def _model(job: Job, task: Task, with_weights: bool) -> PreTrainedModel:
     adapter = job.adapter
     dtype = DTYPES[adapter.base_dtype if adapter else job.settings.weights]
-    quantized = adapter is not None and adapter.quantize_base == "4bit"
+    bits = adapter.quantize_base if adapter else None
     if with_weights:
         # What will be sharded may not fit on one GPU.
-        quantization = Quantization(None if job.settings.strategy == "ddp" else torch.device("cpu"))
-        model = task.load(job.start, dtype, quantization if quantized else None)
+        device = None if job.settings.strategy == "ddp" else torch.device("cpu")
+        model = task.load(job.start, dtype, Quantization(bits, device) if bits else None)
     else:
         model = task.empty(job.start, dtype)
-        if quantized:
-            quantize_empty(model)
+        if bits:
+            quantize_empty(model, bits)
     if adapter is not None:
         # PEFT takes a while to import.
         from moray.model.adapter import add_adapter

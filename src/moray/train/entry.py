@@ -65,7 +65,8 @@ def _libraries(job: Job) -> Iterator[str]:
         yield library
     if job.adapter:
         yield "peft"
-    if (job.adapter and job.adapter.quantize_base) or job.settings.optimizer == "adamw_8bit":
+    in_4bit = job.adapter and job.adapter.quantize_base == "4bit"
+    if in_4bit or job.settings.optimizer == "adamw_8bit":
         yield "bitsandbytes"
 
 

@@ -7,9 +7,9 @@ from moray.train.optimizer import Optimizer
 
 FLOAT = 4
 BYTES = {"fp32": 4, "bf16": 2}
-# A weight's own 4 bits.
-PACKED = 1 / 2
-# A scale of 8 bits for every 64 weights, and one of 32 bits for every 256 of these.
+# Bytes of a quantized weight.
+QUANTIZED = {"4bit": 1 / 2, "8bit": 1}
+# With 4 bits, a scale of 8 bits for every 64 weights, and one of 32 bits for every 256 of these.
 # Source: Dettmers et al., "QLoRA", 2023, section 3.
 _SCALES = 1 / 64 + 4 / (64 * 256)
 # What earlier stages of ZeRO don't shard.
@@ -52,13 +52,13 @@ def frozen_bytes(adapter: Adapter | None, linear: int, other: int) -> int:
     Args:
         adapter: the `adapter` section.
         linear: number of weights in linear layers other than the output embedding.
-        other: number of all other weights.
+        other: number of all other weights; of scales too, where they are weights.
     """
     if adapter is None:
         return 0
     each: float = BYTES[adapter.base_dtype]
-    in_linear = PACKED + _SCALES if adapter.quantize_base == "4bit" else each
-    return round(in_linear * linear + each * other)
+    in_linear = QUANTIZED[adapter.quantize_base] if adapter.quantize_base else each
+    return round(in_linear * linear + each * other) + scale_bytes(adapter, linear)
 
 
 def scale_bytes(adapter: Adapter | None, linear: int) -> int:
@@ -68,7 +68,7 @@ def scale_bytes(adapter: Adapter | None, linear: int) -> int:
         adapter: the `adapter` section.
         linear: number of weights in linear layers other than the output embedding.
     """
-    return round(_SCALES * linear) if adapter and adapter.quantize_base else 0
+    return round(_SCALES * linear) if adapter and adapter.quantize_base == "4bit" else 0
 
 
 def footprint(

@@ -27,6 +27,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.pytorch_utils import Conv1D
 
 from moray.model.forward import autocast, blocks_of, decoder_of
+from moray.model.quantization import Bits, quantize_empty
 from moray.tasks.interface import Batch, LossModule
 
 _CPU = torch.device("cpu")
@@ -281,16 +282,20 @@ class _Dequantized(torch.autograd.Function):
         )
 
 
-def quantize(model: PreTrainedModel, dtype: torch.dtype) -> list[Tensor]:
-    """Have a model's linear layers but the output embedding compute as 4-bit ones do.
+def quantize(model: PreTrainedModel, bits: Bits) -> list[Tensor]:
+    """Have a model's linear layers but the output embedding compute as quantized ones do.
 
     Args:
         model: on `meta`.
-        dtype: type that they compute in.
+        bits: of a weight.
 
     Returns:
         Their weights.
     """
+    if bits == "8bit":
+        quantize_empty(model, bits)
+        return [weight for weight in model.parameters() if weight.dtype == torch.int8]
+    # bitsandbytes' layers compute with values; in bf16.
     quantized: list[Tensor] = []
     for module in model.modules():
         if not isinstance(module, nn.Linear | Conv1D) or module is model.get_output_embeddings():
@@ -299,7 +304,7 @@ def quantize(model: PreTrainedModel, dtype: torch.dtype) -> list[Tensor]:
         quantized.append(module.weight)
         if isinstance(module, nn.Linear):
             shape = shape[::-1]
-        module.forward = _forward_of(module, shape, dtype)  # type: ignore[method-assign]
+        module.forward = _forward_of(module, shape, torch.bfloat16)  # type: ignore[method-assign]
     return quantized
 
 

@@ -24,7 +24,7 @@ class StrategyFacts:
         copies_weights: whether it has a copy of the trained parameters, in fp32, for the optimizer.
         library: optional library that it needs, and the extra of that name.
         deterministic: whether it is documented to be deterministic on GPUs.
-        takes_4bit: whether a frozen base can be quantized to 4 bits.
+        quantizes: whether a frozen base can be quantized.
         takes_adamw_8bit: whether it steps with any optimizer, and not with copies of its own.
     """
 
@@ -32,15 +32,15 @@ class StrategyFacts:
     copies_weights: bool = False
     library: str | None = None
     deterministic: bool = True
-    takes_4bit: bool = False
+    quantizes: bool = False
     takes_adamw_8bit: bool = True
 
 
 _ALL: frozenset[Part] = frozenset(("parameters", "gradients", "optimizer"))
 
 STRATEGIES: dict[StrategyName, StrategyFacts] = {
-    "ddp": StrategyFacts(takes_4bit=True),
-    "fsdp2": StrategyFacts(sharded=_ALL, takes_4bit=True),
+    "ddp": StrategyFacts(quantizes=True),
+    "fsdp2": StrategyFacts(sharded=_ALL, quantizes=True),
     # Of ZeRO's third stage.
     "deepspeed": StrategyFacts(
         sharded=_ALL,
@@ -301,11 +301,12 @@ class Adapter(Section):
         description="Data type of the frozen base's weights during training. `bf16` halves "
         "their memory and computes in bf16; the adapter stays in fp32.",
     )
-    quantize_base: Literal["4bit"] | None = Field(
+    quantize_base: Literal["4bit", "8bit"] | None = Field(
         None,
         description="`4bit`: keep the linear layers of the frozen base in 4-bit NormalFloat "
-        "(QLoRA, Dettmers et al., 2023), and its other weights in `base_dtype`. Needs the "
-        "optional `qlora` extra and `strategy: ddp` or `fsdp2`.",
+        "(QLoRA, Dettmers et al., 2023), which needs the optional `qlora` extra. `8bit`: in 8-bit "
+        "integers with a scale for each row, which needs no other library. Other weights are in "
+        "`base_dtype`. Both need `strategy: ddp` or `fsdp2`.",
     )
 
 

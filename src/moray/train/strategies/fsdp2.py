@@ -47,8 +47,7 @@ class _FSDP2:
 
     def wrap(self, module: LossModule) -> None:
         _check_blocks(module.model)
-        if getattr(module.model, "is_loaded_in_4bit", False):
-            to_bytes(module.model, self._worker.device)
+        to_bytes(module.model, self._worker.device)
         weights = dict(module.state_dict()) if self.loads_weights else {}
         buffers = dict(module.named_buffers())
         module.to("meta")
