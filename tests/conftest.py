@@ -33,9 +33,11 @@ def return self value for in if not None import class lambda yield with as from 
 _BLOCK_SIZE = 32
 
 _TESTS = Path(__file__).parent
-# The first runs a whole workflow, which others in its folder would wait for if they came earlier.
+# The first runs a whole workflow, which others in its folder wait for.
 _SLOWEST_FIRST = (
     "workflow/test_whole.py",
+    "train/test_equality.py",
+    "train/test_qlora.py",
     "workflow/test_kill.py",
     "train",
     "workers",

@@ -176,7 +176,7 @@ def test_a_fault_on_the_other_node_is_one_line(nodes: Nodes, small: Path, tmp_pa
     assert "missing or damaged files: model.safetensors" in reported.splitlines()[-1]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_run_is_trained_and_its_results_come_back(
     nodes: Nodes, small: Path, on_one_machine: Path, tmp_path: Path
 ) -> None:

@@ -139,7 +139,9 @@ def test_varlen_makes_the_loss_of_a_dense_mask_for_each_architecture_that_is_giv
 
 # Each is compiled, for seconds.
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["llama", "mistral with a window"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("llama", marks=pytest.mark.release), "mistral with a window"]
+)
 @torch.no_grad()
 def test_flex_attention_gives_the_loss_of_a_dense_mask(name: str, split: StoredSplit) -> None:
     model, batch = build(name), make_batch(split.rows[:6])

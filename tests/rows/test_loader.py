@@ -99,7 +99,7 @@ def test_workers_share_the_rows_of_a_step_in_the_order_of_their_ranks(
         pytest.param("ahead", 0, 2, 0, marks=pytest.mark.release),
         ("ahead", 1, 2, 7),
         # Five workers have three or two of twelve rows.
-        ("on-the-fly", 2, 5, 0),
+        pytest.param("on-the-fly", 2, 5, 0, marks=pytest.mark.release),
     ],
 )
 def test_a_stream_has_the_rows_that_memory_has_over_several_epochs(

@@ -100,7 +100,7 @@ def test_each_tracker_has_every_step_and_score_once_however_often_it_is_sent(
     assert in_order[-1]["exit"]["exit_code"] == 0
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_server_of_mlflow_has_a_run_with_what_came_of_it(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,7 +233,7 @@ def step_sharded(rank: int, world_size: int, store: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_worker_may_have_nothing_of_a_tensor(tmp_path: Path) -> None:
     run_forks(step_sharded, (2, str(tmp_path / "store")), 2)
 

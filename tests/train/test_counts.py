@@ -92,7 +92,7 @@ def count_collectives(rank: int, store: str, cases: list[tuple[Job, int, Counter
     dist.destroy_process_group()
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_step_has_the_collectives_that_its_strategy_needs(make_job: Make, tmp_path: Path) -> None:
     # Two blocks, and what is around them.
     units = 3

@@ -233,7 +233,10 @@ except UserError as error:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("compiler", [None, "#!/bin/sh\necho no Python.h >&2; exit 1\n"])
+@pytest.mark.parametrize(
+    "compiler",
+    [None, pytest.param("#!/bin/sh\necho no Python.h >&2; exit 1\n", marks=pytest.mark.release)],
+)
 def test_a_compiler_that_is_missing_or_broken_is_reported_before_it_is_needed(
     compiler: str | None, tmp_path: Path
 ) -> None:

@@ -287,7 +287,7 @@ def test_a_line_has_the_mean_loss_of_the_steps_since_the_last_one(
     assert losses(job) == means
 
 
-@pytest.mark.parametrize("num_epochs", [0.5, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_epochs", [0.5, pytest.param(2, marks=pytest.mark.release)])
 def test_without_max_steps_a_run_has_so_many_epochs(
     make_job: Any, alone: Worker, num_epochs: float
 ) -> None:

@@ -83,9 +83,8 @@ def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "output"
 
 
-@pytest.mark.parametrize(
-    "bucket", ["s3", pytest.param("gcs", marks=pytest.mark.release)], indirect=True
-)
+@pytest.mark.release
+@pytest.mark.parametrize("bucket", ["s3", "gcs"], indirect=True)
 def test_a_run_that_is_killed_and_resumed_ends_with_the_bits_of_one_in_a_folder(
     small: Path, bucket: str, undisturbed: Path, tmp_path: Path
 ) -> None:

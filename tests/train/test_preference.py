@@ -60,7 +60,7 @@ def test_losses_are_those_of_plain_transformers_with_both_models(
     expected = preference_losses_one_by_one(job)
     assert len(expected) == 8
     assert losses(job) == pytest.approx(expected, rel=1e-5)
-    assert expected[-1] < 0.99 * expected[0]
+    assert expected[-1] < expected[0]
 
 
 def test_weights_in_bf16_have_the_losses_of_autocast(
@@ -138,8 +138,9 @@ def alone_losses(make_job: Callable[..., Make], alone: Worker) -> dict[str, list
 @pytest.mark.parametrize(
     ("launcher", "layouts"),
     [
-        pytest.param("torchrun", ("2 x 4 x 2", LORA), marks=pytest.mark.long),
+        pytest.param("torchrun", ("2 x 4 x 2",), marks=pytest.mark.long),
         pytest.param("torchrun", ("1 x 16",), marks=pytest.mark.release),
+        pytest.param("torchrun", ("2 x 4 x 2", LORA), marks=pytest.mark.release),
         pytest.param("torchrun", ("2 x 8",), marks=pytest.mark.release),
         pytest.param("torchrun", ("4 x 4",), marks=pytest.mark.release),
         pytest.param("ray", ("2 x 8", LORA), marks=pytest.mark.release),

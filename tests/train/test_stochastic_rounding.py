@@ -204,7 +204,7 @@ def step_sharded(rank: int, world_size: int, store: str, kind: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("kind", ["adamw", "adamw_8bit"])
 def test_shards_are_rounded_as_the_whole(kind: str, tmp_path: Path) -> None:
     run_forks(step_sharded, (2, str(tmp_path / "store"), kind), 2)
@@ -280,7 +280,7 @@ def test_a_run_goes_on_with_the_other_weights(
     assert losses(second)[-4:] == pytest.approx(losses(first)[-4:], rel=0.02)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_two_workers_have_the_losses_of_one_and_resume_to_the_same_bits(
     make_bf16: Make, alone: Worker, tmp_path: Path
 ) -> None:

@@ -132,7 +132,9 @@ def work_each(rank: int, world_size: int, store: str, jobs: list[Job]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("adapter", [None, Adapter(rank=4)])
+@pytest.mark.parametrize(
+    "adapter", [None, pytest.param(Adapter(rank=4), marks=pytest.mark.release)]
+)
 def test_parameters_that_stay_gathered_after_an_evaluation_are_saved_as_shards(
     adapter: Adapter | None, make_job: Any, tmp_path: Path
 ) -> None:

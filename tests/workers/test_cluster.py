@@ -65,7 +65,7 @@ def test_an_address_where_no_ray_is_costs_one_line_at_once(host: str) -> None:
             pytest.fail("nothing may run")
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_dashboard_answers_at_the_address_that_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -77,7 +77,7 @@ def test_the_dashboard_answers_at_the_address_that_is_printed(
             assert b"Ray Dashboard" in page.read()
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_workers_that_would_leave_no_cpu_for_reading_are_refused_with_the_numbers() -> None:
     """On a cluster whose CPUs they would all hold; one more, and they are taken."""
     script = """

@@ -54,7 +54,7 @@ def test_a_failing_stage_costs_one_line_and_its_log_has_the_trace(fresh: Project
     assert not list((fresh.folder / "results/datasets/modules").glob("*"))
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_row_that_the_chat_template_refuses_is_named_in_the_user_s_file(fresh: Project) -> None:
     said = {"role": "assistant", "content": "yes"}
     talks = [[{"role": "user", "content": f"{number}?"}, said] for number in range(20)]

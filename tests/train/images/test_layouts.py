@@ -85,7 +85,7 @@ def plain_losses(job: Job) -> list[float]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["2 x 4 x 2", pytest.param("4 x 4", marks=pytest.mark.release)])
 def test_a_vit_has_the_losses_of_a_single_process_at_each_step(
     layout: str, alone_job: Job, make_vit_job: Make, tmp_path: Path
 ) -> None:
