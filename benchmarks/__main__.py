@@ -13,6 +13,7 @@ import sys
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
 import torch
 import typer
@@ -23,12 +24,13 @@ _PAGES = Path(__file__).parents[1] / "docs"
 _BLOCK = re.compile(r"(?<=<!-- begin: python -m )(.*?)( -->\n).*?(?=<!-- end -->)", re.S)
 
 
-def main(only: list[str] | None = None) -> None:
-    """Run the commands that this machine can, one after the other.
-
-    Args:
-        only: parts of commands, such as `benchmarks.memory`; all commands unless given.
-    """
+def main(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Part of a command, such as benchmarks.memory; can be given repeatedly."),
+    ] = None,
+) -> None:
+    """Run the commands that this machine can, one after the other; by default, all."""
     # Else DeepSpeed writes into the output that it found no other.
     accelerator = {} if torch.cuda.is_available() else {"DS_ACCELERATOR": "cpu"}
     for page in sorted(_PAGES.glob("*.md")):

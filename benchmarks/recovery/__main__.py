@@ -4,9 +4,11 @@ import os
 import random
 import signal
 import statistics
+import sys
 import tempfile
 import threading
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import psutil
@@ -44,12 +46,18 @@ def main(folder: Path | None = None) -> None:
         )
         settings = Ray(num_workers=CORES, max_failures=KILLS)
         # A daemon: the run is left where it is when all kills are done.
-        threading.Thread(target=run_job, args=(run, settings, "recovery"), daemon=True).start()
-        _measure(run)
+        training = threading.Thread(target=run_job, args=(run, settings, "recovery"), daemon=True)
+        # Where Ray, too, writes what it says of each kill.
+        with redirect_stdout(sys.stderr):
+            training.start()
+            lines = _measure(run)
+    print("\n".join(lines))
 
 
-def _measure(run: Job) -> None:
+def _measure(run: Job) -> list[str]:
+    """A line for each kill, and their summary."""
     draw, seconds, step = random.Random(SEED), [], 0
+    lines = []
     for number in range(1, KILLS + 1):
         target = step + draw.randint(*_APART)
         while (last := _last_step(run)) < target:
@@ -62,12 +70,12 @@ def _measure(run: Job) -> None:
         while (step := _last_step(run)) <= resumed:
             time.sleep(0.01)
         seconds.append(time.perf_counter() - killed)
-        print(
+        lines.append(
             f"- kill {number}: at step {last}, gone on from {resumed}, {last - resumed} steps "
-            f"lost, next step after {seconds[-1]:.1f} s",
-            flush=True,
+            f"lost, next step after {seconds[-1]:.1f} s"
         )
-    print(f"\n**Median {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s.**")
+    median, longest = statistics.median(seconds), max(seconds)
+    return [*lines, f"\n**Median {median:.1f} s, longest {longest:.1f} s.**"]
 
 
 def _began(run: Job) -> int:
