@@ -266,10 +266,12 @@ def test_how_a_run_is_resumed_or_logged_decides_nothing(llama: PreTrainedModel) 
         assert len(reasons) == 1
 
 
-def test_compiled_code_is_kept_where_it_is_reported(
+def test_compiled_code_is_kept_in_a_folder_that_the_compiler_can_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    use_cache(tmp_path / "my project")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
     use_cache(tmp_path / "compiled")
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
 

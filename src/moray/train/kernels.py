@@ -98,8 +98,13 @@ def compiler_fault(device: torch.device) -> str | None:
 
 
 def use_cache(folder: Path) -> None:
-    """Cache compiled code in a folder for later runs; call before anything is compiled."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    """Cache compiled code in a folder for later runs; call before anything is compiled.
+
+    If its path has a space, PyTorch's default folder is kept: it doesn't quote paths for the
+    compiler.
+    """
+    if len(str(folder).split()) == 1:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
 def compile_module(module: LossModule, whole: bool, device: torch.device) -> None:
