@@ -73,7 +73,13 @@ def test_product_and_gradient_are_those_of_the_dequantized_weight(
     assert [value.requires_grad for value in layer.parameters()] == [False] * 3
 
 
-def test_no_dequantized_weight_is_kept_for_the_backward_pass(layer: Linear8bit) -> None:
+@pytest.mark.parametrize("backend", ["eager", "aot_eager_decomp_partition"])
+def test_no_dequantized_weight_is_kept_for_the_backward_pass(
+    backend: str, layer: Linear8bit
+) -> None:
+    # The second one decides what is kept as TorchInductor does, without its compiler.
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend=backend)
     kept: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -82,7 +88,7 @@ def test_no_dequantized_weight_is_kept_for_the_backward_pass(layer: Linear8bit) 
 
     states = torch.randn(5, INPUTS, requires_grad=True)
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        layer(states)
+        compiled(states)
     assert {tensor.data_ptr() for tensor in kept} <= {p.data_ptr() for p in layer.parameters()}
 
 

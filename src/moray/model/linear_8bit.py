@@ -52,7 +52,8 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         weight, scale = ctx.saved_tensors
-        return gradient @ _dequantized(weight, scale, gradient.dtype), None, None
+        # In the order of `_dequantized`, the compiler would take both for one, and keep its result.
+        return gradient @ (scale.to(gradient.dtype)[:, None] * weight), None, None
 
 
 class Linear8bit(nn.Linear):
