@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from moray.config.schema.train import Adapter
 from moray.errors import UserError
-from moray.model.adapter import add_adapter, merged, save_adapter
+from moray.model.adapter import add_adapter, leave_casts_to_autocast, merged, save_adapter
 from moray.model.load import load_model
 
 TOKENS = torch.arange(48).view(2, 24)
@@ -52,6 +52,23 @@ def test_adapters_add_nothing_at_first(model_folder: Path, settings: dict[str, A
     before = logits_of(model)
     add_adapter(model, Adapter(**settings), seed=0)
     torch.testing.assert_close(logits_of(model), before, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", KINDS)
+def test_under_autocast_inputs_need_no_other_cast(
+    model_folder: Path, settings: dict[str, Any]
+) -> None:
+    results = []
+    for alone in (False, True):
+        model = adapted(model_folder, Adapter(**settings))
+        if alone:
+            leave_casts_to_autocast(model, Adapter(**settings))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(input_ids=TOKENS, labels=TOKENS).loss
+        trained = [value for value in model.parameters() if value.requires_grad]
+        results.append([loss, *torch.autograd.grad(loss, trained)])
+    for before, after in zip(*results, strict=True):
+        assert torch.equal(before, after)
 
 
 @pytest.mark.parametrize("settings", KINDS)

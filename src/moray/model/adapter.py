@@ -62,6 +62,20 @@ def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
             parameter.data = parameter.data.float()
 
 
+def leave_casts_to_autocast(model: PreTrainedModel, settings: Adapter) -> None:
+    """Have adapters take their inputs as they are; call if they always run under autocast.
+
+    PEFT casts an input in bf16 to the adapter's fp32, and autocast casts it back. The values stay
+    the same, but compiled code writes them a second time, and keeps both for the backward pass.
+    """
+    if settings.dropout or settings.use_dora:
+        # These compute with the input themselves, in its type.
+        return
+    for module in model.modules():
+        if hasattr(module, "cast_input_dtype_enabled"):
+            module.cast_input_dtype_enabled = False
+
+
 def _check_names(model: PreTrainedModel, names: Iterable[str]) -> None:
     modules = dict(model.named_modules())
     both = model.get_input_embeddings(), model.get_output_embeddings()

@@ -79,6 +79,11 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
     )
     together(lambda: use_attention(model, attention))
     module.attention = attention
+    # On CPUs, compiled code would round otherwise than that of older runs.
+    if job.adapter and worker.device.type == "cuda" and settings.precision == "bf16":
+        from moray.model.adapter import leave_casts_to_autocast
+
+        leave_casts_to_autocast(model, job.adapter)
     if settings.gradient_checkpointing:
         _check_checkpointing(model)
         model.gradient_checkpointing_enable({"use_reentrant": False})
