@@ -126,6 +126,13 @@ def test_a_message_that_does_not_fit_leaves_the_conversation_as_it_was(
 
 
 @pytest.mark.parametrize("chat", ["strict"], indirect=True)
+def test_a_message_can_have_several_lines(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO("def f(x):\\\n    return x\n"))
+    talk({"tuned": chat})
+    assert chat.messages[0]["content"] == "def f(x):\n    return x"
+
+
+@pytest.mark.parametrize("chat", ["strict"], indirect=True)
 def test_a_message_that_the_template_refuses_is_left_out(chat: Chat) -> None:
     chat.messages = [{"role": "assistant", "content": TURNS[1]}]
     with pytest.raises(UserError, match="roles must alternate"):

@@ -160,10 +160,13 @@ def _sampling(folder: Path, encoder: Encoder) -> Sampling:
 
 
 def talk(chats: dict[str, Chat]) -> None:
-    """Read lines until the end of the input (Ctrl-D), and print each model's answer."""
+    """Read what the user says until the end of the input (Ctrl-D); print each model's answer."""
+    print(f"{' and '.join(chats)}: end a line with \\ to go on in the next one, Ctrl-D leaves")
     while True:
         try:
             said = input("> ")
+            while said.endswith("\\"):
+                said = f"{said[:-1]}\n{input('… ')}"
         except KeyboardInterrupt:
             print()
             continue

@@ -116,7 +116,7 @@ def plan(
 ) -> None:
     """Say how much memory a worker needs to train a run, and which GPUs have it.
 
-    Nothing has to be made before; of a model on the Hub, its `config.json` is needed.
+    Nothing has to be made before; of a model on the Hub, only its `config.json` is downloaded.
     """
     from moray.planning.start import read_config, setup_of
     from moray.planning.table import lines

@@ -4,11 +4,14 @@ Snakemake finds plugins by the name of the module; `profiles/default` selects th
 Snakemake would print is in its own log, `.snakemake/log`.
 """
 
+import ast
 import os
+import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from logging import WARNING, LogRecord
 from typing import Any, TextIO
 
@@ -30,6 +33,10 @@ _ABOUT_ITSELF = (
 )
 # Of a job whose stage has said what is wrong.
 _OF_A_SCRIPT = ("RuleException", "returned non-zero exit status")
+# Snakemake's reason for a job whose params have changed: all of them before and now.
+_PARAMS = re.compile(
+    "Union of exclusive params before and now across all output: before: (.*)", re.MULTILINE
+)
 _RED, _YELLOW, _DIM, _RESET = "\033[31m", "\033[33m", "\033[2m", "\033[0m"
 
 
@@ -62,7 +69,7 @@ class LogHandler(LogHandlerBase):
 
     def emit(self, record: LogRecord) -> None:
         if self._plain:
-            self._print(self.format(record))
+            self._print(_PARAMS.sub(_changed, self.format(record)))
             return
         facts = vars(record)
         show = {
@@ -112,3 +119,39 @@ class LogHandler(LogHandlerBase):
         if text:
             shown = f"{color}{text}{_RESET}" if color and self._in_colors else text
             print(shown, file=self._stream, flush=True)
+
+
+def _changed(reason: re.Match[str]) -> str:
+    """The keys whose values differ, in place of all params; all of them if they can't be read."""
+    rest = reason[1]
+    ends = [*(found.start() for found in re.finditer(" ?; ", rest)), len(rest)]
+    # Texts among the params can have these marks too.
+    for middle, end in product(re.finditer(" now: ", rest), ends):
+        parts = (rest[: middle.start()], rest[middle.end() : end])
+        if not all(parts):
+            continue
+        try:
+            before, now = (dict(_values(ast.literal_eval(f"[{part}]"))) for part in parts)
+        except (SyntaxError, ValueError):
+            continue
+        keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+        changes = (f"{key} ({before.get(key)} → {now.get(key)})" for key in keys)
+        return ", ".join(changes) + rest[end:]
+    return reason[0]
+
+
+def _values(params: list[Any]) -> Iterator[tuple[str, Any]]:
+    """The values of params by their dotted keys; a text is that of `code`."""
+    for param in params:
+        if isinstance(param, dict):
+            yield from _flat(param)
+        else:
+            yield "code", str(param).removeprefix("code ")
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

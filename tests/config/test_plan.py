@@ -159,7 +159,7 @@ def test_rules_reserve_a_gpu_and_a_core_for_each_worker(
         "generate": evaluate,
     }
     for stage, reserved in expected.items():
-        cores = layout.threads(experiment, "tuned", stage)
+        cores = layout.threads(experiment, "tuned", stage, sharing=False)
         assert (cores, layout.gpus(experiment, "tuned", stage)) == reserved
 
 
@@ -320,7 +320,19 @@ def test_a_run_starts_from_a_base_or_from_what_another_run_made() -> None:
     ],
 )
 def test_a_run_takes_the_cpus_of_all_its_workers(ray: dict[str, Any], threads: int) -> None:
-    assert layout.threads(experiment_with({"runs.base.ray": ray}), "base", "train") == threads
+    experiment = experiment_with({"runs.base.ray": ray})
+    assert layout.threads(experiment, "base", "train", sharing=True) == threads
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (5, 2), (8, 4), (32, 8)])
+def test_evaluations_of_several_runs_leave_room_for_each_other(
+    cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moray.machine.cores", lambda: cores)
+    experiment = experiment_with({})
+    assert layout.threads(experiment, "tuned", "evaluate", sharing=True) == threads
+    alone = experiment_with({"runs.tuned": None})
+    assert layout.threads(alone, "base", "evaluate", sharing=True) == 8
 
 
 def test_workers_on_a_cluster_take_no_cores_and_gpus_of_this_machine(
@@ -331,11 +343,12 @@ def test_workers_on_a_cluster_take_no_cores_and_gpus_of_this_machine(
     there = experiment_with({"runs.base.ray": ray})
     stages: list[layout.Stage] = ["train", "evaluate", "generate"]
     for stage in stages:
-        assert layout.threads(there, "base", stage) == 1
+        assert layout.threads(there, "base", stage, sharing=True) == 1
         assert layout.gpus(there, "base", stage) == 0
     # Which knows no cluster.
     here = experiment_with({"runs.base.ray": ray, "runs.base.train.launcher": "torchrun"})
-    assert layout.threads(here, "base", "train") == layout.gpus(here, "base", "train") == 4
+    assert layout.threads(here, "base", "train", sharing=True) == 4
+    assert layout.gpus(here, "base", "train") == 4
 
 
 def test_a_model_from_scratch_depends_on_the_dataset_of_its_tokenizer() -> None:

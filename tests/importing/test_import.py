@@ -65,7 +65,7 @@ def imported(config: dict[str, Any], gpus: int = 1) -> dict[str, Any]:
 
 
 def at(overlay: dict[str, Any], path: str) -> Any:
-    found: Any = overlay["runs"]["imported"]
+    found: Any = overlay["runs"]["theirs"]
     for key in path.split("."):
         found = found[key]
     return found
@@ -182,7 +182,7 @@ def test_a_key_of_llama_factory_becomes_what_it_means(given: Any, path: str, val
     ],
 )
 def test_datasets_of_axolotl(entry: Any, section: Any) -> None:
-    made = imported(AXOLOTL | {"datasets": [entry]})["datasets"]["data1"]
+    made = imported(AXOLOTL | {"datasets": [entry]})["datasets"]["theirs-1"]
     assert section.items() <= made.items()
     assert made["validation_share"] == 0.1
 
@@ -208,19 +208,19 @@ def test_axolotl_has_a_prompt_for_each_style_of_alpaca() -> None:
 def test_what_of_a_conversation_axolotl_trains() -> None:
     entry = {"path": "owner/rows", "type": "chat_template", "train_on_eos": "turn"}
     usual = entry | {"roles_to_train": ["assistant"], "drop_system_message": True}
-    assert imported(AXOLOTL | {"datasets": [usual]})["datasets"]["data1"]["system"] is False
+    assert imported(AXOLOTL | {"datasets": [usual]})["datasets"]["theirs-1"]["system"] is False
     for key, value in (("roles_to_train", ["user"]), ("train_on_eos", "all")):
         assert f"datasets.0.{key} (" in refusals(AXOLOTL | {"datasets": [entry | {key: value}]})
 
 
 def test_weights_that_axolotl_draws_again_are_random_here() -> None:
-    assert imported(AXOLOTL | {"reinit_weights": True})["models"]["imported-base"]["random_weights"]
+    assert imported(AXOLOTL | {"reinit_weights": True})["models"]["theirs-base"]["random_weights"]
 
 
 def test_pairs_of_axolotl_have_half_a_row_each() -> None:
     entry = {"path": "owner/pairs", "type": "chat_template.default", "field_messages": "talk"}
     overlay = imported(AXOLOTL | {"rl": "dpo", "datasets": [entry]})
-    assert overlay["datasets"]["data1"]["columns"] == {"prompt": "talk"}
+    assert overlay["datasets"]["theirs-1"]["columns"] == {"prompt": "talk"}
     assert at(overlay, "data.block_size") == 1024
     # Rows of another type would be trained as answers.
     assert "datasets (rl: dpo" in refusals(AXOLOTL | {"rl": "dpo"})
@@ -250,8 +250,8 @@ def test_the_revision_of_a_repository_has_to_be_filled_in() -> None:
         load_experiment(overlay)
     lines = str(caught.value).splitlines()
     assert [line.partition(":")[0] for line in lines] == [
-        "datasets.data1.revision",
-        "models.imported-base.revision",
+        "datasets.theirs-1.revision",
+        "models.theirs-base.revision",
     ]
 
 
@@ -274,7 +274,7 @@ def test_repositories_are_pinned_to_their_newest_commits(tmp_path: Path) -> None
         )
     assert done.returncode == 0, done.stderr
     overlay = yaml.safe_load(done.stdout)
-    assert overlay["models"]["imported-base"]["revision"] == "1" * 40
+    assert overlay["models"]["theirs-base"]["revision"] == "1" * 40
     revisions = [section["revision"] for section in overlay["datasets"].values()]
     assert revisions == ["2" * 40, "FILL-IN"]
 
@@ -313,7 +313,7 @@ def test_no_key_is_dropped(tool: Any) -> None:
     keys = [name.replace("*", "x") for rule in tool.RULES for name in rule.keys]
     for value in (True, False, None, 1, 0.5, "text", ["text"]):
         for key in (*keys, "unknown"):
-            draft = Draft(flattened({tool.MARK: "owner/model", key: value}, tool.NESTED))
+            draft = Draft("theirs", flattened({tool.MARK: "owner/model", key: value}, tool.NESTED))
             apply(tool.RULES, draft)
             said = draft.read | {*draft.same, *draft.different, *draft.refused, *draft.off}
             assert draft.given.keys() <= said, key
@@ -346,7 +346,7 @@ def test_an_overlay_trains(
     entry = {"path": "./data/rows.jsonl", "type": "completion"}
     model = {"base_model": "./data/model", "sequence_len": 128, "max_steps": 2, "bf16": False}
     overlay = yaml.safe_load(convert(written(AXOLOTL | LORA | model | {"datasets": [entry]})))
-    overlay["runs"]["imported"]["train"]["launcher"] = "torchrun"
+    overlay["runs"]["theirs"]["train"]["launcher"] = "torchrun"
     whole = merge(yaml.safe_load(project.config.read_text()), overlay)
     make_all(project.folder, whole | {"runs": overlay["runs"]})
     history = (project.folder / "results/runs/imported/history.jsonl").read_text()

@@ -74,6 +74,23 @@ def test_snakemakes_own_messages_are_an_option_away(option: str, folder: Path) -
     assert re.search(r"^Job \d+: make it\nReason: ", done.stdout + done.stderr, re.M)
 
 
+def test_the_reason_of_a_job_names_the_keys_that_changed(folder: Path) -> None:
+    params = """code="code 1", cfg={"train": {"seed": 0, "text": "a; b now: c"}}"""
+    snakefile = SNAKEFILE.replace('"make it"', f'"make it"\n    params: {params}')
+    (folder / "Snakefile").write_text(snakefile)
+    printed(folder, "made")
+    (folder / "Snakefile").write_text(snakefile.replace("code 1", "code 2").replace(": 0", ": 7"))
+    done = subprocess.run(
+        command("made", "--dry-run"),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    (changes,) = re.findall("^Reason: Params .*execution: (.*)$", done.stdout + done.stderr, re.M)
+    assert set(changes.strip().split(", ")) == {"train.seed (0 → 7)", "code (1 → 2)"}
+
+
 @pytest.mark.long
 def test_only_a_terminal_has_colors_and_sees_what_begins(folder: Path) -> None:
     ours, theirs = pty.openpty()

@@ -69,6 +69,15 @@ def test_a_manifest_lists_all_files_and_the_facts(folder: Path) -> None:
     assert damaged_files(folder) == []
 
 
+def test_files_can_be_read_by_those_who_can_read_their_folder(folder: Path) -> None:
+    private = folder / "private"
+    private.touch(mode=0o600)
+    for permitted in (0o755, 0o700):
+        folder.chmod(permitted)
+        write_manifest(folder)
+        assert private.stat().st_mode & 0o777 == permitted & 0o666
+
+
 def test_a_manifest_that_cannot_be_read_now_says_nothing_of_its_folder(folder: Path) -> None:
     (folder / MANIFEST).unlink()
     (folder / MANIFEST).symlink_to(MANIFEST)

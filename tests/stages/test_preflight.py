@@ -195,6 +195,23 @@ def test_rows_longer_than_the_model_of_a_folder_or_of_another_run_takes_are_repo
     assert "expected at most 64, the model" in line
 
 
+def test_a_chat_template_that_nobody_has_is_missed_before_anything_starts(
+    unmet: Unmet, folder: Path
+) -> None:
+    values: dict[str, Any] = {
+        "models.tiny": {"source": "path", "path": str(folder)},
+        "datasets.talks": {"source": "files", "path": "talks.json", "format": "messages"},
+        "runs.base.dataset": "talks",
+        "runs.base.data.block_size": 8,
+    }
+    Path("talks.json").write_text("[]")
+    (line,) = unmet(["base"], **values)
+    assert line.startswith("runs.base.data.chat_template: is not set, and the tokenizer of models.")
+    assert unmet(["base"], **values | {"runs.base.data.chat_template": "{{ messages }}"}) == []
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    assert unmet(["base"], **values) == []
+
+
 def test_rows_longer_than_a_model_of_the_hub_takes_are_reported_before_it_is_here(
     unmet: Unmet, model_folder: Path
 ) -> None:

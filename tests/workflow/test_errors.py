@@ -47,7 +47,7 @@ def test_a_failing_stage_costs_one_line_and_its_log_has_the_trace(fresh: Project
     reported = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
     assert reported == [
         "error: data/modules.jsonl, line 1: got columns content, expected text; "
-        "map the column under columns, or choose another format"
+        "name it under columns, as in {output: answer}, or choose another format"
     ]
     assert "Traceback" not in done.stderr
     assert "Traceback" in (fresh.folder / "logs/download/modules.log").read_text()

@@ -20,7 +20,7 @@ rule benchmark_run:
         run=any_of(BENCHMARKED),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.threads(EXPERIMENT, wildcards.run, "benchmarks")
+    threads: lambda wildcards: threads_of(wildcards.run, "benchmarks")
     resources:
         gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "benchmarks"),
     params:

@@ -67,6 +67,15 @@ def code(stage, *names, of=None):
     return f"code {code_of(stage, *names)}{again}"
 
 
+def sharing():
+    """Whether jobs share this machine, as far as it is known when they are planned."""
+    return workflow.local_exec and workflow.is_main_process
+
+
+def threads_of(run, stage):
+    return layout.threads(EXPERIMENT, run, stage, sharing())
+
+
 def suggestion(target):
     """What to type next, with the same overlays."""
     overlays = [os.path.relpath(file) for file in workflow.overwrite_configfiles]

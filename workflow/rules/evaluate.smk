@@ -22,7 +22,7 @@ rule evaluate:
         run=any_of(EXPERIMENT.runs),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.threads(EXPERIMENT, wildcards.run, "evaluate")
+    threads: lambda wildcards: threads_of(wildcards.run, "evaluate")
     resources:
         gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "evaluate"),
     params:

@@ -13,7 +13,7 @@ rule finetune_run:
         "results/benchmarks/finetune/{run}.tsv"
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.threads(EXPERIMENT, wildcards.run, "train")
+    threads: lambda wildcards: threads_of(wildcards.run, "train")
     resources:
         gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "train"),
     params:

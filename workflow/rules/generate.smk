@@ -22,7 +22,7 @@ rule generate_run:
         run=any_of(runs_of("text")),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.threads(EXPERIMENT, wildcards.run, "generate")
+    threads: lambda wildcards: threads_of(wildcards.run, "generate")
     resources:
         gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "generate"),
     params:

@@ -27,7 +27,7 @@ rule predict:
         run=any_of(runs_of("images")),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.threads(EXPERIMENT, wildcards.run, "generate")
+    threads: lambda wildcards: threads_of(wildcards.run, "generate")
     resources:
         gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "generate"),
     params:

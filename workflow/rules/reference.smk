@@ -14,10 +14,7 @@ rule reference:
         "results/benchmarks/reference/{reference}.tsv"
     conda:
         "../../envs/environment.yaml"
-    threads:
-        lambda wildcards: layout.threads(
-            EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
-        )
+    threads: lambda wildcards: threads_of(REFERENCES[wildcards.reference], "evaluate")
     resources:
         gpu=lambda wildcards: layout.gpus(
             EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"

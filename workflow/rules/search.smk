@@ -15,7 +15,7 @@ rule search_run:
         run=any_of(SEARCHED),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.threads(EXPERIMENT, wildcards.run, "train")
+    threads: lambda wildcards: threads_of(wildcards.run, "train")
     resources:
         gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "train"),
     params:

@@ -9,7 +9,7 @@ rule smoke_test:
         "logs/smoke_test.log",
     conda:
         "../../envs/environment.yaml"
-    threads: layout.threads(EXPERIMENT, SMOKE_TEST.run, "train")
+    threads: threads_of(SMOKE_TEST.run, "train")
     resources:
         gpu=layout.gpus(EXPERIMENT, SMOKE_TEST.run, "train"),
     params:

@@ -154,15 +154,29 @@ def evaluation_execution(experiment: Experiment, run: str, stage: Stage) -> dict
     }
 
 
-def threads(experiment: Experiment, run: str, stage: Stage) -> int:
-    """Cores of this machine that a stage uses; 1 if its workers are on a cluster."""
+def threads(experiment: Experiment, run: str, stage: Stage, sharing: bool) -> int:
+    """Cores of this machine that a stage uses; 1 if its workers are on a cluster.
+
+    Args:
+        sharing: whether the stages of all runs share the machine.
+    """
     layout = _here(experiment, run, stage)
     if layout is None:
         return 1
     if stage != "train" and layout.num_workers == 1 and not layout.use_gpu:
-        return _THREADS_OF_ONE
+        return threads_of_one(sharing and len(experiment.runs) > 1)
     cores = experiment.runs[run].ray.resources_per_worker.get("CPU", 1)
     return math.ceil(layout.num_workers * cores)
+
+
+def threads_of_one(sharing: bool) -> int:
+    """Threads of a job of a single process.
+
+    Args:
+        sharing: whether it leaves room for another one. Two at a time are faster than one after the
+            other, because the imports of each take one core.
+    """
+    return min(_THREADS_OF_ONE, max(1, machine.cores() // 2)) if sharing else _THREADS_OF_ONE
 
 
 def gpus(experiment: Experiment, run: str, stage: Stage) -> int:

@@ -110,7 +110,7 @@ def _message(message: Any, number: int) -> dict[str, Any]:
     elif made["role"] == "assistant" and not (content + reasoning).strip():
         raise RowError(
             f"message {number}, of the assistant, is empty, expected text or a tool call",
-            "fill it in or remove the row",
+            "fill it in, remove the row, or set bad_rows: drop",
         )
     if not _is_trained(message, number):
         made["weight"] = 0

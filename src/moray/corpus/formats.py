@@ -1,5 +1,6 @@
 """Convert rows of a table to documents, for each format."""
 
+import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from moray.corpus.conversation import DefaultSystem, completed, conversation
 from moray.corpus.dataset import Document, RowError
 
 _ANSWERS = ("chosen", "rejected")
+_FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         case "preference":
             return pair(**values, default_system=shape.system)
         case "prompt-completion" if not values["completion"].strip():
-            raise RowError("got an empty completion, expected text", "fill it in or remove the row")
+            raise RowError("got an empty completion, expected text", _FILL_IN)
         case _:
             made = values
     return cast(Document, made)
@@ -129,9 +131,12 @@ def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:
 
 def _value(row: Mapping[str, Any], column: str, required: bool) -> Any:
     if required and column not in row:
+        near = difflib.get_close_matches(column, map(str, row), n=1)
         raise RowError(
             f"got columns {', '.join(map(str, row))}, expected {column}",
-            "map the column under columns, or choose another format",
+            f"did you mean {near[0]}?"
+            if near
+            else "name it under columns, as in {output: answer}, or choose another format",
         )
     return row.get(column)
 
@@ -141,7 +146,7 @@ def _check_text(value: Any, column: str) -> None:
         got = "nothing" if value is None else type(value).__name__
         raise RowError(
             f"got {got} in column {column}, expected text",
-            "fill in the value or remove the row",
+            "write it as text, remove the row, or set bad_rows: drop",
         )
 
 
@@ -183,9 +188,7 @@ def pair(
         prompt = None
     for name, answer in answers.items():
         if not answer:
-            raise RowError(
-                f"got nothing for {name}, expected an answer", "fill it in or remove the row"
-            )
+            raise RowError(f"got nothing for {name}, expected an answer", _FILL_IN)
     are_text = [isinstance(part, str) for part in (prompt, *answers.values()) if part is not None]
     if len(set(are_text)) > 1:
         raise RowError(

@@ -134,7 +134,7 @@ def datasets(draft: Draft) -> None:
             inner = entry_draft(draft, f"{key}.{number}", entry, DATASET)
             section = inner.run
             section.update({"validation_share": share, "test_share": 0.05})
-            draft.datasets[f"data{len(draft.datasets) + 1}"] = section
+            draft.datasets[f"{draft.name}-{len(draft.datasets) + 1}"] = section
             text_only = text_only and section.get("format") == "text"
     formats = {str(section.get("format")) for section in draft.datasets.values()}
     if not draft.datasets:

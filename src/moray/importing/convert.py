@@ -1,5 +1,6 @@
 """A config of axolotl or LLaMA-Factory as an overlay of this tool's."""
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,6 @@ from moray.importing import axolotl, llama_factory
 from moray.importing.table import REVISION, Draft, apply, flattened, markdown
 
 TOOLS = (axolotl, llama_factory)
-_RUN = "imported"
 _PAGE = Path("docs/import.md")
 
 
@@ -34,16 +34,22 @@ def convert(file: Path, gpus: int = 1, pins: bool = False) -> str:
     if tool is None:
         marks = " and ".join(f"{tool.NAME}'s have {tool.MARK}" for tool in TOOLS)
         raise UserError(str(file), f"the tool isn't known: {marks}", "add the key")
-    draft = Draft(flattened(config, tool.NESTED), gpus)
+    draft = Draft(_name(file), flattened(config, tool.NESTED), gpus)
     apply(tool.RULES, draft)
     if draft.refused:
         named = ", ".join(f"{key} ({why})" for key, why in sorted(draft.refused.items()))
         raise UserError(
-            str(file), f"moray doesn't do this: {named}", "remove the keys, or keep that tool"
+            str(file), f"moray doesn't do this: {named}", "change the keys, or keep that tool"
         )
     if pins:
         _pin(draft)
     return _written(draft, file.name, tool.NAME)
+
+
+def _name(file: Path) -> str:
+    """The run's name, after the file, so that imported runs can be beside each other."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", file.stem).strip("-")[:80]
+    return "imported" if name in ("", "base", "tuned") else name
 
 
 def _pin(draft: Draft) -> None:
@@ -78,8 +84,12 @@ def _written(draft: Draft, file: str, tool: str) -> str:
     ]
     sections = {
         "datasets": draft.datasets,
-        "models": {"imported-base": draft.model},
-        "runs": {"base": None, "tuned": None, _RUN: {"model": "imported-base", **draft.run}},
+        "models": {f"{draft.name}-base": draft.model},
+        "runs": {
+            "base": None,
+            "tuned": None,
+            draft.name: {"model": f"{draft.name}-base", **draft.run},
+        },
     }
     body = yaml.dump(sections, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
     if "repo_id" in body:

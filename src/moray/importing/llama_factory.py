@@ -80,9 +80,12 @@ def _datasets(draft: Draft) -> None:
                 "path": f"{folder}/{name}.json",
                 "format": _FORMATS[stage],
             }
-            draft.different["dataset"] = (
-                f"{index} doesn't describe {', '.join(names)}; correct path and format"
+            missing = (
+                f"{index} doesn't describe {name}"
+                if index.is_file()
+                else f"there is no {index} below the current folder"
             )
+            draft.different["dataset"] = f"{missing}; correct path and format"
         else:
             section = _described(draft, name, entry, stage, folder)
         if limit and "repo_id" in section and "[" not in section["split"]:

@@ -14,6 +14,7 @@ class Draft:
     """An overlay in the making, and what is said of the keys that it is made from.
 
     Attributes:
+        name: name of the run.
         given: the other tool's keys, nested ones with dots.
         gpus: number of GPUs that the config was for.
         run: the run's sections.
@@ -26,6 +27,7 @@ class Draft:
         read: keys that were looked at. A key that is in none of these is unknown.
     """
 
+    name: str
     given: Mapping[str, Any]
     gpus: int = 1
     run: dict[str, Any] = field(default_factory=dict)
@@ -160,7 +162,7 @@ def flattened(config: Mapping[str, Any], nested: Sequence[str]) -> dict[str, Any
 
 def entry_draft(draft: Draft, key: str, entry: Mapping[str, Any], rules: Sequence[Rule]) -> Draft:
     """Apply rules to a mapping inside a config, and say of the config's keys what they say."""
-    inner = Draft(entry)
+    inner = Draft(draft.name, entry)
     apply(rules, inner)
     for name in ("same", "different", "refused"):
         said = {f"{key}.{inside}": text for inside, text in getattr(inner, name).items()}

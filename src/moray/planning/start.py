@@ -119,13 +119,13 @@ def _folder(experiment: Experiment, model: str, temporary: Path) -> Path:
         return Path(section.path)
     assert isinstance(section, HubModel)
     # Takes a while to import.
-    from huggingface_hub import try_to_load_from_cache
+    from moray.model.obtain import hub_config
 
-    found = try_to_load_from_cache(section.repo_id, "config.json", revision=section.revision)
-    if not isinstance(found, str):
+    found = hub_config(section.repo_id, section.revision)
+    if found is None:
         raise UserError(
             f"models.{model}",
-            f"{section.repo_id} isn't in the local cache yet, so its shape isn't known",
-            f"snakemake results/models/{model}/{MANIFEST}",
+            f"can't download config.json of {section.repo_id}, so its shape isn't known",
+            "check repo_id, revision, the connection, and for a gated repository the token",
         )
-    return Path(found).parent
+    return found.parent

@@ -103,6 +103,10 @@ def list_files(folder: Path, paths: Iterable[Path]) -> Files:
 
 
 def _on_disk(path: Path) -> dict[str, Any]:
+    # Safetensors lets only the owner read what it writes; the folder has what the umask permits.
+    permitted = path.parent.stat().st_mode & 0o666
+    if path.stat().st_mode & 0o777 != permitted:
+        path.chmod(permitted)
     with path.open("rb") as file:
         os.fsync(file.fileno())
     return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}

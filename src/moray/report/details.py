@@ -73,6 +73,7 @@ def details(
     generation = run.read("generation.json") or {}
     return {
         "remarks": remarks(run, notes),
+        "model": model if (model := run.folder / "model").is_dir() else None,
         "scores": scores.by_dataset(evaluation) if evaluation else {},
         "benchmarks": scores.of_benchmarks(run.read("benchmarks.json")),
         "scored": scores.scored(evaluation) if evaluation else None,

@@ -96,8 +96,8 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
             )
     for reason in bad_rows.facts()["bad_rows"]:
         say(
-            f"dataset {output.name}: {reason['rows']:,} bad rows dropped, the first in "
-            f"{reason['first']}: {reason['problem']}"
+            f"dataset {output.name}: {reason['rows']:,} bad row{'s' * (reason['rows'] != 1)} "
+            f"dropped, the first in {reason['first']}: {reason['problem']}"
         )
 
 

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from moray.config import plan
+from moray.config.formats import FORMATS
 from moray.config.schema.experiment import Experiment
 from moray.config.schema.models import (
     BaseModelSource,
@@ -18,7 +19,14 @@ from moray.config.search import candidates
 from moray.errors import ConfigError, UserError
 from moray.evaluate.requirements import benchmark_faults, missing_for_metrics
 from moray.hub import has_token, no_token
-from moray.model.shapes import Shapes, llama_shapes, positions_in, quantization_in, shapes_in
+from moray.model.shapes import (
+    Shapes,
+    has_chat_template,
+    llama_shapes,
+    positions_in,
+    quantization_in,
+    shapes_in,
+)
 from moray.provenance.manifest import MANIFEST
 from moray.serving.llama_cpp import missing_tools
 from moray.tracking.interface import missing_packages
@@ -53,6 +61,7 @@ def preflight(
                 shapes = _shapes(experiment, model)
             except UserError as error:
                 found.append(error)
+            found += _no_template(experiment, name, model)
             found += misfits(name, run.data.block_size, positions, run.adapter, shapes)
             found += unmet_requirements(name, run.train, run.adapter, run.ray, shapes, _RESULTS)
         for name in runs:
@@ -106,6 +115,23 @@ def _readable(path: str, files: Sequence[str]) -> Iterator[UserError]:
     for file in files:
         if not os.access(file, os.R_OK):
             yield UserError(path, f"can't read {file}", "change its permissions")
+
+
+def _no_template(experiment: Experiment, run: str, model: str) -> Iterator[UserError]:
+    """The fault of a run on conversations that nothing can render, as far as it is known."""
+    formats = [experiment.datasets[name].format for name in experiment.runs[run].datasets]
+    # Pairs can be text, which needs no template.
+    if not any(FORMATS[name].chat and name != "preference" for name in formats):
+        return
+    if experiment.runs[run].search or plan.chat_template(experiment, run):
+        return
+    folder = _folder(experiment.models[model], model)
+    if folder and not has_chat_template(folder):
+        yield UserError(
+            f"runs.{run}.data.chat_template",
+            f"is not set, and the tokenizer of models.{model} has no chat template",
+            "set it (config/instruction.yaml has an example), or use a model that has one",
+        )
 
 
 def _shapes(experiment: Experiment, model: str) -> Shapes | None:

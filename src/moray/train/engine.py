@@ -99,7 +99,8 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
     if worker.device.type != "cpu":
         note += f"; attention: {attention or 'default of transformers'}"
     statistics = Statistics(module.model, worker)
-    rows = f"micro-batches of {rows_of_micro_batch(settings, worker.world_size)} rows"
+    count = rows_of_micro_batch(settings, worker.world_size)
+    rows = f"micro-batches of {count} row{'s' * (count != 1)}"
     return Built(flops, reason is None, f"{held}; {rows}; blocks are {note}", statistics)
 
 
@@ -166,12 +167,16 @@ def _held(model: PreTrainedModel, job: Job, worker: Worker) -> str:
     held = frozen_bytes(job.adapter, linear=quantized, other=frozen - quantized)
     scales = scale_bytes(job.adapter, quantized)
     megabytes = footprint(job.settings, trained, held, worker.world_size, scales).total / 1e6
-    share = f" of {(trained + frozen) / 1e6:.1f} M" if frozen else ""
+    share = f" of {_number(trained + frozen)}" if frozen else ""
     workers = "the worker" if worker.world_size == 1 else f"each of {worker.world_size} workers"
     return (
-        f"{trained / 1e6:.1f} M{share} parameters are trained; {workers} ({worker.device.type}) "
+        f"{_number(trained)}{share} parameters are trained; {workers} ({worker.device.type}) "
         f"needs {megabytes:,.0f} MB for weights, gradients and optimizer state"
     )
+
+
+def _number(parameters: int) -> str:
+    return f"{parameters / 1e6:.1f} M" if parameters > 1e5 else f"{parameters:,}"
 
 
 def compute_deterministically(device: torch.device) -> None:

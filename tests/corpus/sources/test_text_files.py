@@ -156,14 +156,14 @@ LINES = b"a line\n" * 700_000
 LONG = b'{"text": "' + b"\xc3\xa9" * 100_000 + b'"}\n'
 ROLES = "system, developer, user, human, assistant, gpt, function_call, tool, function, observation"
 MAPPING = "expected a mapping of column names to values; fix it"
-FILL = "fill in the value or remove the row"
+FILL = "write it as text, remove the row, or set bad_rows: drop"
 BEGINNING = (
     "got the beginning of a JSON value, expected a whole one; write each row on one line, or all "
     "rows as a list in a .json file"
 )
 KINDS = ".txt, .jsonl, .ndjson, .json, .csv, .tsv, .parquet"
 QUOTE = "put values that contain ',' in quotes, and leave none out"
-NAME = "map the column under columns, or choose another format"
+NAME = "name it under columns, as in {output: answer}, or choose another format"
 
 # A file, its format, and the line that it costs, where {} stands for the file.
 BAD: list[tuple[str, bytes, FormatName, str]] = [

@@ -133,7 +133,7 @@ def test_a_row_that_is_no_document_is_reported_with_its_number() -> None:
         list(text_hub.documents("owner/name", rows, Shape("text")))
     assert str(caught.value) == (
         "owner/name, row 2: got nothing in column text, expected text; "
-        "fill in the value or remove the row"
+        "write it as text, remove the row, or set bad_rows: drop"
     )
 
 
