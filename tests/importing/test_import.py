@@ -349,5 +349,5 @@ def test_an_overlay_trains(
     overlay["runs"]["theirs"]["train"]["launcher"] = "torchrun"
     whole = merge(yaml.safe_load(project.config.read_text()), overlay)
     make_all(project.folder, whole | {"runs": overlay["runs"]})
-    history = (project.folder / "results/runs/imported/history.jsonl").read_text()
+    history = (project.folder / "results/runs/theirs/history.jsonl").read_text()
     assert '"step": 2' in history
