@@ -51,6 +51,15 @@ def test_the_loss_changes_training_and_evaluation_and_neither_tokens_nor_referen
     assert plan.store_folders(before, "preferred") == plan.store_folders(after, "preferred")
 
 
+def test_a_row_has_room_for_two_answers_of_the_models_maximum_length() -> None:
+    longest = experiment().models["tiny"].model_dump()["max_position_embeddings"]
+    data = "runs.preferred.data"
+    experiment({data: {"block_size": 2 * longest}})
+    for values in ({"block_size": 2 * longest + 2}, {"block_size": 2 * longest, "packing": True}):
+        (line,) = faults(deepcopy(PAIRS | {data: values}))
+        assert line.startswith(f"{data}.block_size: makes sequences of ")
+
+
 def test_rows_to_train_on_are_those_of_the_reference() -> None:
     found = experiment()
     name = plan.reference_name(found, "preferred")

@@ -344,8 +344,8 @@ FAULTS: list[tuple[str, object, str]] = [
     (
         "runs.tuned.data.block_size",
         2048,
-        "runs.tuned.data.block_size: got 2048, expected at most max_position_embeddings of its "
-        "model (1024); change one of them",
+        "runs.tuned.data.block_size: makes sequences of 2048 tokens, expected at most 1024, the "
+        "max_position_embeddings of its model; change one of them",
     ),
     (
         "datasets.modules.test_share",

@@ -271,6 +271,7 @@ def test_rows_longer_than_the_model_s_positions_are_refused(architecture: str) -
     with pytest.raises(UserError) as caught:
         check_length(model, 65)
     assert str(caught.value) == (
-        "data.block_size: got 65, expected at most 64, the model's maximum length; "
+        "data.block_size: makes sequences of 65 tokens, expected at most 64, the model's "
+        "maximum length; "
         "lower it or choose another model"
     )

@@ -71,7 +71,7 @@ def test_an_overlay_is_merged_over_the_config(
         (
             {"runs.base.data.block_size": 9999},
             "base",
-            "runs.base.data.block_size: got 9999, expected at most ",
+            "runs.base.data.block_size: makes sequences of 9999 tokens, expected at most ",
         ),
         (
             {"models.tiny": {"source": "hub", "repo_id": "a/b", "revision": "0" * 40}},

@@ -177,7 +177,8 @@ def test_of_a_model_of_the_hub_the_shapes_are_known_once_all_of_it_is_here(
 # Of the model that tests share: 128 positions.
 TOO_LONG = {"runs.base.data.block_size": 129}
 LINE = (
-    "runs.base.data.block_size: got 129, expected at most 128, the model's maximum length; "
+    "runs.base.data.block_size: makes sequences of 129 tokens, expected at most 128, the model's "
+    "maximum length; "
     "lower it or choose another model"
 )
 

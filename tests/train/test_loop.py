@@ -202,7 +202,9 @@ def test_rows_longer_than_the_model_is_meant_for_are_refused(
     make_job: Any, alone: Worker, small: Path, tmp_path: Path
 ) -> None:
     start = model_with(small, tmp_path, max_position_embeddings=63)
-    with pytest.raises(UserError, match=r"data\.block_size: got 64, expected at most 63"):
+    with pytest.raises(
+        UserError, match=r"data\.block_size: makes sequences of 64 tokens, expected at most 63"
+    ):
         train(replace(make_job(), start=start), alone)
 
 

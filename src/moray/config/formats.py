@@ -65,3 +65,12 @@ def source_module(source: str, format: FormatName) -> str:
     """The module of a source, in `moray.corpus.sources`, by the names in the config."""
     kind = "images" if format == "images" else "text"
     return f"{kind}_{source.replace('-', '_')}"
+
+
+def sequence_length(format: FormatName, block_size: int, packing: bool | str) -> int:
+    """Tokens of the longest sequence that a model gets.
+
+    An answer of a preference pair has half a row, which is a sequence of its own unless packed.
+    """
+    halves = FORMATS[format].task == "preference" and packing is not True
+    return block_size // 2 if halves else block_size

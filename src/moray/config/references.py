@@ -2,15 +2,9 @@
 
 from collections.abc import Iterator
 
-from moray.config.formats import FORMATS
+from moray.config import plan
+from moray.config.formats import FORMATS, sequence_length
 from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
-from moray.config.plan import (
-    exports_adapter,
-    modality,
-    modality_of_dataset,
-    modality_of_model,
-    task,
-)
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.config.schema.models import ScratchModel
 from moray.config.schema.sections import Augmentation, WorkerRange
@@ -89,8 +83,8 @@ def _dataset(
     experiment: Experiment, path: str, name: str, expected: Modality
 ) -> Iterator[UserError]:
     yield from known(path, name, experiment.datasets, "datasets")
-    if name in experiment.datasets and modality_of_dataset(experiment, name) != expected:
-        found = modality_of_dataset(experiment, name)
+    if name in experiment.datasets and plan.modality_of_dataset(experiment, name) != expected:
+        found = plan.modality_of_dataset(experiment, name)
         problem = f"got {name}, which has {found}, expected {expected}"
         yield UserError(path, problem, "choose another")
 
@@ -116,7 +110,7 @@ def faults_of_run(experiment: Experiment, name: str, run: Run) -> Iterator[UserE
     yield from _engine(experiment, name, run)
     yield from _folders(name, run)
     complete = all(dataset in experiment.datasets for dataset in run.datasets)
-    if complete and task(experiment, name) == "preference":
+    if complete and plan.task(experiment, name) == "preference":
         yield from _pairs(name, run)
 
 
@@ -309,7 +303,7 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
             "change one of them",
         )
     for start in known_starts(experiment, name) if adapter.quantize_base else []:
-        if exports_adapter(experiment, start):
+        if plan.exports_adapter(experiment, start):
             yield UserError(
                 f"{path}.quantize_base",
                 f"{adapter.quantize_base} can't be used here, because run {start} exports only its "
@@ -339,9 +333,9 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
 
 def _tasks(experiment: Experiment) -> Iterator[UserError]:
     for name, run in experiment.runs.items():
-        base, images = experiment.base_model(name), modality(experiment, name) == "images"
+        base, images = experiment.base_model(name), plan.modality(experiment, name) == "images"
         dataset = next(iter(run.datasets))
-        if modality_of_model(experiment, base) != modality(experiment, name):
+        if plan.modality_of_model(experiment, base) != plan.modality(experiment, name):
             yield UserError(
                 f"runs.{name}.model",
                 f"got a model of {'text' if images else 'images'}, but dataset {dataset} has "
@@ -391,10 +385,12 @@ def _text_run(path: str, run: Run) -> Iterator[UserError]:
 def _blocks(experiment: Experiment) -> Iterator[UserError]:
     for name, run in experiment.runs.items():
         model = experiment.models[experiment.base_model(name)]
-        if isinstance(model, ScratchModel) and run.data.block_size > model.max_position_embeddings:
+        format = experiment.datasets[next(iter(run.datasets))].format
+        longest = sequence_length(format, run.data.block_size, run.data.packing)
+        if isinstance(model, ScratchModel) and longest > (most := model.max_position_embeddings):
             yield UserError(
                 f"runs.{name}.data.block_size",
-                f"got {run.data.block_size}, expected at most max_position_embeddings of its "
-                f"model ({model.max_position_embeddings})",
+                f"makes sequences of {longest} tokens, expected at most {most}, the "
+                "max_position_embeddings of its model",
                 "change one of them",
             )

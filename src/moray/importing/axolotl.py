@@ -70,6 +70,8 @@ def _rows(draft: Draft) -> None:
     is_dpo = draft.get("rl") is not None
     # Chosen and rejected answer have half a row each.
     draft.put("data.block_size", 2 * (length or 512) if is_dpo else length)
+    if is_dpo:
+        draft.different["sequence_len"] = "block_size is of a pair, so it has room for two answers"
     draft.put("data.packing", packing and not is_dpo)
     if draft.get("pretraining_dataset") and draft.given.get("sample_packing") is None:
         draft.put("data.packing", True)

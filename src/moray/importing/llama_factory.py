@@ -186,6 +186,8 @@ def _rows(draft: Draft) -> None:
     packing, neat = draft.get("packing"), bool(draft.get("neat_packing"))
     packs = bool(stage == "pt" if packing is None else packing) or neat
     draft.put("data.block_size", 2 * length if stage == "dpo" else length)
+    if stage == "dpo":
+        draft.different["cutoff_len"] = "block_size is of a pair, so it has room for two answers"
     draft.put("data.packing", packs and stage != "dpo")
     draft.put("data.long_documents", "split" if stage == "pt" else "truncate")
     draft.put("data.mask_history", bool(draft.get("mask_history")))

@@ -167,16 +167,17 @@ def longest_sequence(config: PreTrainedConfig) -> int:
     return positions_of(config.to_dict()) or sys.maxsize
 
 
-def check_length(model: PreTrainedModel, block_size: int) -> None:
-    """Check that a row isn't longer than the model's maximum length.
+def check_length(model: PreTrainedModel, length: int) -> None:
+    """Check that a sequence isn't longer than the model's maximum length.
 
     Raises:
         UserError: if it is.
     """
     longest = longest_sequence(model.config)
-    if block_size > longest:
+    if length > longest:
         raise UserError(
             "data.block_size",
-            f"got {block_size}, expected at most {longest}, the model's maximum length",
+            f"makes sequences of {length} tokens, expected at most {longest}, the model's maximum "
+            "length",
             "lower it or choose another model",
         )

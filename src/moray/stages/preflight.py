@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from moray.config import plan
-from moray.config.formats import FORMATS
+from moray.config.formats import FORMATS, sequence_length
 from moray.config.schema.experiment import Experiment
 from moray.config.schema.models import (
     BaseModelSource,
@@ -62,7 +62,9 @@ def preflight(
             except UserError as error:
                 found.append(error)
             found += _no_template(experiment, name, model)
-            found += misfits(name, run.data.block_size, positions, run.adapter, shapes)
+            format = experiment.datasets[next(iter(run.datasets))].format
+            length = sequence_length(format, run.data.block_size, run.data.packing)
+            found += misfits(name, length, positions, run.adapter, shapes)
             found += unmet_requirements(name, run.train, run.adapter, run.ray, shapes, _RESULTS)
         for name in runs:
             found += missing_packages(name, experiment.runs[name].tracking)

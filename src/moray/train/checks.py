@@ -93,7 +93,7 @@ def unmet_requirements(
 
 def misfits(
     run: str,
-    block_size: int | None,
+    length: int | None,
     positions: int | None,
     adapter: Adapter | None,
     shapes: Shapes | None,
@@ -102,15 +102,16 @@ def misfits(
 
     Args:
         run: name of the run.
-        block_size: tokens in a row; None if rows aren't sequences of tokens.
+        length: tokens of a sequence; None if rows aren't sequences of tokens.
         positions: maximum row length of the model; None if it isn't known.
         adapter: the run's `adapter` section.
         shapes: shapes of the model's weights; None if they aren't known yet.
     """
-    if positions is not None and block_size is not None and block_size > positions:
+    if positions is not None and length is not None and length > positions:
         yield UserError(
             f"runs.{run}.data.block_size",
-            f"got {block_size}, expected at most {positions}, the model's maximum length",
+            f"makes sequences of {length} tokens, expected at most {positions}, the model's "
+            "maximum length",
             "lower it or choose another model",
         )
     if adapter is None or adapter.target_modules == "all-linear" or not shapes:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from moray.config.formats import sequence_length
 from moray.config.schema.sections import Data, Ray
 from moray.console import say
 from moray.errors import ConfigError, UserError
@@ -68,10 +69,13 @@ def run_training(
     storage = state_of(ray.storage_path, run, identity.fingerprint)
     whole, adapters = whole_model_and_adapters(spec.start)
     shapes, positions = shapes_in(whole), positions_in(whole / "config.json")
-    # Other rows than packed tokens have none.
-    block_size = read_manifest(spec.parts[0].store).get("block_size")
+    store = read_manifest(spec.parts[0].store)
+    # Other rows than those of tokens have none.
+    length: int | None = store.get("block_size")
+    if length:
+        length = sequence_length(store["recipe"]["format"], length, store["recipe"]["packing"])
     found = unmet_requirements(run, settings, adapter, ray, shapes, output, storage.work)
-    found += [*misfits(run, block_size, positions, adapter, shapes)]
+    found += [*misfits(run, length, positions, adapter, shapes)]
     if found := [*found, *missing_packages(run, spec.trackers)]:
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
