@@ -80,7 +80,8 @@ def with_dropout(preferences: Path, tmp_path_factory: pytest.TempPathFactory) ->
     shutil.copytree(preferences / "model", folder / "model")
     vocabulary = json.loads((folder / "model/config.json").read_text())["vocab_size"]
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=vocabulary, n_embd=64, n_layer=2, n_head=2, n_positions=256)
+    # As many positions as half a row has tokens: no answer has more.
+    config = GPT2Config(vocab_size=vocabulary, n_embd=64, n_layer=2, n_head=2, n_positions=64)
     assert config.attn_pdrop == config.resid_pdrop == config.embd_pdrop == 0.1
     GPT2LMHeadModel(config).save_pretrained(folder / "model")
     shutil.copytree(preferences / "pairs", folder / "pairs")

@@ -67,10 +67,9 @@ def source_module(source: str, format: FormatName) -> str:
     return f"{kind}_{source.replace('-', '_')}"
 
 
-def sequence_length(format: FormatName, block_size: int, packing: bool | str) -> int:
-    """Tokens of the longest sequence that a model gets.
+def sequence_length(format: FormatName, block_size: int) -> int:
+    """Tokens of the longest sequence that a model gets, which has no neighbours in its row.
 
-    An answer of a preference pair has half a row, which is a sequence of its own unless packed.
+    Each answer of a preference pair has half a row.
     """
-    halves = FORMATS[format].task == "preference" and packing is not True
-    return block_size // 2 if halves else block_size
+    return block_size // 2 if FORMATS[format].task == "preference" else block_size

@@ -386,7 +386,7 @@ def _blocks(experiment: Experiment) -> Iterator[UserError]:
     for name, run in experiment.runs.items():
         model = experiment.models[experiment.base_model(name)]
         format = experiment.datasets[next(iter(run.datasets))].format
-        longest = sequence_length(format, run.data.block_size, run.data.packing)
+        longest = sequence_length(format, run.data.block_size)
         if isinstance(model, ScratchModel) and longest > (most := model.max_position_embeddings):
             yield UserError(
                 f"runs.{name}.data.block_size",

@@ -63,7 +63,7 @@ def preflight(
                 found.append(error)
             found += _no_template(experiment, name, model)
             format = experiment.datasets[next(iter(run.datasets))].format
-            length = sequence_length(format, run.data.block_size, run.data.packing)
+            length = sequence_length(format, run.data.block_size)
             found += misfits(name, length, positions, run.adapter, shapes)
             found += unmet_requirements(name, run.train, run.adapter, run.ray, shapes, _RESULTS)
         for name in runs:

@@ -73,7 +73,7 @@ def run_training(
     # Other rows than those of tokens have none.
     length: int | None = store.get("block_size")
     if length:
-        length = sequence_length(store["recipe"]["format"], length, store["recipe"]["packing"])
+        length = sequence_length(store["recipe"]["format"], length)
     found = unmet_requirements(run, settings, adapter, ray, shapes, output, storage.work)
     found += [*misfits(run, length, positions, adapter, shapes)]
     if found := [*found, *missing_packages(run, spec.trackers)]:

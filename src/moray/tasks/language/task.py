@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from moray.config.formats import sequence_length
 from moray.corpus.dataset import read_group
 from moray.model.isolation import check_isolation
 from moray.model.load import check_length, empty_model, load_model
@@ -34,6 +35,7 @@ class LanguageTask:
         self.record = record_of(manifest)
         self.row_length: int = manifest["block_size"]
         self.units_per_row: int = manifest["block_size"]
+        self._longest = sequence_length(manifest["recipe"]["format"], manifest["block_size"])
         self._packing: bool = manifest["recipe"]["packing"]
 
     def load(
@@ -51,7 +53,7 @@ class LanguageTask:
         """Check that the model fits the rows; returns whether its head is plain."""
         if self._packing:
             check_isolation(model)
-        check_length(model, self.row_length)
+        check_length(model, self._longest)
         return has_plain_head(model)
 
     def flops_per_row(self, model: PreTrainedModel) -> float:
