@@ -34,9 +34,7 @@ _ABOUT_ITSELF = (
 # Of a job whose stage has said what is wrong.
 _OF_A_SCRIPT = ("RuleException", "returned non-zero exit status")
 # Snakemake's reason for a job whose params have changed: all of them before and now.
-_PARAMS = re.compile(
-    "Union of exclusive params before and now across all output: before: (.*)", re.MULTILINE
-)
+_PARAMS = re.compile("Union of exclusive params before and now across all output: before: (.*)")
 _RED, _YELLOW, _DIM, _RESET = "\033[31m", "\033[33m", "\033[2m", "\033[0m"
 
 
@@ -142,16 +140,11 @@ def _changed(reason: re.Match[str]) -> str:
 
 def _values(params: list[Any]) -> Iterator[tuple[str, Any]]:
     """The values of params by their dotted keys; a text is that of `code`."""
+    # For dry runs alone, so that others start without it.
+    from moray.tracking.interface import flat
+
     for param in params:
         if isinstance(param, dict):
-            yield from _flat(param)
+            yield from flat(param, ".").items()
         else:
             yield "code", str(param).removeprefix("code ")
-
-
-def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
