@@ -28,6 +28,8 @@ FAULTS: list[tuple[str, object, str]] = [
         "runs.tuned.train.learnig_rate: unknown key; did you mean learning_rate?",
     ),
     ("runs.tuned.model.rum", "base", "runs.tuned.model.rum: unknown key; did you mean run?"),
+    ("runs.tuned.adapter", {"r": 8}, "runs.tuned.adapter.r: unknown key; did you mean rank?"),
+    ("defaults.train.fp16", True, "defaults.train.fp16: unknown key; did you mean precision?"),
     # An entry may have the name of a key.
     (
         "runs.train",

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard, ModelCardData
+from transformers import PreTrainedTokenizerFast
 
+from moray.model.scratch import save_llama
 from moray.stages.card import card
 
 CARD = """---
@@ -43,7 +45,8 @@ def written(model: Path, *benchmarks: Path, **facts: Any) -> ModelCard:
     }
     file, output = model.with_name("eval.json"), model.with_name("README.md")
     file.write_text(json.dumps(scores))
-    card(model, file, [*benchmarks], output, {"run": "tuned", "datasets": ["chats", "docs"]})
+    cfg = {"run": "tuned", "datasets": ["chats", "docs"], "place": str(model)}
+    card(model, file, [*benchmarks], output, cfg)
     found: ModelCard = ModelCard.load(output)
     return found
 
@@ -67,12 +70,31 @@ def test_the_evaluation_is_in_the_form_of_the_hub(model: Path) -> None:
 @pytest.mark.parametrize("unit", ["documents", "pairs", "images"])
 def test_the_text_compares_base_and_run_and_shows_the_lineage(unit: str, model: Path) -> None:
     text = written(model, **{unit: 1234}).text
-    assert text.startswith("\n# tuned\n\nFine-tuned.\n\n## Evaluation\n")
+    assert text.startswith("\n# tuned\n\nFine-tuned.\n\n## Usage\n")
     assert f"On 1,234 {unit} of the test split; in brackets, 90% confidence intervals." in text
     assert "| loss | 3 [2.5, 3.5] | 2 [1.5, 2.5] |\n" in text
     assert "| results/base | `0123abcd` |\n" in text
     # The card in the folder is the one that its manifest lists.
     assert (model / "README.md").read_text() == CARD
+
+
+def usage(card: ModelCard) -> str:
+    return card.text.partition("```python\n")[2].partition("```")[0]
+
+
+def test_the_usage_runs(
+    model: Path,
+    scratch: dict[str, Any],
+    tokenizer: PreTrainedTokenizerFast,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save_llama(model, tokenizer, scratch)
+    for template in ("", "{% for message in messages %}{{ message.content }}{% endfor %}"):
+        if template:
+            (model / "chat_template.jinja").write_text(template)
+        exec(usage(written(model, documents=1234)), {})
+        asked = "[{'role': 'user', 'content': 'Who are you?'}, " if template else "Once upon a time"
+        assert asked in capsys.readouterr().out
 
 
 def test_the_text_says_what_of_the_test_split_was_trained_on(model: Path) -> None:

@@ -14,6 +14,7 @@ rule card:
         code=lambda wildcards: code("card", of=wildcards.run),
         cfg=lambda wildcards: {
             "datasets": list(EXPERIMENT.runs[wildcards.run].datasets),
+            "place": place_of(wildcards.run),
             "run": wildcards.run,
         },
     message:

@@ -87,6 +87,12 @@ def task_of(run):
     return plan.task(EXPERIMENT, run)
 
 
+def place_of(run):
+    """Where a run's model is loaded from: its repository, or its folder."""
+    push = EXPERIMENT.runs[run].push
+    return push.repo if push else f"results/runs/{run}/model"
+
+
 def any_of(names):
     """A regular expression for one of some names."""
     return "|".join(map(re.escape, names)) or "(?!)"

@@ -51,6 +51,16 @@ _BRANCHES |= {"Range", "list", "tagged-union[Range,list[any]]"}
 _BRANCHES |= {"dict[constrained-str,constrained-float]"}
 _BRANCHES |= {"literal['auto']", "literal['all-linear']", "constrained-int", "[key]"}
 
+# What Transformers and PEFT call a key, where the spelling doesn't tell which one is meant.
+_ELSEWHERE = {
+    "bf16": "precision",
+    "fp16": "precision",
+    "gradient_accumulation_steps": "global_batch_size",
+    "optim": "optimizer",
+    "per_device_train_batch_size": "micro_batch_size",
+    "r": "rank",
+}
+
 # In these sections, pydantic puts the source of an entry after its name. A source can have the same
 # name as one of its own keys.
 _BY_SOURCE = ("datasets", "models")
@@ -142,7 +152,8 @@ def _suggestion(path: tuple[str, ...], loc: tuple[int | str, ...]) -> str:
     *parents, key = path
     models = [model for model in _models_at(parents) if _is_of_source(model, loc)]
     known = [name for model in models for name in model.model_fields]
-    if close := difflib.get_close_matches(key, known, n=1):
+    meant = [name for name in (_ELSEWHERE.get(key),) if name in known]
+    if close := meant or difflib.get_close_matches(key, known, n=1):
         return f"did you mean {close[0]}?"
     return f"expected one of {', '.join(known)}"
 

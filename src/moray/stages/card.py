@@ -12,6 +12,15 @@ from moray.console import say
 from moray.corpus.overlap import told
 
 _EVALUATION = """
+## Usage
+
+```python
+from transformers import pipeline
+
+model = pipeline("{pipeline}", model="{place}")
+print(model({example}))
+```
+
 ## Evaluation
 
 On {number} of the test split; in brackets, {confidence:.0%} confidence intervals.{overlaps}
@@ -40,6 +49,10 @@ By lm-evaluation-harness {version}; in brackets, {confidence:.0%} confidence int
 """
 
 
+_PROMPT = '"Once upon a time", max_new_tokens=64'
+_MESSAGES = '[{"role": "user", "content": "Who are you?"}], max_new_tokens=64'
+
+
 def card(
     model: Path, scores: Path, benchmarks: list[Path], output: Path, cfg: dict[str, Any]
 ) -> None:
@@ -64,10 +77,14 @@ def card(
             ),
         )
     unit = next(unit for unit in SCORED if unit in found)
+    example = _MESSAGES if (model / "chat_template.jinja").is_file() else _PROMPT
     written.text = (
         written.text.rstrip()
         + "\n"
         + _EVALUATION.format(
+            pipeline=kind,
+            place=cfg["place"],
+            example='"image.png"' if unit == "images" else example,
             number=f"{found[unit]:,} {unit}",
             confidence=found["confidence"],
             overlaps="".join(f"\n{line}." for line in told(found)),
