@@ -111,3 +111,4 @@ def test_snakemake_plans_what_its_commands_ask_for(tmp_path: Path, model_folder:
         if command.startswith("snakemake finetune --configfile"):
             rest = command.removeprefix("snakemake finetune")
             assert f"; next: snakemake eval{rest}\n" in done.stdout
+    assert "next: snakemake" not in fresh.snakemake("--dry-run", "eval", "generate").stdout

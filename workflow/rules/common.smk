@@ -77,7 +77,10 @@ def threads_of(run, stage):
 
 
 def suggestion(target):
-    """What to type next, with the same overlays."""
+    """What to type next, with the same overlays; nothing if that was asked for too."""
+    # The workflow doesn't know its targets yet.
+    if target in sys.argv:
+        return ""
     overlays = [os.path.relpath(file) for file in workflow.overwrite_configfiles]
     options = f" --configfile {' '.join(overlays)}" if overlays else ""
     return f"; next: snakemake {target}{options}"
