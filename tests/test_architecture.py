@@ -51,7 +51,6 @@ TRAIN_FLOORS = [
         "history",
         "identity",
         "job",
-        "mean_loss",
         "optimizer",
         "performance",
         "schedule",
