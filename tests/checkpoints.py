@@ -38,9 +38,7 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
 def last_tensors(job: Job) -> dict[str, Tensor]:
     """All tensors of a job's newest checkpoint."""
     storage = FolderStorage(job.work)
-    step = checkpoints.newest(storage, lambda step, names: None)
-    assert step
-    return tensors_of(storage.fetch(step))
+    return tensors_of(storage.fetch(checkpoints.newest_step(storage)))
 
 
 def are_equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:

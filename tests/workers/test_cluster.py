@@ -12,7 +12,7 @@ import pytest
 
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
-from moray.workers.cluster import connected
+from moray.workers.cluster import connected, interface_setup
 from moray.workers.launch import Launch
 
 
@@ -84,7 +84,7 @@ def test_workers_that_would_leave_no_cpu_for_reading_are_refused_with_the_number
 from pathlib import Path
 from ray.cluster_utils import Cluster
 from moray.workers.launch import Launch
-from moray.workers.cluster import connected
+from moray.workers.cluster import connected, interface_setup
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
 
@@ -129,7 +129,7 @@ IN_A_LOCAL_RAY = """
 import os, sys
 from pathlib import Path
 from moray.workers.launch import Launch
-from moray.workers.cluster import connected
+from moray.workers.cluster import connected, interface_setup
 from moray.config.schema.sections import Ray
 
 def watch(event, arguments):
@@ -185,3 +185,25 @@ def test_without_a_place_for_the_token_nothing_is_started(tmp_path: Path) -> Non
         "you can read (File exists); make sure that you own the file and can write to its folder, "
         "or set RAY_AUTH_TOKEN"
     )
+
+
+VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """That of this process, for the test, without the variables."""
+    there = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    monkeypatch.setattr("os.environ", there)
+    return there
+
+
+def test_a_given_interface_is_that_of_both_backends(environment: dict[str, str]) -> None:
+    interface_setup("ib0")()
+    assert [environment[name] for name in VARIABLES] == ["ib0", "ib0"]
+
+
+def test_what_a_node_says_itself_comes_first(environment: dict[str, str]) -> None:
+    environment["NCCL_SOCKET_IFNAME"] = "eth"
+    interface_setup("ib0")()
+    assert [environment[name] for name in VARIABLES] == ["ib0", "eth"]

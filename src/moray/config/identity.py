@@ -208,8 +208,8 @@ NEVER_DECIDING = (
     *_in("stages", "boundary evaluation"),
     "storage/*",
     "tracking/*",
-    *_in("train", "checkpoints checks continuation driver entry failures history identity job"),
-    *_in("train", "mean_loss memory micro_batch performance restore saver supervision"),
+    *_in("train", "checkpoints checks driver entry failures history identity job"),
+    *_in("train", "memory performance restore saver supervision"),
     "workers/*",
 )
 

@@ -1,45 +1,38 @@
-"""Which checkpoint a run resumes from, and which ones are kept.
+"""Which checkpoint a run resumes from, which ones are kept, and those of other fingerprints.
 
 Sample order, learning rate and dropout are functions of the step, so the step is the whole position
 of a run.
 """
 
+import json
 import shutil
-from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from moray.storage.interface import Storage, name_of
+from moray.config.schema.train import Train
+from moray.console import say
+from moray.errors import UserError
+from moray.provenance.manifest import as_json
+from moray.storage.interface import Storage, name_of, step_of
+from moray.storage.opened import storage_with
 from moray.train.history import HISTORY, evaluations
-from moray.train.job import Job
+from moray.train.identity import Identity, differences, read_identity, write_identity
+from moray.train.job import Job, RunSpec
+from moray.train.optimizer import is_state, trained_parameters
 from moray.train.schedule import Evaluations
 
-Skipped = Callable[[int, list[str]], None]
-"""Called with the step of a damaged checkpoint, and its damaged files."""
-
-
-def newest(storage: Storage, skipped: Skipped) -> int:
-    """The step of the newest valid checkpoint, 0 if there is none; newer ones are `skipped`."""
-    for step in reversed(storage.steps()):
-        damaged = storage.damaged(step)
-        if not damaged:
-            return step
-        skipped(step, damaged)
-    return 0
+_RECORD = "continued_from.json"
+_KEY = "train.resume_from_checkpoint"
+# Keys of `train` and their values that round what a checkpoint has in fp32.
+_ROUNDED = {
+    "optimizer": ("adamw_8bit", "optimizer state is", "it to 8 bits"),
+    "weights": ("bf16", "weights are", "them to bf16"),
+}
 
 
 def newest_step(storage: Storage) -> int:
     """The step of the newest checkpoint, damaged or not; 0 if there is none."""
     return max(storage.steps(), default=0)
-
-
-def resume_point(storage: Storage, skipped: Skipped) -> int:
-    """The step of the newest valid checkpoint, 0 if there is none; newer damaged ones are removed.
-
-    Otherwise they would count towards the number to keep. Partial checkpoints are removed too.
-    """
-    storage.remove_uncommitted()
-    step = newest(storage, skipped)
-    remove_from(storage, step + 1)
-    return step
 
 
 def remove_from(storage: Storage, step: int) -> None:
@@ -63,26 +56,204 @@ def resume_step(job: Job, storage: Storage, notes: list[str]) -> int:
     It is that of the newest valid checkpoint; if the best one is exported, it is valid too. Each
     damaged one gets a note.
     """
-
-    def skip(step: int, damaged: list[str]) -> None:
-        notes.append(f"skipped checkpoint {name_of(step)}: damaged {', '.join(damaged)}")
-
-    step = _restored(storage, skip)
+    step = _restored(storage, notes)
     while step and job.settings.load_best_model_at_end:
         best = Evaluations(None, evaluations(job.work, until=step)).best
-        if best is None:
+        if best is None or not _is_damaged(storage, best, notes):
             break
-        if not (damaged := storage.damaged(best)):
-            break
-        skip(best, damaged)
         # The lost steps have to be trained again.
         remove_from(storage, best)
-        step = _restored(storage, skip)
+        step = _restored(storage, notes)
     return step
 
 
-def _restored(storage: Storage, skip: Skipped) -> int:
-    step = resume_point(storage, skip)
+def _restored(storage: Storage, notes: list[str]) -> int:
+    step = resume_point(storage, notes)
     if step and (history := storage.history_of(step)) != storage.work:
         shutil.copyfile(history / HISTORY, storage.work / HISTORY)
     return step
+
+
+def resume_point(storage: Storage, notes: list[str]) -> int:
+    """The step of the newest valid checkpoint, 0 if there is none; newer damaged ones are removed.
+
+    Otherwise they would count towards the number to keep. Partial checkpoints are removed too.
+    """
+    storage.remove_uncommitted()
+    steps = reversed(storage.steps())
+    step = next((step for step in steps if not _is_damaged(storage, step, notes)), 0)
+    remove_from(storage, step + 1)
+    return step
+
+
+def _is_damaged(storage: Storage, step: int, notes: list[str]) -> bool:
+    damaged = storage.damaged(step)
+    if damaged:
+        notes.append(f"skipped checkpoint {name_of(step)}: damaged {', '.join(damaged)}")
+    return bool(damaged)
+
+
+def prepare_work(
+    spec: RunSpec, storage: Storage, identity: Identity, alone: bool = True
+) -> Identity:
+    """Record a run's identity, and import the checkpoint that it continues from.
+
+    Call it while no other process trains the run. If there is no checkpoint to import and the run
+    has none of its own, the user gets a note about those under another fingerprint, unless it is
+    one of many trials; if only the fingerprint differs, as another version of moray makes it, the
+    run continues there.
+
+    Returns:
+        The identity, with the libraries of earlier starts.
+
+    Raises:
+        UserError: if the run can't continue from `train.resume_from_checkpoint`.
+    """
+    own, given = newest_step(storage), spec.settings.resume_from_checkpoint
+    identity = identity.after(read_identity(storage.records), own)
+    write_identity(identity, storage.records)
+    if given is None:
+        if own or not alone:
+            return identity
+        return _from_elsewhere(spec, storage, identity)
+    key = f"runs.{spec.name}.train.resume_from_checkpoint"
+    # The record comes last: until it is there, all of this is repeated.
+    if continued_from(storage) is None or own < step_of(Path(given)):
+        _check_position(key, given, spec)
+        _check_tensors(key, given, spec)
+        _bring_in(key, given, storage, spec.settings)
+        before = read_identity(storage_with(given).records)
+        for key, (value, what, kind) in _ROUNDED.items():
+            # Defaults aren't recorded.
+            was = before.settings["train"].get(key) if before else value
+            if getattr(spec.settings, key) == value != was:
+                say(
+                    f"run {spec.name}: continuing from {given}, whose {what} in fp32; "
+                    f"train.{key}: {value} rounds {kind}"
+                )
+        differing = differences(before, identity)
+        record = {
+            "checkpoint": given,
+            "step": step_of(Path(given)),
+            "fingerprint": before.fingerprint if before else Path(given).parent.parent.name,
+            "differences": [line for line in differing if not line.startswith(_KEY)],
+        }
+        storage.records.write(_RECORD, as_json(record))
+    return identity
+
+
+def continued_from(storage: Storage) -> dict[str, Any] | None:
+    """The record of the checkpoint that a run continued from; None if it didn't."""
+    content = storage.records.read(_RECORD)
+    record: dict[str, Any] | None = None if content is None else json.loads(content)
+    return record
+
+
+def _from_elsewhere(spec: RunSpec, storage: Storage, identity: Identity) -> Identity:
+    """Continue from the newest checkpoint under another fingerprint, or point the user to it."""
+    run, last = spec.name, storage.newest_elsewhere()
+    if last is None:
+        return identity
+    before, step = read_identity(storage_with(last).records), step_of(Path(last))
+    if differing := differences(before, identity):
+        say(
+            f"run {run}: starting at step 0, because its checkpoint at step {step} was made with "
+            f"different inputs: {', '.join(differing)}; to continue from that checkpoint anyway, "
+            f"set runs.{run}.train.resume_from_checkpoint: {last}"
+        )
+        return identity
+    say(f"run {run}: continuing from {last}, which was made with the same inputs")
+    identity = identity.after(before, step)
+    write_identity(identity, storage.records)
+    _bring_in(f"runs.{run}", last, storage, spec.settings)
+    return identity
+
+
+def _check_position(key: str, given: str, spec: RunSpec) -> None:
+    # PyTorch and transformers take seconds to import.
+    from moray.train.step import mixture_of
+
+    mixture = mixture_of(spec.parts, spec.settings)
+    num_steps = spec.settings.max_steps or mixture.num_steps(spec.settings.num_epochs)
+    if step_of(Path(given)) > num_steps:
+        raise UserError(
+            key,
+            f"{given} is past the last step of this run ({num_steps})",
+            "use an earlier checkpoint, or raise train.max_steps or train.num_epochs",
+        )
+
+
+def _check_tensors(key: str, given: str, spec: RunSpec) -> None:
+    """Refuse a checkpoint whose tensors aren't those that the run trains."""
+    import torch
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    from moray.tasks import task_of
+    from moray.train.restore import MetadataReader
+    from moray.train.statistics import statistics_of
+
+    task = task_of(spec.parts[0].store, spec.task_settings)
+    model = task.empty(spec.start, torch.float32)
+    if spec.adapter is not None:
+        from moray.model.adapter import add_adapter
+
+        add_adapter(model, spec.adapter, seed=0)
+    tensors = {**trained_parameters(model), **statistics_of(model)}
+    wanted = {name: tuple(value.shape) for name, value in tensors.items()}
+    source, step = storage_with(given), step_of(Path(given))
+    if damaged := source.damaged(step):
+        raise UserError(
+            key,
+            f"{given} has missing or damaged files: {', '.join(damaged)}",
+            "use another checkpoint",
+        )
+    found = {
+        name: tuple(entry.size)
+        for name, entry in MetadataReader(source.fetch(step))
+        .read_metadata()
+        .state_dict_metadata.items()
+        if isinstance(entry, TensorStorageMetadata) and not is_state(name)
+    }
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise UserError(
+                key,
+                f"the tensors in {given} don't match this run: {name} is "
+                f"{_shape(found.get(name))} there and {_shape(wanted.get(name))} here",
+                "use a checkpoint of the same model and adapter",
+            )
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else str(list(shape))
+
+
+def _bring_in(key: str, given: str, storage: Storage, settings: Train) -> None:
+    """Import a checkpoint and its run's history into this run's storage."""
+    step, other = step_of(Path(given)), storage_with(given)
+    history = other.history_of(step)
+    if not (history / HISTORY).exists():
+        raise UserError(
+            key,
+            f"{given} has no history at {history / HISTORY}",
+            "the checkpoint was moved; give its original path",
+        )
+    folder, wanted = given.rpartition("/")[0], {step}
+    if settings.load_best_model_at_end:
+        best = Evaluations(None, evaluations(history, until=step)).best
+        wanted |= {best} if best else set()
+    for number in sorted(wanted):
+        if damaged := other.damaged(number):
+            raise UserError(
+                key,
+                f"{folder}/{name_of(number)}, the best checkpoint up to {given}, has "
+                f"missing or damaged files: {', '.join(damaged)}",
+                "set train.load_best_model_at_end to false, or use another checkpoint",
+            )
+    with storage.sole_writer():
+        # Checkpoints of earlier steps belong to a different loss curve than the history.
+        remove_from(storage, 0)
+        shutil.copyfile(history / HISTORY, storage.work / HISTORY)
+        # The checkpoint to resume from comes last.
+        for number in sorted(wanted):
+            storage.adopt(number, other.fetch(number))

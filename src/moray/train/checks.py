@@ -47,10 +47,6 @@ def unmet_requirements(
     """Why a run can't be trained here; empty if it can.
 
     Args:
-        run: name of the run.
-        settings: its `train` section.
-        adapter: its `adapter` section.
-        ray: its `ray` section.
         shapes: shapes of the weights that it starts from; None if they aren't known yet.
         results: folder that its model will be written below.
         work: folder of its checkpoints; None if it isn't known yet.
@@ -101,10 +97,8 @@ def misfits(
     """Settings of a run that the model it starts from doesn't support.
 
     Args:
-        run: name of the run.
         length: tokens of a sequence; None if rows aren't sequences of tokens.
         positions: maximum row length of the model; None if it isn't known.
-        adapter: the run's `adapter` section.
         shapes: shapes of the model's weights; None if they aren't known yet.
     """
     if positions is not None and length is not None and length > positions:

@@ -23,9 +23,8 @@ from moray.storage.opened import is_remote, state_of
 from moray.storage.transfer import Delivery, copy_to, deliver, scratch
 from moray.tracking.following import tracked
 from moray.tracking.interface import TrackedRun, missing_packages, tracked_run
-from moray.train.checkpoints import newest_step
+from moray.train.checkpoints import continued_from, newest_step, prepare_work
 from moray.train.checks import misfits, unmet_requirements
-from moray.train.continuation import continued_from, prepare_work
 from moray.train.entry import run_job
 from moray.train.failures import forget, meaning_of
 from moray.train.history import HISTORY, read_history

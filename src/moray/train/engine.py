@@ -52,10 +52,6 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
     """Build the module of a job and pass it to a strategy.
 
     Args:
-        job: the run.
-        worker: this worker.
-        strategy: wraps the module.
-        task: what the rows mean.
         num_rows: number of rows in the whole run.
 
     Raises:

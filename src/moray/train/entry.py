@@ -27,11 +27,6 @@ _FOLDER = "live"
 def run_job(job: Job, ray: Ray, run: str) -> dict[str, Any]:
     """Run a training job on the workers that the config asks for.
 
-    Args:
-        job: the job.
-        ray: the `ray` section of the run.
-        run: name of the run.
-
     Returns:
         What the loop returned.
 

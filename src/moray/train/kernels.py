@@ -42,10 +42,7 @@ def reason_not_to_compile(
     run computes as before.
 
     Args:
-        settings: the `train` section.
-        model: model of the run.
         flops: FLOPs of the whole run.
-        device: device of the run.
         processors: number of GPUs, or of CPU cores, over all workers.
 
     Raises:
@@ -125,16 +122,7 @@ def compiles_whole(
     num_rows: int,
     worker: Worker,
 ) -> bool:
-    """Whether a run on a GPU compiles its model as a whole.
-
-    Args:
-        model: model of the run.
-        settings: the `train` section.
-        adapter: the `adapter` section.
-        flops_per_row: FLOPs of a forward and a backward pass.
-        num_rows: number of rows in the whole run.
-        worker: this worker.
-    """
+    """Whether a run of so many rows on a GPU compiles its model as a whole."""
     flops_of_batch = flops_per_row * settings.micro_batch_rows
     return (
         worker.device.type == "cuda"
@@ -173,7 +161,6 @@ def choose_attention(
     Args:
         model: before it is moved to its device.
         settings: the `train` section, whose `precision` isn't `auto`.
-        device: device of the run.
         row_length: tokens per row; None if rows aren't sequences.
         compiled: whether blocks are compiled.
 

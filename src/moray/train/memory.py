@@ -42,7 +42,6 @@ class Footprint:
 
     @property
     def total(self) -> int:
-        """Sum of all three."""
         return self.parameters + self.gradients + self.optimizer
 
 
@@ -50,7 +49,6 @@ def frozen_bytes(adapter: Adapter | None, linear: int, other: int) -> int:
     """Bytes of the weights of a frozen base; 0 without an adapter, when all weights are trained.
 
     Args:
-        adapter: the `adapter` section.
         linear: number of weights in linear layers other than the output embedding.
         other: number of all other weights; of scales too, where they are weights.
     """
@@ -62,12 +60,7 @@ def frozen_bytes(adapter: Adapter | None, linear: int, other: int) -> int:
 
 
 def scale_bytes(adapter: Adapter | None, linear: int) -> int:
-    """Bytes of `frozen_bytes` that are scales of 4-bit weights, which no strategy shards.
-
-    Args:
-        adapter: the `adapter` section.
-        linear: number of weights in linear layers other than the output embedding.
-    """
+    """Bytes of `frozen_bytes` that are scales of 4-bit weights, which no strategy shards."""
     return round(_SCALES * linear) if adapter and adapter.quantize_base == "4bit" else 0
 
 
@@ -79,10 +72,8 @@ def footprint(
     Source: Rajbhandari et al., "ZeRO", 2020, section 3, for fp32 throughout.
 
     Args:
-        settings: the `train` section.
         trained: number of trained parameters.
         frozen: bytes of the frozen parameters; see `frozen_bytes`.
-        workers: number of workers.
         scales: bytes of the frozen parameters that no strategy shards; see `scale_bytes`.
     """
     strategy = STRATEGIES[settings.strategy]

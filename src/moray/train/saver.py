@@ -24,8 +24,8 @@ from moray.train.adamw_8bit import Blocks
 from moray.train.checkpoints import remove_old, resume_step
 from moray.train.history import History, evaluations
 from moray.train.job import Job
-from moray.train.mean_loss import MeanLoss
 from moray.train.optimizer import as_saved
+from moray.train.performance import MeanLoss
 from moray.train.restore import names_in, read_state
 from moray.train.schedule import Evaluations
 from moray.train.statistics import Statistics
@@ -54,10 +54,9 @@ class Saver:
         )
 
     def save(self, step: int, state: Mapping[str, Tensor | Blocks], best: int | None) -> None:
-        """Copy a state, and write it in the background while the training continues.
+        """Copy this worker's part of a state, and write it in the background of the training.
 
         Args:
-            state: this worker's part of the state.
             best: a step whose checkpoint is kept, however old it is.
         """
         self.finish()

@@ -1,23 +1,26 @@
 """How parameters, gradients and optimizer state are distributed over the workers."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import Protocol, cast
 
+import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from moray.config.schema.train import Train
 from moray.tasks.interface import LossModule
 from moray.train.adamw_8bit import Blocks
+from moray.train.optimizer import Optimizer, trained_parameters
 from moray.workers.entry import Worker
 
 # Fills tensors in place, by their names, from a checkpoint.
 Read = Callable[[dict[str, Tensor]], None]
 
 
-class Strategy(Protocol):
-    """How parameters, gradients and optimizer state are distributed over the workers.
+class Strategy(ABC):
+    """A way to distribute them; what isn't abstract is for engines with PyTorch's own optimizer.
 
     All workers call each method, in the same order.
 
@@ -28,10 +31,16 @@ class Strategy(Protocol):
     """
 
     module: nn.Module
-    loads_weights: bool
+    loads_weights = True
+    _model: PreTrainedModel
+    _made: torch.optim.Optimizer
 
-    def __init__(self, settings: Train, worker: Worker) -> None: ...
+    def __init__(self, settings: Train, worker: Worker) -> None:
+        self._settings = settings
+        self._worker = worker
+        self._optimizer = Optimizer(settings)
 
+    @abstractmethod
     def wrap(self, module: LossModule) -> None:
         """Distribute a module over the workers and make its optimizer.
 
@@ -40,11 +49,18 @@ class Strategy(Protocol):
                 library is missing.
         """
 
+    def _make_optimizer(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._made = self._optimizer.make(model)
+        self._optimizer.make_state(self._made, trained_parameters(model).values())
+
+    @abstractmethod
     def micro_batch(self, last: bool) -> AbstractContextManager[object]:
         """Context of a micro-batch's forward and backward pass; the last one reduces gradients."""
 
     def backward(self, loss: Tensor) -> None:
         """Accumulate a micro-batch's gradients; they are averaged over workers."""
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def step(self, learning_rate: float) -> Tensor:
         """Clip the gradients, take an optimizer step, clear the gradients.
@@ -53,7 +69,9 @@ class Strategy(Protocol):
             The norm of the gradients before clipping, shape (). The step is taken even if the norm
             isn't finite where checking it would make the worker wait for its device.
         """
+        return self._optimizer.step(self._model, self._made, learning_rate)
 
+    @abstractmethod
     def state(self) -> dict[str, Tensor | Blocks]:
         """This worker's part of a checkpoint, named as by `Optimizer.training_state`.
 
@@ -62,16 +80,12 @@ class Strategy(Protocol):
 
     def restore(self, read: Read) -> None:
         """Load a checkpoint."""
-
-
-class _StrategyModule(Protocol):
-    """A module of this package, imported by the strategy's name in the config."""
-
-    def strategy(self, settings: Train, worker: Worker) -> Strategy: ...
+        self._optimizer.restore(self._model, self._made, read)
 
 
 def make_strategy(settings: Train, worker: Worker) -> Strategy:
     """The strategy that the config names."""
     # By name, so that a run doesn't import the libraries of the others.
     module = import_module(f"moray.train.strategies.{settings.strategy}")
-    return cast(_StrategyModule, module).strategy(settings, worker)
+    made: Strategy = module.strategy(settings, worker)
+    return made

@@ -13,8 +13,8 @@ from moray.errors import UserError
 from moray.model.forward import resolve
 from moray.tasks.interface import LossModule
 from moray.train.adamw_8bit import Blocks
-from moray.train.optimizer import Optimizer, set_learning_rate, state_name, trained_parameters
-from moray.train.strategies import Read
+from moray.train.optimizer import set_learning_rate, state_name, trained_parameters
+from moray.train.strategies import Read, Strategy
 from moray.workers.collectives import together
 from moray.workers.entry import Worker
 
@@ -22,19 +22,15 @@ from moray.workers.entry import Worker
 _READ_AT_ONCE = 16
 
 
-class _DeepSpeed:
+class _DeepSpeed(Strategy):
     """ZeRO (Rajbhandari et al., 2020), stage 1, 2 or 3."""
 
-    module: nn.Module
-    loads_weights = True
     # DeepSpeed's engine, which wraps the module, and its optimizer; neither has types.
     _engine: Any
     _zero: Any
 
     def __init__(self, settings: Train, worker: Worker) -> None:
-        self._settings = settings
-        self._worker = worker
-        self._optimizer = Optimizer(settings)
+        super().__init__(settings, worker)
         self._stage = settings.deepspeed.zero_stage
 
     def wrap(self, module: LossModule) -> None:

@@ -24,12 +24,11 @@ from moray.model.forward import blocks_of, resolve
 from moray.model.quantization import to_bytes
 from moray.tasks.interface import LossModule
 from moray.train.adamw_8bit import Blocks
-from moray.train.optimizer import Optimizer, trained_parameters
-from moray.train.strategies import Read
+from moray.train.strategies import Strategy
 from moray.workers.entry import Worker
 
 
-class _FSDP2:
+class _FSDP2(Strategy):
     """PyTorch's FSDP2, sharded block by block.
 
     The first worker loads the weights into main memory; the others start empty and get their shards
@@ -37,12 +36,8 @@ class _FSDP2:
     many workers has a copy of the model (hybrid sharding, HSDP).
     """
 
-    module: nn.Module
-
     def __init__(self, settings: Train, worker: Worker) -> None:
-        self._settings = settings
-        self._worker = worker
-        self._optimizer = Optimizer(settings)
+        super().__init__(settings, worker)
         self.loads_weights = worker.rank == 0
 
     def wrap(self, module: LossModule) -> None:
@@ -62,9 +57,8 @@ class _FSDP2:
         whole = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
         set_model_state_dict(module, weights, options=whole)
         self._fill_buffers(module, buffers)
-        self.module, self._model = module, module.model
-        self._made = self._optimizer.make(self._model)
-        self._optimizer.make_state(self._made, trained_parameters(self._model).values())
+        self.module = module
+        self._make_optimizer(module.model)
 
     def _options(self) -> dict[str, Any]:
         settings, worker = self._settings, self._worker
@@ -102,12 +96,6 @@ class _FSDP2:
         module.set_reshard_after_backward(last or self._settings.fsdp2.reshard_after_forward)
         yield
 
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()  # type: ignore[no-untyped-call]
-
-    def step(self, learning_rate: float) -> Tensor:
-        return self._optimizer.step(self._model, self._made, learning_rate)
-
     def state(self) -> dict[str, Tensor | Blocks]:
         # After an evaluation, which has no backward pass, parameters may still be gathered, and the
         # optimizer knows only the shards.
@@ -115,9 +103,6 @@ class _FSDP2:
             if isinstance(module, FSDPModule):
                 module.reshard()
         return self._optimizer.training_state(self._model, self._made)
-
-    def restore(self, read: Read) -> None:
-        self._optimizer.restore(self._model, self._made, read)
 
 
 def _mesh(settings: Train, worker: Worker) -> DeviceMesh:
