@@ -172,7 +172,7 @@ def test_a_module_decides_what_it_should() -> None:
     evaluated = {("evaluate", "language"), ("evaluate", "preference")}
     assert decided_by("tasks/language/loss") == {*on_text, *evaluated, ("reference", "")}
     on_pairs = {("finetune", "preference"), ("evaluate", "preference")}
-    assert decided_by("tasks/preference/loss") == on_pairs
+    assert decided_by("tasks/preference/task") == on_pairs
     assert ("tokenize", "language") in decided_by("tasks/language/rows")
     of_images = {("finetune", "images"), ("evaluate", "images"), ("predict", "")}
     assert decided_by("tasks/images/task") == of_images

@@ -42,10 +42,7 @@ _LANGUAGE = (
     "rows/store",
 )
 _ANSWERS = (*_LANGUAGE, "tasks/preference/rows")
-_PREFERENCE = (
-    *_ANSWERS,
-    "tasks/preference/loss",
-)
+_PREFERENCE = (*_ANSWERS, "tasks/preference/task")
 _IMAGES = (
     "model/classifier",
     "rows/store",
@@ -66,7 +63,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "base_model": ("model/obtain", *_in("stages", "base_model base_model_{}")),
     "base_model text": (
         *_DATASET,
-        *_in("model", "dequantize isolation scratch special_tokens"),
+        *_in("model", "dequantize isolation scratch"),
         "tasks/language/tokenizer",
     ),
     "base_model images": _in("model", "classifier image_processor"),
@@ -125,14 +122,14 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "finetune preference": (
         *_DATASET,
         *_PREFERENCE,
-        *_in("tasks", "language/task preference/task"),
+        "tasks/language/task",
     ),
     "finetune images": _IMAGES,
     "generate": (
         "stages/generate",
         *_DATASET,
         *_PROMPTS,
-        *_in("evaluate", "bootstrap execution generation metrics prompts"),
+        *_in("evaluate", "bootstrap execution generation metrics"),
         *_in("model", "adapter folder load"),
     ),
     "generate doctests": ("corpus/sources/text_python_stdlib", "evaluate/doctests"),
@@ -155,7 +152,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_in("evaluate", "execution likelihood preference"),
     ),
     "report": ("stages/report", "corpus/overlap", "report/*", "report/templates/*", "results/*"),
-    "search": ("stages/search", *_in("sweeps", "study trials")),
+    "search": ("stages/search", "sweeps/study"),
     "smoke_test": ("stages/smoke_test", *_TRAINING),
     "tokenize": (
         "stages/tokenize",
@@ -176,7 +173,11 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "card": ("corpus/dataset",),
     "decode": _in("model", "classifier folder"),
     "download": ("corpus/image", *_COLUMNS),
-    "evaluate": (*_in("model", "adapter forward quantization"), *_in("rows", "loader order")),
+    "evaluate": (
+        *_in("model", "adapter forward isolation quantization"),
+        *_in("rows", "loader order"),
+        "tasks/language/task",
+    ),
     "export": (
         *_in("train", "adamw_8bit stochastic_rounding"),
         *_in("model", "adapter forward quantization"),
@@ -190,7 +191,9 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     ),
     "reference": (
         "evaluate/bootstrap",
-        "tasks/preference/loss",
+        "model/isolation",
+        *_in("rows", "loader order"),
+        *_in("tasks", "language/task preference/task"),
     ),
     "report": ("corpus/dataset",),
     "smoke_test": _in("model", "folder load quantization"),

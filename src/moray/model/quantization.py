@@ -254,11 +254,7 @@ def to_bytes(model: PreTrainedModel, device: torch.device) -> None:
     """Make the 4-bit weights of a model plain parameters of bytes, which can be sharded.
 
     All workers call this. The first one has the weights, the others are as `quantize_empty` leaves
-    them. Scales, one byte for 64 weights, are kept whole by each worker, in their layers.
-
-    Args:
-        model: the model.
-        device: device to keep scales on.
+    them. Each worker keeps the scales, one byte for 64 weights, whole on its device, in the layers.
     """
     for layer in _layers(model):
         weight = layer.weight

@@ -37,19 +37,20 @@ class EvaluationWorkers:
         with shown_batches(self.execution.folder, self.label, batches):
             if self.url is None:
                 return run_on_workers(entry_point, job, self.launch)
-            return self._run_delivered(entry_point, job, self.url)
+            argument = delivered(entry_point, job, self.launch.ray.storage_path, self.url)
+            try:
+                with received(self.launch.folder, self.url):
+                    return run_on_workers(run_delivered, argument, self.launch)
+            except WorkersFailedError as error:
+                if fault := FirstFault(self.launch.folder).found():
+                    raise fault from error
+                raise
 
-    def _run_delivered(
-        self, entry_point: EntryPoint[Job, Result], job: Job, url: str
-    ) -> list[Result]:
-        argument = delivered(entry_point, job, self.launch.ray.storage_path, url)
-        try:
-            with received(self.launch.folder, url):
-                return run_on_workers(run_delivered, argument, self.launch)
-        except WorkersFailedError as error:
-            if fault := FirstFault(self.launch.folder).found():
-                raise fault from error
-            raise
+
+def shown(figure: dict[str, float], form: str = ".3f") -> str:
+    """A figure with its interval, as stages print it."""
+    value, low, high = (format(figure[name], form) for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
 @contextmanager
