@@ -151,8 +151,8 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_ANSWERS,
         *_in("evaluate", "execution likelihood preference"),
     ),
-    "report": ("stages/report", "corpus/overlap", "report/*", "report/templates/*", "results/*"),
-    "search": ("stages/search", "sweeps/study"),
+    "report": ("stages/report", "corpus/overlap", "report/*", "report/templates/*", "results"),
+    "search": ("stages/search", "sweeps"),
     "smoke_test": ("stages/smoke_test", *_TRAINING),
     "tokenize": (
         "stages/tokenize",

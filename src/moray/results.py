@@ -1,4 +1,4 @@
-"""Data frames of all runs, finished or not, read from the files of the workflow."""
+"""The results of a workflow as pandas data frames, for notebooks and for the report."""
 
 import csv
 import json
