@@ -5,7 +5,6 @@ from snakemake.utils import min_version
 min_version("9.0")
 
 
-include: "workflow/rules/config.smk"
 include: "workflow/rules/common.smk"
 
 

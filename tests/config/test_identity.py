@@ -172,9 +172,10 @@ def test_a_module_decides_what_it_should() -> None:
     evaluated = {("evaluate", "language"), ("evaluate", "preference")}
     assert decided_by("tasks/language/loss") == {*on_text, *evaluated, ("reference", "")}
     on_pairs = {("finetune", "preference"), ("evaluate", "preference")}
-    assert decided_by("tasks/preference/loss") == on_pairs
+    assert decided_by("tasks/preference/task") == on_pairs
     assert ("tokenize", "language") in decided_by("tasks/language/rows")
-    assert decided_by("tasks/images/task") == {("finetune", "images")}
+    of_images = {("finetune", "images"), ("evaluate", "images"), ("predict", "")}
+    assert decided_by("tasks/images/task") == of_images
     assert decided_by("corpus/sources/text_url") == {("download", "text_url")}
     on_images = {("base_model", "images"), ("export", "images")}
     assert decided_by("model/image_processor") == {*on_images, ("decode", "")}

@@ -205,29 +205,25 @@ def test_without_a_limit_all_documents_are_selected(split: StoredSplit) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])
-def test_documents_are_selected_whole(split: StoredSplit, count: int) -> None:
+def test_documents_are_selected_whole_and_nothing_else_is_trained_in_their_rows(
+    split: StoredSplit, count: int
+) -> None:
     selection = select_documents(split, count)
     chosen = documents_of(selection.segments)
     assert len(chosen) == count
     pieces = [piece for row in range(len(split)) for piece in pieces_of(split, row)]
     expected = [piece.document for piece in pieces if piece.document in chosen]
     assert selection.segments[:, Segment.DOCUMENT].tolist() == expected
-
-
-@pytest.mark.parametrize("count", [1, 3, 7])
-def test_nothing_else_is_trained_in_their_rows(split: StoredSplit, count: int) -> None:
-    selection = select_documents(split, count)
-    chosen = documents_of(selection.segments)
     read = selection.read(split, selection.rows)
     assert read["tokens"].tolist() == split.rows["tokens"][selection.rows].tolist()
     for row, trained in zip(selection.rows.tolist(), is_trained(read), strict=True):
-        expected = [
+        flags = [
             flag and piece.document in chosen
             for piece in pieces_of(split, row)
             for flag in piece.mask.tolist()
         ]
-        assert trained.tolist() == expected + [False] * (split.block_size - len(expected))
-        assert any(expected), "each row holds a selected document"
+        assert trained.tolist() == flags + [False] * (split.block_size - len(flags))
+        assert any(flags), "each row holds a selected document"
 
 
 def test_the_first_rows_are_not_preferred(split: StoredSplit) -> None:

@@ -107,11 +107,6 @@ def test_workers_of_unequal_machines_compute_in_what_all_can(tmp_path: Path) -> 
     assert {(tmp_path / rank).read_text() for rank in "01"} == {"bf16 fp32 fp32"}
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_a_named_precision_is_taken(precision: str) -> None:
-    assert resolve(precision, CPU) == precision
-
-
 def test_auto_is_what_the_processor_computes_in() -> None:
     with open("/proc/cpuinfo") as file:
         flags = file.read()

@@ -32,10 +32,6 @@ def test_weights_are_those_of_the_file(model_folder: Path) -> None:
     assert all(torch.equal(loaded[name], file[name]) for name in file)
 
 
-def test_a_model_is_loaded_to_be_evaluated(model_folder: Path) -> None:
-    assert not load_model(model_folder).training
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_weights_are_fp32_whatever_the_file_has(folder: Path, dtype: torch.dtype) -> None:
     stored = {k: v.to(dtype) for k, v in load_file(folder / "model.safetensors").items()}
@@ -136,11 +132,6 @@ def test_what_is_no_model_costs_one_line(folder: Path, name: str, content: bytes
         load_model(folder)
     assert str(caught.value).startswith(f"{folder}: can't load a causal language model (")
     assert "\n" not in str(caught.value)
-
-
-def test_a_folder_that_is_not_there_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="can't load a causal language model"):
-        load_model(tmp_path / "missing")
 
 
 @pytest.mark.parametrize("load", [load_model, empty_model])

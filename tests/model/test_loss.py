@@ -232,9 +232,6 @@ def test_softmax_gives_losses_in_fp32_and_probabilities_in_the_type_of_the_logit
     torch.testing.assert_close(probabilities.double(), expected, **tolerance)
 
 
-WIDTH, VOCABULARY = 8, 23
-
-
 # At most 1,024 rows are dealt with at a time.
 @pytest.mark.parametrize("rows", [0, 1, 1024, 1025, 2560])
 def test_log_probabilities_and_gradients_are_those_of_autograd(rows: int) -> None:

@@ -14,8 +14,7 @@ from made_up_results import DIGEST, STEPS, scores, write_run, write_state
 from pages import Parsed, runs_in, unpacked
 
 from moray.report.page import render
-from moray.results import load
-from moray.results.frames import MODELS
+from moray.results import MODELS, load
 
 IMAGE = "<img src=x onerror='window.hurt = 1'>"
 HOSTILE = f"</script></pre><script>window.hurt = 1</script>{IMAGE}"

@@ -45,7 +45,7 @@ def chat(tokenizer: PreTrainedTokenizerFast, template: str) -> ChatTemplate:
 
 
 def found_in(template: ChatTemplate) -> Around | None:
-    return around(template.up_to, template.before_answer)
+    return around(template.text, template.before_answer)
 
 
 def in_go(template: str, messages: list[dict[str, Any]]) -> str:

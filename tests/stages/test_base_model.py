@@ -33,7 +33,8 @@ def test_a_model_from_scratch_learns_its_tokens_from_the_train_split(
     assert tokenizer.get_vocab() == expected.get_vocab()
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert model.config.vocab_size == len(expected)
-    assert model.config.hidden_size == scratch["hidden_size"]
+    for key in ("hidden_size", "max_position_embeddings"):
+        assert getattr(model.config, key) == scratch[key]
     manifest = read_manifest(tmp_path / "out")
     assert manifest["model"] == scratch
     assert manifest["parameters"] == model.num_parameters()

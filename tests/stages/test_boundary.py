@@ -9,8 +9,6 @@ from textwrap import dedent
 
 import pytest
 
-from moray.errors import UserError
-
 
 def run_stage(log: Path, body: str) -> subprocess.CompletedProcess[str]:
     code = (
@@ -50,6 +48,10 @@ def test_what_a_stage_prints_goes_to_the_log_and_what_it_says_to_both(tmp_path: 
             "UserError('runs.a.ray', 'got 9,\\nexpected 2', 'lower it')",
             "error: runs.a.ray: got 9, expected 2; lower it\n",
         ),
+        (
+            "ConfigError([UserError('a', 'got 1,\\nnot 0', 'x'), UserError('b', 'got 3', 'y')])",
+            "error: a: got 1, not 0; x\nerror: b: got 3; y\n",
+        ),
         ("ValueError('first\\nsecond')", "error: ValueError: first; the traceback is in {log}\n"),
         ("KeyError('x')", "error: KeyError: 'x'; the traceback is in {log}\n"),
         ("AssertionError", "error: AssertionError; the traceback is in {log}\n"),
@@ -71,19 +73,6 @@ def test_a_failure_costs_one_line_and_its_trace_is_logged(
     assert "Traceback (most recent call last)" in trace
     assert "ZeroDivisionError: division by zero" in trace
     assert raised.partition("(")[0] in trace
-
-
-FAULTS = [UserError("a", "got 1,\nexpected 0", "do 2"), UserError("b", "got 3", "do 4")]
-FAULT_LINES = "error: a: got 1, expected 0; do 2\nerror: b: got 3; do 4"
-
-
-def test_each_fault_of_a_config_costs_one_line(tmp_path: Path) -> None:
-    log = tmp_path / "stage.log"
-    raised = ", ".join(f"UserError{fault.args}" for fault in FAULTS)
-    done = run_stage(log, f"raise ConfigError([{raised}])")
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{FAULT_LINES}\n")
-    assert "Traceback (most recent call last)" in log.read_text()
-    assert f"{FAULT_LINES}\n" in log.read_text()
 
 
 def test_an_exit_of_the_stage_s_own_is_kept(tmp_path: Path) -> None:

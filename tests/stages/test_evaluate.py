@@ -101,13 +101,6 @@ def test_documents_of_the_test_split_that_were_trained_on_are_counted_and_named(
     assert "trained on" not in capfd.readouterr().err
 
 
-def test_a_model_does_not_differ_from_itself(
-    tmp_path: Path, tuned_folder: Path, store: Path
-) -> None:
-    result = run(tuned_folder, tuned_folder, store, tmp_path / "eval.json")
-    assert all(set(one.values()) == {0.0} for one in result["difference"].values())
-
-
 def test_no_more_documents_are_scored_than_asked_for(
     tmp_path: Path, tuned_folder: Path, store: Path
 ) -> None:

@@ -105,10 +105,6 @@ def test_packages_that_trackers_need_are_named_before_anything_starts(
     ]
 
 
-def test_without_runs_there_is_nothing_to_look_over(unmet: Unmet) -> None:
-    assert unmet([], **{"defaults.ray.num_workers": CORES + 1}) == []
-
-
 def test_each_run_is_reported(unmet: Unmet) -> None:
     faults = {"runs.base.ray.num_workers": CORES + 1, "runs.tuned.ray.storage_path": "file"}
     assert [line.partition(":")[0] for line in unmet(**faults)] == [*faults][:1]

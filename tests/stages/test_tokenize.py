@@ -162,12 +162,6 @@ def test_without_the_history_only_the_last_turn_of_the_assistant_is_trained(
     assert trained_of(split, chat_folder) == [turns[-1] for turns in SAID]
 
 
-def test_conversations_need_a_template(tmp_path: Path, talks: Path, chat_folder: Path) -> None:
-    with pytest.raises(UserError, match=r"^data\.chat_template: is not set, and the tokenizer has"):
-        tokenize(talks, chat_folder, tmp_path / "out", recipe("messages"))
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_template_of_the_tokenizer_serves_where_none_is_given(
     tmp_path: Path, talks: Path, chat_folder: Path
 ) -> None:

@@ -80,7 +80,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         setting("runs.preferred.data.block_size", 32),
         OF_PREFERRED | {"reference pairs", "tokenize pairs"},
     ),
-    "code of the loss": (code("tasks/preference/loss.py"), OF_PREFERRED),
+    "code of the loss": (code("tasks/preference/task.py"), OF_PREFERRED),
     "code of the pairs": (
         code("tasks/preference/tokens.py"),
         OF_PREFERRED | {"reference pairs", "tokenize pairs"},

@@ -26,10 +26,7 @@ rule benchmark_run:
     params:
         code=lambda wildcards: code("benchmark", of=wildcards.run),
         cfg=lambda wildcards: plan.benchmark_config(EXPERIMENT, wildcards.run),
-        # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: layout.evaluation_execution(
-            EXPERIMENT, wildcards.run, "benchmarks"
-        ),
+        execution=execution_of("benchmarks"),
     message:
         "benchmark {wildcards.run}"
     script:

@@ -1,4 +1,4 @@
-"""Shared by all rules: the checked config, the code of a stage, the lock."""
+"""Shared by all rules: the config, its checks, the code of a stage, the lock."""
 
 import fcntl
 import os
@@ -12,11 +12,24 @@ import moray
 from moray import machine, project
 from moray.config import layout, plan
 from moray.config.identity import code_of
-from moray.config.load import load_experiment, with_short_keys_resolved
+from moray.config.load import check_encoding, load_experiment, with_short_keys_resolved
 from moray.config.schema.experiment import SMOKE_TEST_RUN
 from moray.config.search import search_config
 from moray.errors import ConfigError, UserError
 from moray.stages.boundary import repeat, repeats
+
+CONFIG = Path("config/config.yaml")
+
+try:
+    # Doesn't exist if another workflow uses this one as a module and passes the config.
+    if CONFIG.exists():
+        check_encoding(CONFIG)
+except UserError as error:
+    sys.exit(str(error))
+
+
+configfile: CONFIG
+
 
 # The folder of the Snakefile, also if another workflow uses this one as a module.
 ROOT = Path(workflow.current_basedir).parents[1]
@@ -74,6 +87,17 @@ def sharing():
 
 def threads_of(run, stage):
     return layout.threads(EXPERIMENT, run, stage, sharing())
+
+
+def execution_of(stage):
+    """The settings for starting workers; not compared, because the function takes `input`."""
+
+    def execution(wildcards, input):
+        if stage == "train":
+            return layout.train_execution(EXPERIMENT, wildcards.run)
+        return layout.evaluation_execution(EXPERIMENT, wildcards.run, stage)
+
+    return execution
 
 
 def suggestion(target):

@@ -30,10 +30,7 @@ rule evaluate:
             "evaluate", task_of(wildcards.run), of=wildcards.run
         ),
         cfg=lambda wildcards: plan.evaluate_config(EXPERIMENT, wildcards.run),
-        # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: layout.evaluation_execution(
-            EXPERIMENT, wildcards.run, "evaluate"
-        ),
+        execution=execution_of("evaluate"),
     message:
         "evaluate {wildcards.run}"
     script:

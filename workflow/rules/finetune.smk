@@ -23,10 +23,7 @@ rule finetune_run:
         # Of the fingerprint, by which a run that didn't finish continues.
         training=lambda wildcards: code("finetune", task_of(wildcards.run)),
         cfg=lambda wildcards: plan.train_config(EXPERIMENT, wildcards.run),
-        # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: layout.train_execution(
-            EXPERIMENT, wildcards.run
-        ),
+        execution=execution_of("train"),
     message:
         "finetune {wildcards.run}"
     script:

@@ -32,10 +32,7 @@ rule generate_run:
             of=wildcards.run,
         ),
         cfg=lambda wildcards: plan.generate_config(EXPERIMENT, wildcards.run),
-        # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: layout.evaluation_execution(
-            EXPERIMENT, wildcards.run, "generate"
-        ),
+        execution=execution_of("generate"),
     message:
         "generate {wildcards.run}"
     script:

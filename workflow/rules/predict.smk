@@ -33,10 +33,7 @@ rule predict:
     params:
         code=lambda wildcards: code("predict", of=wildcards.run),
         cfg=lambda wildcards: plan.predict_config(EXPERIMENT, wildcards.run),
-        # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: layout.evaluation_execution(
-            EXPERIMENT, wildcards.run, "generate"
-        ),
+        execution=execution_of("generate"),
     message:
         "predict {wildcards.run}"
     script:

@@ -23,10 +23,7 @@ rule search_run:
         # As in rule finetune_run, which then finds the best trial's checkpoint.
         training=lambda wildcards: code("finetune", task_of(wildcards.run)),
         cfg=lambda wildcards: search_config(EXPERIMENT, wildcards.run),
-        # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: layout.train_execution(
-            EXPERIMENT, wildcards.run
-        ),
+        execution=execution_of("train"),
     message:
         "search {wildcards.run}"
     script:

@@ -33,7 +33,7 @@ _COLUMNS = _in("corpus", "conversation formats")
 # Prompts and conversations as tokens; documents as rows of tokens.
 _PROMPTS = ("corpus/dataset", *_in("tasks/language", "chat encode tokenizer"))
 _TOKENS = (*_PROMPTS, "tasks/language/rows")
-_CAUSAL_LM = _in("model", "adapter attention folder forward linear_8bit load loss quantization")
+_CAUSAL_LM = _in("model", "adapter attention folder forward load loss quantization")
 # A model and its loss, as training and scoring compute them.
 _LANGUAGE = (
     *_TOKENS,
@@ -42,14 +42,11 @@ _LANGUAGE = (
     "rows/store",
 )
 _ANSWERS = (*_LANGUAGE, "tasks/preference/rows")
-_PREFERENCE = (
-    *_ANSWERS,
-    "tasks/preference/loss",
-)
+_PREFERENCE = (*_ANSWERS, "tasks/preference/task")
 _IMAGES = (
     "model/classifier",
     "rows/store",
-    *_in("tasks", "interface images/batch"),
+    *_in("tasks", "interface images/task"),
 )
 _TRAINING = (
     *_in("rows", "loader order store"),
@@ -66,7 +63,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "base_model": ("model/obtain", *_in("stages", "base_model base_model_{}")),
     "base_model text": (
         *_DATASET,
-        *_in("model", "dequantize isolation scratch special_tokens"),
+        *_in("model", "dequantize isolation scratch"),
         "tasks/language/tokenizer",
     ),
     "base_model images": _in("model", "classifier image_processor"),
@@ -84,7 +81,6 @@ DECIDING: dict[str, tuple[str, ...]] = {
         "corpus/image",
         "model/image_processor",
         "rows/store",
-        "tasks/images/rows",
     ),
     "download": (
         "stages/download",
@@ -126,14 +122,14 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "finetune preference": (
         *_DATASET,
         *_PREFERENCE,
-        *_in("tasks", "language/task preference/task"),
+        "tasks/language/task",
     ),
-    "finetune images": (*_IMAGES, "tasks/images/task"),
+    "finetune images": _IMAGES,
     "generate": (
         "stages/generate",
         *_DATASET,
         *_PROMPTS,
-        *_in("evaluate", "bootstrap execution generation metrics prompts"),
+        *_in("evaluate", "bootstrap execution generation metrics"),
         *_in("model", "adapter folder load"),
     ),
     "generate doctests": ("corpus/sources/text_python_stdlib", "evaluate/doctests"),
@@ -155,8 +151,8 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_ANSWERS,
         *_in("evaluate", "execution likelihood preference"),
     ),
-    "report": ("stages/report", "corpus/overlap", "report/*", "report/templates/*", "results/*"),
-    "search": ("stages/search", *_in("sweeps", "study trials")),
+    "report": ("stages/report", "corpus/overlap", "report/*", "report/templates/*", "results"),
+    "search": ("stages/search", "sweeps"),
     "smoke_test": ("stages/smoke_test", *_TRAINING),
     "tokenize": (
         "stages/tokenize",
@@ -172,25 +168,35 @@ DECIDING: dict[str, tuple[str, ...]] = {
 # What stages import without using it for their result: to check something (a base model is loaded
 # once, so that it fails early), or because it shares a module with what they need.
 IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
-    "base_model": _in("model", "adapter folder forward linear_8bit load quantization"),
-    "benchmark": (*_STDLIB, "evaluate/doctests", *_in("model", "forward linear_8bit quantization")),
+    "base_model": _in("model", "adapter folder forward load quantization"),
+    "benchmark": (*_STDLIB, "evaluate/doctests", *_in("model", "forward quantization")),
     "card": ("corpus/dataset",),
     "decode": _in("model", "classifier folder"),
     "download": ("corpus/image", *_COLUMNS),
-    "evaluate": _in("model", "adapter forward linear_8bit quantization"),
+    "evaluate": (
+        *_in("model", "adapter forward isolation quantization"),
+        *_in("rows", "loader order"),
+        "tasks/language/task",
+    ),
     "export": (
         *_in("train", "adamw_8bit stochastic_rounding"),
-        *_in("model", "adapter forward linear_8bit quantization"),
+        *_in("model", "adapter forward quantization"),
     ),
-    "finetune": _in("model", "isolation linear_8bit load quantization"),
-    "generate": (*_STDLIB, "evaluate/doctests", *_in("model", "forward linear_8bit quantization")),
-    "predict": ("evaluate/bootstrap", *_in("model", "adapter forward linear_8bit quantization")),
+    "finetune": _in("model", "isolation load quantization"),
+    "generate": (*_STDLIB, "evaluate/doctests", *_in("model", "forward quantization")),
+    "predict": (
+        "evaluate/bootstrap",
+        *_in("model", "adapter forward quantization"),
+        *_in("rows", "loader order"),
+    ),
     "reference": (
         "evaluate/bootstrap",
-        "tasks/preference/loss",
+        "model/isolation",
+        *_in("rows", "loader order"),
+        *_in("tasks", "language/task preference/task"),
     ),
     "report": ("corpus/dataset",),
-    "smoke_test": _in("model", "folder linear_8bit load quantization"),
+    "smoke_test": _in("model", "folder load quantization"),
     "tokenize": (
         *_COLUMNS,
         *_in("corpus", "bad_rows split"),

@@ -1,12 +1,11 @@
 """How evaluation jobs run on workers: of N workers, each processes every N-th batch.
 
 Batches depend only on the rows, so results don't depend on the number of workers. Models are loaded
-one after another, so that only one is in memory. To machines without the models and rows, an object
-store delivers them.
+one after another, so that only one is in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,18 +15,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
-from moray.model.folder import whole_model_and_adapters
 from moray.model.load import load_model
-from moray.storage.transfer import Delivery, deliver, sent
-from moray.workers.entry import (
-    FAULT,
-    BatchCounter,
-    EntryPoint,
-    FirstFault,
-    Worker,
-    counter_name,
-    output_name,
-)
+from moray.workers.entry import BatchCounter, EntryPoint, Worker
 from moray.workers.memory import is_out_of_memory
 
 Items = TypeVar("Items", NDArray[np.int64], range)
@@ -144,57 +133,3 @@ def dtype_of(precision: str, device: torch.device) -> torch.dtype:
         supported = device.type == "cuda" and torch.cuda.is_bf16_supported(False)
         precision = "bf16" if supported else "fp32"
     return torch.bfloat16 if precision == "bf16" else torch.float32
-
-
-@dataclass(frozen=True)
-class DeliveredJob:
-    """A job with what brings its inputs to a machine, in their order.
-
-    Workers put output, counts and the first fault below the URL.
-    """
-
-    entry_point: EntryPoint[Any, Any]
-    job: EvaluationJob
-    models: tuple[Delivery, ...]
-    stores: tuple[Delivery, ...]
-    url: str
-
-
-def delivered(
-    entry_point: EntryPoint[Any, Any], job: EvaluationJob, storage_path: str, url: str
-) -> DeliveredJob:
-    """Upload the inputs of a job, unless they are in the object store already."""
-    models = []
-    for folder in job.models.values():
-        whole, adapters = whole_model_and_adapters(folder)
-        models.append(deliver([whole, *adapters], storage_path))
-    stores = tuple(deliver([store], storage_path) for store in job.stores)
-    return DeliveredJob(entry_point, job, tuple(models), stores, url)
-
-
-def run_delivered(delivered: DeliveredJob, worker: Worker) -> Any:
-    """Run a job with its inputs on this machine.
-
-    Raises:
-        UserError: what the job raised, or that an input is missing or damaged.
-    """
-    folder = delivered.job.execution.folder
-    names = [output_name(worker.rank), counter_name(worker.rank)]
-    with sent(folder, delivered.url, names, FAULT):
-        try:
-            return delivered.entry_point(_with_inputs_here(delivered), worker)
-        except UserError as error:
-            # Before the files are sent for the last time.
-            FirstFault(folder).record(error)
-            raise
-
-
-def _with_inputs_here(delivered: DeliveredJob) -> EvaluationJob:
-    job = delivered.job
-    models = zip(job.models.items(), delivered.models, strict=True)
-    stores = zip(job.stores, delivered.stores, strict=True)
-    return replace(
-        job,
-        models={name: delivery.here(path) for (name, path), delivery in models},
-        stores=tuple(delivery.here(path) for path, delivery in stores),
-    )

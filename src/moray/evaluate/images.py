@@ -15,7 +15,7 @@ from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, o
 from moray.model.classifier import load_classifier
 from moray.provenance.manifest import read_manifest
 from moray.rows.store import StoredRows, sample
-from moray.tasks.images.batch import Normalization, make_batch
+from moray.tasks.images.task import Normalization, make_batch
 from moray.workers.entry import Worker
 from moray.workers.memory import in_parts_that_fit
 

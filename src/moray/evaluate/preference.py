@@ -22,8 +22,8 @@ from moray.model.load import load_model
 from moray.model.quantization import Bits, Quantization
 from moray.provenance.manifest import read_manifest
 from moray.tasks.language.rows import StoredSplit
-from moray.tasks.preference.loss import preference_losses
 from moray.tasks.preference.rows import as_sequences
+from moray.tasks.preference.task import preference_losses
 from moray.workers.entry import Worker
 
 

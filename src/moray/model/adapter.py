@@ -102,14 +102,7 @@ def _check_names(model: PreTrainedModel, names: Iterable[str]) -> None:
 def save_adapter(
     model: PreTrainedModel, settings: Adapter, folder: Path, dtype: torch.dtype
 ) -> None:
-    """Write a model's adapters in PEFT's format.
-
-    Args:
-        model: model with adapters.
-        settings: the `adapter` section that the adapters were made with.
-        folder: where to write; created if necessary.
-        dtype: type of the stored weights.
-    """
+    """Write a model's adapters in PEFT's format; `settings` are those that they were made with."""
     from peft.utils import get_peft_model_state_dict
 
     folder.mkdir(exist_ok=True)

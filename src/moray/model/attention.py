@@ -52,16 +52,13 @@ def varlen_attention(
     """Causal attention within each document, with PyTorch's FlashAttention.
 
     Args:
-        module: the attention layer.
         query: shape (rows, heads, tokens, width).
         key: shape (rows, key heads, tokens, width).
         value: shape (rows, key heads, tokens, width), fp16 or bf16; its type is used throughout.
-        attention_mask: always None.
         scaling: factor for the scores.
         sliding_window: number of tokens that a token attends to, including itself; None for all
             tokens before it.
         cu_seqlens: see `TokenBatch`.
-        others: ignored.
 
     Returns:
         The output, shape (rows, tokens, heads, width), and None for the scores.
@@ -126,11 +123,9 @@ AttentionMaskInterface.register(FLEX, ALL_MASK_ATTENTION_FUNCTIONS["flex_attenti
 
 
 def fault_of_kernel(model: PreTrainedModel, name: str) -> str | None:
-    """The reason why a kernel can't compute a model's attention; None if it can.
+    """The reason why `VARLEN` or `FLEX` can't compute a model's attention; None if it can.
 
-    Args:
-        model: model on any device, including `meta`.
-        name: `VARLEN` or `FLEX`.
+    The model may be on any device, including `meta`.
     """
     try:
         calls = _calls_of_attention(model)
@@ -167,13 +162,7 @@ def fault_of_kernel(model: PreTrainedModel, name: str) -> str | None:
 
 
 def fault_of_varlen(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> str | None:
-    """The reason why `varlen` can't compute a model's attention on a GPU; None if it can.
-
-    Args:
-        model: model on any device, including `meta`.
-        dtype: type that it computes in.
-        device: a GPU.
-    """
+    """The reason why `varlen` can't compute in a type on a GPU; see `fault_of_kernel`."""
     if dtype not in (torch.bfloat16, torch.float16):
         return "it computes in fp32, but the kernel only in bf16"
     if torch.version.hip is None and torch.cuda.get_device_capability(device) < _OLDEST_CAPABILITY:

@@ -25,13 +25,7 @@ from moray.model.folder import LOCAL
 def new_classifier(
     cfg: dict[str, Any], image_size: int, label_names: Sequence[str]
 ) -> PreTrainedModel:
-    """A randomly initialised model.
-
-    Args:
-        cfg: the `scratch-vision` section of the config.
-        image_size: height and width of the images.
-        label_names: names of the classes.
-    """
+    """A randomly initialised model of a `scratch-vision` section, for images of that side."""
     common = {"num_channels": cfg["num_channels"], **_labels(label_names)}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(cfg["seed"])
@@ -61,12 +55,7 @@ def load_classifier(
 
 
 def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> PreTrainedModel:
-    """Load a model for these classes; if its own differ, its output layer is replaced.
-
-    Args:
-        folder: Hugging Face folder.
-        label_names: names of the classes.
-        seed: seed for the weights of a new output layer.
+    """Load a model for these classes; if its own differ, it gets an output layer drawn by the seed.
 
     Raises:
         UserError: if the folder doesn't contain a model that classifies images.

@@ -25,11 +25,7 @@ _WHILE_LOADING = {"fp8": FineGrainedFP8Config, "mxfp4": Mxfp4Config}
 
 
 def dequantize(folder: Path, method: str) -> None:
-    """Write the weights of a quantized model as plain ones, in the type that its config names.
-
-    Args:
-        folder: Hugging Face folder; its weights and config are replaced.
-        method: one of `DEQUANTIZABLE`.
+    """Replace a folder's quantized weights by plain ones, in the type that its config names.
 
     Raises:
         UserError: if the folder doesn't contain such a model.

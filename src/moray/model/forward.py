@@ -70,10 +70,8 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
 def compile_model(model: PreTrainedModel, whole: bool) -> None:
     """Compile a model, but for its output layer, on its first call.
 
-    Args:
-        model: the model.
-        whole: whether as a whole, for which a slow host calls the GPU less often. Blocks share the
-            same code, and compiling it takes a fifth of the time.
+    As a whole, a slow host calls the GPU less often. Blocks share the same code, and compiling it
+    takes a fifth of the time.
     """
     for module in [_body(model)] if whole else blocks_of(model):
         module.compile(dynamic=False, options=compiler_options())
@@ -82,9 +80,7 @@ def compile_model(model: PreTrainedModel, whole: bool) -> None:
 def hook_saved(model: PreTrainedModel, hooks: Callable[[], AbstractContextManager[None]]) -> None:
     """Pass what a model saves for its backward pass through hooks, but for its output layer.
 
-    Args:
-        model: the model.
-        hooks: makes the context, see `torch.autograd.graph.saved_tensors_hooks`.
+    The hooks are a context such as `torch.autograd.graph.saved_tensors_hooks`.
     """
     body = _body(model)
     forward = body.forward

@@ -31,12 +31,6 @@ def load_model(
     run. An adapter is merged into its base in fp32 before the weights are converted. Code and
     pickles in the folder are never run.
 
-    Args:
-        folder: the model's folder.
-        dtype: type of the weights.
-        device: device to load the weights to.
-        quantization: how the linear layers are quantized.
-
     Raises:
         UserError: if the folder doesn't contain a causal language model, some of its weights are
             missing, the base of an adapter is missing or has changed, or `quantization` is set

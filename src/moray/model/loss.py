@@ -1,6 +1,7 @@
 """Losses of a linear output layer, without storing all of its logits at once."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -127,12 +128,7 @@ def _logits(states: Tensor, matrix: Tensor, vocabulary: int) -> Tensor:
 
 
 def _chunks(rows: int, matrix: Tensor) -> list[slice]:
-    """Rows whose logits are in memory at the same time.
-
-    Args:
-        rows: how many there are.
-        matrix: weight of the output layer, in the type of the logits.
-    """
+    """Rows whose logits, of the matrix's type, are in memory at the same time."""
     size = _CPU_ROWS
     if matrix.device.type != "cpu":
         size = _GPU_CHUNK_BYTES // (len(matrix) * matrix.element_size())
@@ -155,22 +151,13 @@ def linear_log_probabilities(hidden: Tensor, weight: Tensor, targets: Tensor) ->
     Chunk by chunk; the backward pass computes a chunk's logits again, because the gradient of a
     log-probability is only known once all of them are.
 
-    Args:
-        hidden: states, shape (rows, width).
-        weight: weight of the output layer, shape (vocabulary, width).
-        targets: indices of the target tokens, shape (rows,).
-
     Returns:
-        Nats, fp32, shape (rows,).
+        Nats, fp32, shape (rows,); for the arguments see `linear_cross_entropy`.
     """
     # At least one chunk, even if it is empty: workers that shard a model need the same gradients.
     chunks = _chunks(max(1, len(hidden)), weight)
-    return torch.cat([_chunk(hidden[rows], weight, targets[rows]) for rows in chunks])
-
-
-def _chunk(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    made: Tensor = checkpoint(_log_probabilities, hidden, weight, targets, use_reentrant=False)
-    return made
+    again = partial(checkpoint, _log_probabilities, use_reentrant=False)
+    return torch.cat([again(hidden[rows], weight, targets[rows]) for rows in chunks])
 
 
 def _log_probabilities(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -183,13 +170,8 @@ def linear_scores(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tens
 
     Chunk by chunk, without gradients.
 
-    Args:
-        hidden: states, shape (rows, width).
-        weight: weight of the output layer, shape (vocabulary, width).
-        targets: indices of the target tokens, shape (rows,).
-
     Returns:
-        Nats, fp32, and bools, both of shape (rows,).
+        Nats, fp32, and bools, both of shape (rows,); for the arguments see `linear_cross_entropy`.
     """
     matrix = _aligned(weight)
     losses = torch.empty(len(hidden), device=hidden.device)

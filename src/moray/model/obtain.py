@@ -79,11 +79,6 @@ def hub_config(repo_id: str, revision: str) -> Path | None:
 def download_snapshot(repo_id: str, revision: str, weights: bool = True) -> Path:
     """Download a commit of a Hub repository to the Hub's local cache; returns its folder there.
 
-    Args:
-        repo_id: `owner/name`.
-        revision: the commit's hash.
-        weights: whether they are wanted, too.
-
     Raises:
         UserError: if the Hub can't be reached or doesn't have the commit, or if the repository
             has a file name that leads out of its folder.

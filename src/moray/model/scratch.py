@@ -39,12 +39,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
 
 
 def llama_config(cfg: dict[str, Any], vocab_size: int) -> LlamaConfig:
-    """The config of a Llama, without its tokens.
-
-    Args:
-        cfg: the `scratch` section of the config.
-        vocab_size: number of tokens.
-    """
+    """The config of a Llama without its special tokens, by a `scratch` section."""
     return LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=cfg["hidden_size"],
@@ -60,17 +55,8 @@ def llama_config(cfg: dict[str, Any], vocab_size: int) -> LlamaConfig:
     )
 
 
-def save_llama(folder: Path, tokenizer: PreTrainedTokenizerFast, cfg: dict[str, Any]) -> int:
-    """Write a randomly initialised Llama and its tokenizer as a Hugging Face folder.
-
-    Args:
-        folder: where to write.
-        tokenizer: the model's tokenizer.
-        cfg: the `scratch` section of the config.
-
-    Returns:
-        Number of parameters.
-    """
+def save_llama(folder: Path, tokenizer: PreTrainedTokenizerFast, cfg: dict[str, Any]) -> None:
+    """Write a randomly initialised Llama, by a `scratch` section, and its tokenizer to a folder."""
     config = llama_config(cfg, len(tokenizer))
     config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
     with torch.random.fork_rng(devices=[]):
@@ -79,7 +65,6 @@ def save_llama(folder: Path, tokenizer: PreTrainedTokenizerFast, cfg: dict[str, 
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return int(model.num_parameters())
 
 
 def save_random_weights(folder: Path, seed: int) -> None:

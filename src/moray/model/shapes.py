@@ -80,10 +80,6 @@ def positions_of(config: Mapping[str, Any]) -> int | None:
 def quantization_in(config: Path, path: str) -> str | None:
     """The method by which the weights of a `config.json` are quantized; None if they aren't.
 
-    Args:
-        config: the file.
-        path: of the model in the config, for the error.
-
     Raises:
         UserError: if `moray.model.dequantize` can't undo it, or the file can't be read.
     """

@@ -20,9 +20,7 @@ from moray.provenance.lineage import LINEAGE
 from moray.report import scores
 from moray.report.lineage import lineage_of
 from moray.report.quantities import known
-from moray.results import Results
-from moray.results.frames import flat
-from moray.results.run import Run, read_json
+from moray.results import Results, Run, flat, read_json
 
 # A preview may have been cut within one.
 _TRAINED = re.compile("⟦([^⟦⟧]*)⟧")

@@ -6,7 +6,7 @@ from typing import Any
 
 from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import DATASET, MANIFEST
-from moray.results.run import Run, read_json
+from moray.results import Run, read_json
 
 # What describes the content of a dataset, not its source.
 _NOT_A_SOURCE = {"duplicates", "files", "format", "label_names", "splits"}

@@ -13,9 +13,7 @@ from scipy.stats import ttest_rel
 
 from moray.config.tasks import SCORED, TASKS
 from moray.report.quantities import known
-from moray.results import Results
-from moray.results.frames import flat
-from moray.results.run import Run
+from moray.results import Results, Run, flat
 
 
 @dataclass

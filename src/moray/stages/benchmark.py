@@ -11,7 +11,7 @@ from moray.evaluate.bootstrap import with_intervals
 from moray.evaluate.requirements import benchmark_faults
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
-from moray.stages.evaluation import on_evaluation_workers
+from moray.stages.evaluation import on_evaluation_workers, shown
 from moray.tasks.language.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def benchmark(
         files: files of the user's own tasks.
         cfg: the keys of the `benchmarks` section that the result depends on, and those of
             `evaluate` for the intervals.
-        execution: the other keys of that section, and the settings for starting workers.
 
     Raises:
         ConfigError: if the harness is not installed or doesn't know a task.
@@ -84,11 +83,7 @@ def benchmark(
     for name in [task for task in cfg["tasks"] if task in tasks] or tasks:
         for metric, first in tasks[name]["base"].items():
             second = tasks[name]["tuned"][metric]
-            say(
-                f"{run}: {name} {metric} {first['value']:.3f} "
-                f"[{first['low']:.3f}, {first['high']:.3f}] before, {second['value']:.3f} "
-                f"[{second['low']:.3f}, {second['high']:.3f}] after"
-            )
+            say(f"{run}: {name} {metric} {shown(first)} before, {shown(second)} after")
 
 
 def _compared(base: "TaskFigures", tuned: "TaskFigures", confidence: float) -> dict[str, Any]:

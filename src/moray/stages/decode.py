@@ -1,5 +1,6 @@
 """Decode a dataset of images once, into the pixels that training and evaluation read."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ from moray.model.classifier import empty_classifier, fault_of_bf16_on_cpu, names
 from moray.model.image_processor import load_processor, normalization, pixels_of
 from moray.provenance.manifest import whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
-from moray.rows.store import RowsWriter, describe
-from moray.tasks.images.rows import make_rows, row_type
+from moray.rows.store import Record, Rows, RowsWriter, describe
 
 _AT_ONCE = 256
 
@@ -85,3 +85,20 @@ def _pixels(documents: list[Document], processor: Any, channels: int) -> list[ND
 
 def _size(shape: tuple[int, ...]) -> str:
     return f"{shape[2]} x {shape[1]}"
+
+
+def row_type(shape: Sequence[int]) -> Record:
+    """The NumPy type of a row.
+
+    Fields: `pixels`, shape (channels, height, width); `label`; `filled`, 1, which tells a row from
+    padding.
+    """
+    return np.dtype([("pixels", "u1", tuple(shape)), ("label", "<u4"), ("filled", "u1")])
+
+
+def make_rows(pixels: Sequence[NDArray[np.uint8]], labels: Sequence[Any], record: Record) -> Rows:
+    """Rows of images and their labels."""
+    rows = np.ones(len(pixels), record)
+    rows["pixels"] = pixels
+    rows["label"] = labels
+    return rows

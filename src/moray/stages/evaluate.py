@@ -10,7 +10,7 @@ from moray.corpus.overlap import overlaps, told
 from moray.evaluate.execution import Evaluation
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
-from moray.stages.evaluation import on_evaluation_workers
+from moray.stages.evaluation import on_evaluation_workers, shown
 
 
 def evaluate(
@@ -29,7 +29,6 @@ def evaluate(
         stores: the run's stores, in the order of its datasets.
         cfg: names of the run's datasets, the keys of the `evaluate` section that the result
             depends on, and the section that only the run's task reads.
-        execution: the other keys of `evaluate`, and the settings for starting workers.
         compared: splits that documents may be held out of in one and trained on in another; `cfg`
             has the runs that train on their datasets as `trained_by`.
     """
@@ -49,11 +48,7 @@ def evaluate(
         inputs += compared
     write_sealed(output, result, inputs)
     for name in evaluation.figures:
-        before, after = (_shown(result[model][name]) for model in ("base", "tuned"))
+        before, after = (shown(result[model][name]) for model in ("base", "tuned"))
         say(f"{run}: {name} {before} before, {after} after")
     for line in told(result):
         say(f"{run}: {line}")
-
-
-def _shown(figure: dict[str, float]) -> str:
-    return f"{figure['value']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"

@@ -1,19 +1,32 @@
-"""Start the workers of evaluation and generation."""
+"""Start the workers of evaluation and generation.
+
+To machines without the models and rows, an object store delivers them.
+"""
 
 import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from moray.config.layout import for_stage, lay_out_here, workers_are_here
 from moray.config.schema.sections import Ray
-from moray.evaluate.execution import EvaluationJob, Execution, delivered, run_delivered
+from moray.errors import UserError
+from moray.evaluate.execution import EvaluationJob, Execution
+from moray.model.folder import whole_model_and_adapters
 from moray.storage.opened import needed_libraries
-from moray.storage.transfer import received, scratch
-from moray.workers.entry import EntryPoint, FirstFault, shown_batches
+from moray.storage.transfer import Delivery, deliver, received, scratch, sent
+from moray.workers.entry import (
+    FAULT,
+    EntryPoint,
+    FirstFault,
+    Worker,
+    counter_name,
+    output_name,
+    shown_batches,
+)
 from moray.workers.launch import Launch, WorkersFailedError
 from moray.workers.run import run_on_workers
 
@@ -37,19 +50,20 @@ class EvaluationWorkers:
         with shown_batches(self.execution.folder, self.label, batches):
             if self.url is None:
                 return run_on_workers(entry_point, job, self.launch)
-            return self._run_delivered(entry_point, job, self.url)
+            argument = _delivered(entry_point, job, self.launch.ray.storage_path, self.url)
+            try:
+                with received(self.launch.folder, self.url):
+                    return run_on_workers(run_delivered, argument, self.launch)
+            except WorkersFailedError as error:
+                if fault := FirstFault(self.launch.folder).found():
+                    raise fault from error
+                raise
 
-    def _run_delivered(
-        self, entry_point: EntryPoint[Job, Result], job: Job, url: str
-    ) -> list[Result]:
-        argument = delivered(entry_point, job, self.launch.ray.storage_path, url)
-        try:
-            with received(self.launch.folder, url):
-                return run_on_workers(run_delivered, argument, self.launch)
-        except WorkersFailedError as error:
-            if fault := FirstFault(self.launch.folder).found():
-                raise fault from error
-            raise
+
+def shown(figure: dict[str, float], form: str = ".3f") -> str:
+    """A figure with its interval, as stages print it."""
+    value, low, high = (format(figure[name], form) for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
 @contextmanager
@@ -98,3 +112,57 @@ def on_evaluation_workers(
             label or f"{stage} {run}",
             None if shared else f"{ray.storage_path.rstrip('/')}/{run}/{stage}-{uuid.uuid4().hex}",
         )
+
+
+@dataclass(frozen=True)
+class DeliveredJob:
+    """A job with what brings its inputs to a machine, in their order.
+
+    Workers put output, counts and the first fault below the URL.
+    """
+
+    entry_point: EntryPoint[Any, Any]
+    job: EvaluationJob
+    models: tuple[Delivery, ...]
+    stores: tuple[Delivery, ...]
+    url: str
+
+
+def _delivered(
+    entry_point: EntryPoint[Any, Any], job: EvaluationJob, storage_path: str, url: str
+) -> DeliveredJob:
+    """Upload the inputs of a job, unless they are in the object store already."""
+    models = []
+    for folder in job.models.values():
+        whole, adapters = whole_model_and_adapters(folder)
+        models.append(deliver([whole, *adapters], storage_path))
+    stores = tuple(deliver([store], storage_path) for store in job.stores)
+    return DeliveredJob(entry_point, job, tuple(models), stores, url)
+
+
+def run_delivered(delivered: DeliveredJob, worker: Worker) -> Any:
+    """Run a job with its inputs on this machine.
+
+    Raises:
+        UserError: what the job raised, or that an input is missing or damaged.
+    """
+    folder = delivered.job.execution.folder
+    names = [output_name(worker.rank), counter_name(worker.rank)]
+    with sent(folder, delivered.url, names, FAULT):
+        try:
+            return delivered.entry_point(_with_inputs_here(delivered), worker)
+        except UserError as error:
+            # Before the files are sent for the last time.
+            FirstFault(folder).record(error)
+            raise
+
+
+def _with_inputs_here(delivered: DeliveredJob) -> EvaluationJob:
+    job = delivered.job
+    models = zip(job.models.items(), delivered.models, strict=True)
+    stores = zip(job.stores, delivered.stores, strict=True)
+    return replace(
+        job,
+        models={name: delivery.here(path) for (name, path), delivery in models},
+        stores=tuple(delivery.here(path) for path, delivery in stores),
+    )

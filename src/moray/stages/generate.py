@@ -12,12 +12,17 @@ from moray.console import say
 from moray.corpus.dataset import Document, halves, read_documents
 from moray.errors import ConfigError
 from moray.evaluate.bootstrap import compare_means
-from moray.evaluate.generation import GenerateJob, Sampling, continue_on_worker
-from moray.evaluate.prompts import Prompt, choose_prompts
+from moray.evaluate.generation import (
+    GenerateJob,
+    Prompt,
+    Sampling,
+    choose_prompts,
+    continue_on_worker,
+)
 from moray.evaluate.requirements import missing_for_metrics
 from moray.model.load import load_config, longest_sequence
 from moray.provenance.manifest import write_json
-from moray.stages.evaluation import on_evaluation_workers
+from moray.stages.evaluation import on_evaluation_workers, shown
 from moray.tasks.language.encode import make_encoder
 
 
@@ -38,7 +43,6 @@ def generate(
         settings: file to write the sampling settings to, and the means of the metrics.
         cfg: the keys of the `generate` section that the result depends on, and for each dataset,
             what its tokens depend on; with metrics, those of `evaluate` for the intervals.
-        execution: the other keys of that section, and the settings for starting workers.
 
     Raises:
         ConfigError: if a metric needs a package that isn't installed.
@@ -115,17 +119,12 @@ def generate(
     for metric, of_models in found.items():
         if metric in metrics:
             shares = isinstance(next(iter(of_models["base"].values())), bool)
-            before, after = (_said(metrics[metric][name], shares) for name in models)
+            form = ".0%" if shares else ".4g"
+            before, after = (shown(metrics[metric][name], form) for name in models)
             said.append(f"{metric} {before} before, {after} after")
         else:
             said.append(f"{metric} applies to none of them")
     say(", ".join(said))
-
-
-def _said(mean: dict[str, float], share: bool) -> str:
-    form = ".0%" if share else ".4g"
-    value, low, high = (format(mean[name], form) for name in ("value", "low", "high"))
-    return f"{value} [{low}, {high}]"
 
 
 def _shared_out(samples: int, datasets: int) -> list[int]:

@@ -53,7 +53,7 @@ def _write_modelfile(model: Path, file: Path, weights: str) -> str | None:
     if tokenizer.chat_template:
         # As in training, also the date.
         template = ChatTemplate(tokenizer, None, stops)
-        found = around(template.up_to, template.before_answer)
+        found = around(template.text, template.before_answer)
     # llama.cpp adds it where the tokenizer does.
     bos = tokenizer.bos_token if adds_bos(tokenizer) else None
     file.write_text(modelfile(weights, found, bos, stops))

@@ -33,8 +33,6 @@ def reference(
     Args:
         run: the first run that uses it.
         cfg: the attributes of a `Policy`.
-        execution: the keys of `evaluate` that don't change the result, and the settings for
-            starting workers.
     """
     manifest = read_manifest(tokens)
     splits = {name: StoredSplit(tokens, name) for name in _SPLITS}

@@ -1,18 +1,31 @@
-"""Search for the settings of a run with the lowest validation loss."""
+"""Search for the settings of a run with the lowest validation loss.
+
+A trial is an ordinary training, which resumes from its own checkpoints. What it came to is recorded
+beside them, in the folder of its fingerprint. So a trial is known by its settings, data, start,
+code and libraries, whatever search it belongs to.
+"""
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from moray.config.schema.train import Train
 from moray.console import say
 from moray.errors import UserError
-from moray.provenance.manifest import write_bytes
-from moray.sweeps.study import Study, Verdict
-from moray.sweeps.trials import carry_out
+from moray.planning.fit import rows_that_fit
+from moray.provenance.manifest import as_json, write_bytes
+from moray.storage.interface import Records
+from moray.storage.opened import state_of
+from moray.sweeps import Study, Trajectory, Trial, Verdict, read_trajectory
+from moray.train.driver import run_training
+from moray.train.failures import DIVERGED
 from moray.train.identity import identity_of
 from moray.train.job import RunSpec
+
+_RECORD = "trial.json"
 
 
 def search(
@@ -45,7 +58,7 @@ def search(
         training = RunSpec.of_params(
             run, start, stores, changed, {**execution, "tracking": []}, code
         )
-        verdict, seconds = carry_out(trial, training, best.parent)
+        verdict, seconds = _carry_out(trial, training, best.parent)
         study.tell(trial, verdict)
         say(f"{name}: {_outcome(verdict)}")
         lines.append(
@@ -106,12 +119,9 @@ def _overlay(run: str, chosen: dict[str, Any]) -> str:
 
 
 def _outcome(verdict: Verdict) -> str:
-    loss = (
-        ""
-        if verdict.validation_loss is None
-        else f", validation loss {verdict.validation_loss:.4f}"
-    )
-    return f"{verdict.state} at step {verdict.step}{loss}"
+    said = f"{verdict.state} at step {verdict.step}"
+    loss = verdict.validation_loss
+    return said if loss is None else f"{said}, validation loss {loss:.4f}"
 
 
 def _words(values: dict[str, Any]) -> str:
@@ -119,3 +129,88 @@ def _words(values: dict[str, Any]) -> str:
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {json.dumps(value)}"
         for key, value in values.items()
     )
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is known of a trial's training; it diverged if a gradient wasn't finite."""
+
+    trajectory: Trajectory
+    diverged: bool = False
+
+
+@dataclass
+class _Followed:
+    """The trajectory of a training under way, for the thread that trains and the one that looks."""
+
+    trial: Trial
+    settings: Train
+    latest: Trajectory | None = None
+
+    def judge(self, history: Path) -> bool:
+        self.latest = read_trajectory(
+            history, self.settings.early_stopping_patience, self.settings.load_best_model_at_end
+        )
+        verdict = self.trial.judge(self.latest)
+        return verdict is not None and verdict.state == "pruned"
+
+
+def _carry_out(trial: Trial, training: RunSpec, output: Path) -> tuple[Verdict, float]:
+    """Train until there is a verdict on a trial; not at all if what is recorded suffices.
+
+    Returns:
+        The verdict, and the seconds that the steps up to it took.
+
+    Raises:
+        ConfigError: if it can't be trained here.
+        UserError: if it failed, or stopped on request, or there are no validation losses.
+    """
+    fingerprint = identity_of(training).fingerprint
+    records = state_of(training.ray.storage_path, training.name, fingerprint).records
+    if (recorded := _read(records)) and (verdict := _verdict(trial, recorded)):
+        return verdict, _seconds(recorded.trajectory, verdict)
+    followed = _Followed(trial, training.settings)
+    fault: UserError | None = None
+    try:
+        run_training(training, output, followed.judge, rows_that_fit)
+    except UserError as error:
+        fault = error
+    if followed.latest is None:
+        raise fault or RuntimeError("the training ended without having been looked at")
+    recorded = Recorded(followed.latest, fault is not None and fault.path == DIVERGED)
+    verdict = _verdict(trial, recorded)
+    if verdict is not None:
+        records.write(_RECORD, as_json(asdict(recorded)))
+    if fault and not recorded.diverged:
+        raise fault
+    if verdict is None:
+        raise UserError(
+            f"runs.{training.name}.search",
+            "trials have no validation losses, because no row is in the validation split",
+            "raise the validation_share of its dataset",
+        )
+    return verdict, _seconds(recorded.trajectory, verdict)
+
+
+def _verdict(trial: Trial, recorded: Recorded) -> Verdict | None:
+    verdict = trial.judge(recorded.trajectory)
+    if verdict is None and recorded.diverged:
+        return Verdict("diverged", max(recorded.trajectory.losses, default=0), None)
+    return verdict
+
+
+def _seconds(trajectory: Trajectory, verdict: Verdict) -> float:
+    logged = [seconds for step, seconds in trajectory.seconds.items() if step <= verdict.step]
+    return max(logged, default=0.0)
+
+
+def _read(records: Records) -> Recorded | None:
+    content = records.read(_RECORD)
+    if content is None:
+        return None
+    record = json.loads(content)
+    trajectory = record["trajectory"]
+    for name in ("losses", "seconds"):
+        # JSON has no numbers as keys.
+        trajectory[name] = {int(step): value for step, value in trajectory[name].items()}
+    return Recorded(Trajectory(**trajectory), record["diverged"])

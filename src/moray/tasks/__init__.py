@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def task_of(store: Path, settings: Mapping[str, Any]) -> Task:
-    """The task that a store's manifest names, from `task` of its module `task`.
-
-    The settings are those sections of the run's config that only its task reads, by name.
-    """
+    """The task that a store's manifest names, from `task` of its module `task`; see `Task`."""
     manifest = read_manifest(store)
     # By name: the others need not be imported.
     module = import_module(f"moray.tasks.{manifest['task']}.task")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from conversations import CALL, CHATML, MARKED, SAID, TALKS, TOOLS, TURNS, Message, conversation
 from transformers import PreTrainedTokenizerFast
+from turn_templates import QWEN3
 
 from moray.corpus.dataset import Document, RowError
 from moray.errors import UserError
@@ -36,30 +37,6 @@ LLAMA3 = """
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
-{%- endif %}
-"""
-
-QWEN3 = """
-{%- set ns = namespace(asked=-1) %}
-{%- for message in messages %}
-    {%- if message.role == 'user' %}
-        {%- set ns.asked = loop.index0 %}
-    {%- endif %}
-{%- endfor %}
-{%- for message in messages %}
-    {{- '<|im_start|>' + message.role + '\n' }}
-    {%- set said = message.content.split('</think>')[-1].lstrip('\n') %}
-    {%- if message.role == 'assistant' and loop.index0 > ns.asked %}
-        {%- set thought = '' %}
-        {%- if '</think>' in message.content %}
-            {%- set thought = message.content.split('</think>')[0].split('<think>')[-1] %}
-        {%- endif %}
-        {{- '<think>\n' + thought.strip('\n') + '\n</think>\n\n' }}
-    {%- endif %}
-    {{- said + '<|im_end|>\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\n' }}
 {%- endif %}
 """
 
@@ -134,18 +111,6 @@ TEMPLATES: dict[str, tuple[str, tuple[str, ...], list[Message], list[str]]] = {
         ],
         ['{"name": "weather", "arguments": {"city": "東京"}}<|eom_id|>', "Mild<|eot_id|>"],
     ),
-    "Qwen 3, with an empty thought in the last turn alone": (
-        QWEN3,
-        ("<|im_end|>",),
-        TURNS,
-        ["2<|im_end|>", "<think>\n\n</think>\n\nnon, 東京 🐍.<|im_end|>"],
-    ),
-    "Qwen 3, which forgets what was thought in earlier turns": (
-        QWEN3,
-        ("<|im_end|>",),
-        THOUGHT,
-        ["2<|im_end|>", "<think>\ntwo and one\n</think>\n\n3<|im_end|>"],
-    ),
     "Gemma, whose turns end in a second stop token": (
         GEMMA,
         (END, "<end_of_turn>"),
@@ -170,14 +135,6 @@ def test_what_the_assistant_says_is_trained_and_a_stop_token_behind_it(
 ) -> None:
     template, stops, messages, expected = TEMPLATES[name]
     assert said(chat(tokenizer, template, stops), conversation(*messages)) == expected
-
-
-def test_the_thought_that_is_written_depends_on_the_turn(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    text = chat(tokenizer, QWEN3).render(conversation(*TURNS)).text
-    assert text.count("<think>\n\n</think>\n\n") == 1, "the test's template is as Qwen's"
-    assert text.endswith("<think>\n\n</think>\n\nnon, 東京 🐍.<|im_end|>\n")
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,18 @@ def whole(tokenizer: PreTrainedTokenizerFast, row: Document) -> tuple[list[int],
     return [*opening, *tokens, tokenizer.eos_token_id], len(opening) + len(context)
 
 
+@pytest.fixture
+def chatty(texts: list[str]) -> PreTrainedTokenizerFast:
+    return chat_tokenizer(texts)
+
+
+def chat_encoder(
+    tokenizer: PreTrainedTokenizerFast, block_size: int, template: str = CHATML
+) -> Encoder:
+    chat = ChatTemplate(tokenizer, template, ["<|im_end|>"])
+    return Encoder(tokenizer, block_size, chat=chat, stop_token_ids=[tokenizer.eos_token_id])
+
+
 def encode(
     tokenizer: PreTrainedTokenizerFast, rows: list[Document], block_size: int, first: int = 0
 ) -> list[Piece]:
@@ -155,26 +167,17 @@ def test_bytes_that_the_tokenizer_leaves_out_at_the_end_are_those_of_the_last_to
     assert piece.bytes == 9
 
 
-def test_bytes_of_a_piece_are_those_of_its_own_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
-    text = "value not in naïve 東京\n" * 10
-    for piece in encode(tokenizer, [Document(text=text)], 8):
-        tokens = piece.tokens[piece.mask]
-        own = sum(
-            len(tokenizer.convert_ids_to_tokens(int(token)))  # a byte-level letter is a byte
-            for token in tokens
-            if token != tokenizer.eos_token_id
-        )
-        assert piece.bytes == pytest.approx(own, abs=3)  # a character counts where it begins
-
-
-def test_trained_tokens_decode_to_the_completion_and_end_with_the_stop_token(
-    tokenizer: PreTrainedTokenizerFast, rows: list[Document]
+def test_bytes_of_a_piece_are_those_of_its_own_tokens(
+    tokenizer: PreTrainedTokenizerFast, chatty: PreTrainedTokenizerFast
 ) -> None:
-    for number, pieces in pieces_of(tokenizer, rows, 16).items():
-        trained = [token for piece in pieces for token in piece.tokens[piece.mask]]
-        assert trained[-1] == tokenizer.eos_token_id
-        row = rows[number]
-        assert tokenizer.decode(trained[:-1]) == row.get("text", row.get("completion"))
+    written = encode(tokenizer, [Document(text="value not in naïve 東京\n" * 10)], 8)
+    said = chat_encoder(chatty, 12).encode(TALKS, 0, count_bytes=True)[0]
+    for one, pieces in ((tokenizer, written), (chatty, said)):
+        for piece in pieces:
+            tokens = [token for token in piece.tokens[piece.mask] if token != one.eos_token_id]
+            # A byte-level letter is a byte; a character counts where it begins.
+            own = sum(len(one.convert_ids_to_tokens(int(token))) for token in tokens)
+            assert piece.bytes == pytest.approx(own, abs=3)
 
 
 def metaspace(unigram: bool, scheme: str, texts: list[str]) -> Tokenizer:
@@ -284,13 +287,6 @@ def test_an_empty_text_is_a_stop_token_where_something_comes_before_it(
     assert encode(bare, [Document(text="")], 8) == []
 
 
-def test_documents_are_numbered_on(tokenizer: PreTrainedTokenizerFast) -> None:
-    rows = [Document(text="value " * 20), Document(text="x")]
-    numbers = [piece.document for piece in encode(tokenizer, rows, 8, 70)]
-    assert numbers == sorted(numbers)
-    assert set(numbers) == {70, 71}
-
-
 def test_how_documents_are_batched_changes_nothing(
     tokenizer: PreTrainedTokenizerFast, rows: list[Document]
 ) -> None:
@@ -306,20 +302,16 @@ def test_how_documents_are_batched_changes_nothing(
 
 
 def test_without_bytes_the_tokens_are_the_same(
-    any_tokenizer: PreTrainedTokenizerFast, rows: list[Document]
+    any_tokenizer: PreTrainedTokenizerFast, rows: list[Document], chatty: PreTrainedTokenizerFast
 ) -> None:
-    encoder = Encoder(any_tokenizer, 16)
-    counted, *_ = encoder.encode(rows, 0, count_bytes=True)
-    uncounted, *_ = encoder.encode(rows, 0, count_bytes=False)
-    assert_equal_but_for_bytes(counted, uncounted)
-
-
-def assert_equal_but_for_bytes(counted: list[Piece], uncounted: list[Piece]) -> None:
-    assert any(piece.bytes for piece in counted)
-    for piece, same in zip(counted, uncounted, strict=True):
-        assert np.array_equal(piece.tokens, same.tokens)
-        assert np.array_equal(piece.mask, same.mask)
-        assert (piece.document, 0) == (same.document, same.bytes)
+    for encoder, some in ((Encoder(any_tokenizer, 16), rows), (chat_encoder(chatty, 16), TALKS)):
+        counted, *_ = encoder.encode(some, 0, count_bytes=True)
+        uncounted, *_ = encoder.encode(some, 0, count_bytes=False)
+        assert any(piece.bytes for piece in counted)
+        for piece, same in zip(counted, uncounted, strict=True):
+            assert np.array_equal(piece.tokens, same.tokens)
+            assert np.array_equal(piece.mask, same.mask)
+            assert (piece.document, 0) == (same.document, same.bytes)
 
 
 @pytest.mark.parametrize(
@@ -376,19 +368,6 @@ def test_documents_that_go_on_in_another_row_are_counted(
     assert Encoder(tokenizer, 16).encode(rows, 0, count_bytes=False)[1:] == (0, sum(longer))
 
 
-@pytest.fixture
-def chatty(texts: list[str]) -> PreTrainedTokenizerFast:
-    return chat_tokenizer(texts)
-
-
-def chat_encoder(
-    tokenizer: PreTrainedTokenizerFast, block_size: int, template: str = CHATML, **more: str
-) -> Encoder:
-    chat = ChatTemplate(tokenizer, template, ["<|im_end|>"])
-    stops = [tokenizer.eos_token_id]
-    return Encoder(tokenizer, block_size, chat=chat, stop_token_ids=stops, **more)
-
-
 def test_of_a_conversation_what_the_assistant_says_is_trained_and_nothing_else(
     chatty: PreTrainedTokenizerFast,
 ) -> None:
@@ -409,24 +388,6 @@ def test_a_conversation_is_tokenised_as_one_text(chatty: PreTrainedTokenizerFast
     for piece, talk in zip(pieces, TALKS, strict=True):
         text = ChatTemplate(chatty, CHATML, ["<|im_end|>"]).render(talk).text
         assert piece.tokens.tolist() == chatty(text, add_special_tokens=False)["input_ids"]
-
-
-def test_bytes_of_a_conversation_s_piece_are_those_of_its_own_tokens(
-    chatty: PreTrainedTokenizerFast,
-) -> None:
-    for piece in chat_encoder(chatty, 12).encode(TALKS, 0, count_bytes=True)[0]:
-        trained = [token for token in piece.tokens[piece.mask] if token != chatty.eos_token_id]
-        own = sum(len(chatty.convert_ids_to_tokens(int(token))) for token in trained)
-        assert piece.bytes == pytest.approx(own, abs=3)  # a character counts where it begins
-
-
-def test_without_bytes_the_tokens_of_a_conversation_are_the_same(
-    chatty: PreTrainedTokenizerFast,
-) -> None:
-    encoder = chat_encoder(chatty, 16)
-    counted, *_ = encoder.encode(TALKS, 0, count_bytes=True)
-    uncounted, *_ = encoder.encode(TALKS, 0, count_bytes=False)
-    assert_equal_but_for_bytes(counted, uncounted)
 
 
 def test_offsets_that_leave_spaces_out_change_nothing(chatty: PreTrainedTokenizerFast) -> None:
@@ -455,16 +416,6 @@ def test_a_token_of_template_and_answer_is_trained_and_counts_for_the_answer(tri
         assert piece.bytes == len(answer)
         begins.add(begin)
     assert begins == {"", "\n"}
-
-
-def test_long_conversations_can_be_dropped(chatty: PreTrainedTokenizerFast) -> None:
-    whole_pieces, *_ = chat_encoder(chatty, 4096).encode(TALKS, 0, count_bytes=False)
-    lengths = [len(piece.tokens) for piece in whole_pieces]
-    encoder = chat_encoder(chatty, sorted(lengths)[1], long_documents="drop")
-    pieces, dropped, _ = encoder.encode(TALKS, 5, count_bytes=False)
-    assert dropped == 1
-    kept = [5 + number for number in range(3) if number != np.argmax(lengths)]
-    assert [piece.document for piece in pieces] == kept
 
 
 def test_a_conversation_that_the_template_cannot_take_is_named_by_its_row(

@@ -17,7 +17,7 @@ from moray.model.loss import softmax_loss
 from moray.rows.store import Rows
 from moray.tasks.language.encode import Piece
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
-from moray.tasks.language.rows import StoredSplit, num_trained, pack_rows
+from moray.tasks.language.rows import StoredSplit, pack_rows
 
 RowNumbers = NDArray[np.int64]
 
@@ -239,15 +239,6 @@ def test_a_row_spelt_out(spelt_out: Rows) -> None:
     assert batch.position_ids.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2], [*range(8)]]
     assert batch.target_indices.tolist() == [0, 1, 3, *range(8, 15)]
     assert batch.targets.tolist() == [11, 12, 21, *range(31, 38)]
-
-
-def test_trained_tokens_are_as_many_as_targets(store: Path) -> None:
-    split = StoredSplit(store, "train")
-    for chosen in (np.arange(len(split)), np.array([0]), np.array([1, 1, 0])):
-        batch = make_batch(split.rows[chosen])
-        assert (
-            num_trained(split.rows[chosen]) == len(batch.targets) == len(batch.target_indices) > 0
-        )
 
 
 def test_a_batch_moves_as_a_whole(spelt_out: Rows) -> None:

@@ -1,6 +1,5 @@
 """The token store of a dataset."""
 
-import hashlib
 import re
 from functools import partial
 from pathlib import Path
@@ -126,16 +125,6 @@ def test_special_tokens_in_the_text_of_documents_are_counted(texts: list[str]) -
     assert window.special == {"<|im_end|>": 1}
 
 
-def test_a_bad_template_is_reported_by_its_key(tmp_path: Path, chat_folder: Path) -> None:
-    file = write(tmp_path / "dataset", TALKS, "messages") / "test.parquet"
-    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    cfg = {"format": "messages", **result_keys(Data(chat_template=template))}
-    encoder = make_encoder(chat_folder, cfg)
-    encode = partial(encode_window, encoder=encoder, packing=True, count_bytes=True)
-    with pytest.raises(UserError, match=r"^data\.chat_template: with this template"):
-        list(encode_windows(file, encode))
-
-
 READS: dict[str, dict[str, Any]] = {
     "text": {"block_size": 32},
     "text, a row each": {"block_size": 32, "packing": False},
@@ -249,21 +238,6 @@ def test_counts_are_those_of_the_windows(tmp_path: Path, counts: list[int]) -> N
     }
     for keep_rows in (False, True):
         assert write_store(tmp_path, windows, keep_rows) == expected, keep_rows
-
-
-def test_rows_that_are_not_kept_leave_no_file(tmp_path: Path) -> None:
-    write_store(tmp_path, draw_windows([20, 30]), keep_rows=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
-
-
-def test_the_same_windows_make_the_same_bytes(tmp_path: Path) -> None:
-    digests = set()
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        write_store(tmp_path / name, draw_windows([40, 60]))
-        files = [(tmp_path / name / f"train.{kind}") for kind in ("rows", "segments")]
-        digests.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
-    assert len(digests) == 1
 
 
 def test_a_split_without_windows_is_empty(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from transformers import PreTrainedTokenizerFast
 from turn_templates import DEEPSEEK, GPT_OSS, MISTRAL, ONLY_THE_LAST_STOPS, QWEN3
 
 from moray.corpus.dataset import RowError
-from moray.errors import UserError
 from moray.tasks.language.chat import ChatTemplate
 
 IM_END = "<|im_end|>"
@@ -356,11 +355,3 @@ def test_a_stop_token_that_is_said_does_not_end_the_turn(
     assert first == last == body + IM_END
     assert calling.lstrip().startswith('<tool_call>\n{"name": "f", ')
     assert calling.endswith(f', "b": 1}}}}\n</tool_call>{IM_END}')
-
-
-def test_an_answer_without_a_stop_token_before_the_next_question_is_refused(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}<|im_end|>"
-    with pytest.raises(UserError, match=r"^data\.chat_template: with this template"):
-        said(tokenizer, template, TURNS)

@@ -14,12 +14,11 @@ from transformers import PreTrainedTokenizerFast
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document
-from moray.errors import UserError
 from moray.rows.store import Rows
 from moray.tasks.language.encode import Encoder, Piece, make_encoder
 from moray.tasks.language.rows import FIRST, TRAINED, Packed, Segment
-from moray.tasks.preference.loss import make_pair_batch
 from moray.tasks.preference.rows import REJECTED, as_sequences, num_pairs, with_reference
+from moray.tasks.preference.task import make_pair_batch
 from moray.tasks.preference.tokens import Pair, encode_pairs, pack_pairs
 
 
@@ -99,18 +98,6 @@ def test_of_conversations_only_the_answers_are_trained(chat_folder: Path) -> Non
     for piece, answer in ((pair.chosen, "naïve"), (pair.rejected, "lambda")):
         trained = encoder.tokenizer.decode(piece.tokens[piece.mask], skip_special_tokens=False)
         assert trained.strip() == f"{answer}<|im_end|>"
-
-
-def test_conversations_without_a_template_cost_one_line(
-    model_folder: Path, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    cfg = {"format": "preference", **result_keys(Data(block_size=64))}
-    encoder = make_encoder(model_folder, cfg)
-    assert encode_pairs([texts("a", "b", "c")], 0, encoder, False, False)[0]
-    talk = json.dumps([{"role": "assistant", "content": "a"}])
-    document = Document(chosen=talk, rejected=talk, tools=None)
-    with pytest.raises(UserError, match=r"^data\.chat_template: is not set"):
-        encode_pairs([document], 0, encoder, False, False)
 
 
 BLOCK = 16

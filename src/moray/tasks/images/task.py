@@ -1,11 +1,19 @@
-"""Image classification as a task, and the loss of labelled images."""
+"""Image classification as a task: batches of images, their random changes, the loss of labels.
+
+Changes are a pure function of seed, epoch and image. An image's position in the order's sequence
+says both epoch and image, so the changes are drawn from seed and position. They are the same for
+any number of workers, in memory and streamed.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
@@ -15,9 +23,136 @@ from moray.model.classifier import empty_classifier, load_classifier, names_of
 from moray.model.quantization import Quantization
 from moray.rows.loader import stored_windows
 from moray.rows.store import Drawn, Rows, WindowReader, record_of
-from moray.tasks.images.batch import IGNORED, Augmentation, ImageBatch, Normalization, make_batch
-from moray.tasks.interface import LossModule
+from moray.tasks.interface import Batch, LossModule
 from moray.workers.collectives import from_first_worker
+
+# The label of padding, which has no loss.
+IGNORED = -100
+
+# Tells these draws from those of the order, which have the same seed.
+_STREAM = 0xA06
+
+
+@dataclass(frozen=True)
+class ImageBatch(Batch):
+    """Images and their labels.
+
+    Attributes:
+        pixels: normalised, fp32, shape (images, channels, height, width).
+        labels: shape (images,).
+    """
+
+    pixels: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What is done with the pixels of each channel: multiply, then add.
+
+    Attributes:
+        scale: shape (channels, 1, 1).
+        offset: shape (channels, 1, 1).
+    """
+
+    scale: NDArray[np.float32]
+    offset: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, section: dict[str, list[float]]) -> Self:
+        columns = (np.array(section[key], np.float32) for key in ("scale", "offset"))
+        return cls(*(column.reshape(-1, 1, 1) for column in columns))
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """The `data.augmentation` section of the config.
+
+    Attributes:
+        shift: maximum number of pixels by which an image is moved.
+        crop: maximum share of height and width that is cut away before an image is resized.
+        flip: whether half of the images are mirrored.
+    """
+
+    shift: int = 0
+    crop: float = 0.0
+    flip: bool = False
+
+
+def make_batch(
+    rows: Rows,
+    normalization: Normalization,
+    augmentation: Augmentation | None = None,
+    drawn: Drawn | None = None,
+) -> ImageBatch:
+    """Make a batch of rows, without their padding.
+
+    Padding would count in BatchNorm's statistics. A batch of nothing else keeps one image, without
+    a label, because workers that shard a model have to compute together.
+
+    Args:
+        rows: shape (rows,).
+        drawn: where in the order's sequence they are; None for held-out images, which stay as they
+            are.
+    """
+    filled = np.flatnonzero(rows["filled"])
+    # Fields of a record aren't contiguous.
+    pixels = np.ascontiguousarray(rows["pixels"][filled])
+    labels = rows["label"][filled].astype(np.int64)
+    if not len(filled):
+        pixels, labels = np.zeros_like(rows["pixels"][:1]), np.array([IGNORED])
+    elif augmentation and drawn:
+        pixels = augmented(pixels, augmentation, drawn.at(filled))
+    values = pixels * normalization.scale
+    values += normalization.offset
+    return ImageBatch(torch.from_numpy(values), torch.from_numpy(labels))
+
+
+def augmented(pixels: NDArray[np.uint8], settings: Augmentation, drawn: Drawn) -> NDArray[np.uint8]:
+    """Change images, shape (images, channels, height, width)."""
+    if settings == Augmentation():
+        return pixels
+    changed = np.zeros_like(pixels)
+    for number, position in enumerate(drawn.positions.tolist()):
+        random = np.random.default_rng([drawn.seed, position, _STREAM])
+        # All are drawn in any case, so that one key doesn't change what another one draws.
+        down, right = random.integers(-settings.shift, settings.shift, 2, endpoint=True).tolist()
+        mirror = random.random() < 0.5
+        size, top, left = random.random(3).tolist()
+        image = _cropped(pixels[number], 1 - settings.crop * size, top, left)
+        image = image[:, :, ::-1] if settings.flip and mirror else image
+        _move(image, changed[number], down, right)
+    return changed
+
+
+def _cropped(image: NDArray[np.uint8], share: float, top: float, left: float) -> NDArray[np.uint8]:
+    """A part of an image, resized to the whole.
+
+    Args:
+        image: shape (channels, height, width).
+        share: share of height and width that is kept.
+        top: where the part is between the top (0) and the bottom (1).
+        left: where it is between the left and the right.
+    """
+    rows, columns = (
+        _kept(whole, share, where)
+        for whole, where in zip(image.shape[1:], (top, left), strict=True)
+    )
+    return image[:, rows[:, None], columns]
+
+
+def _kept(whole: int, share: float, where: float) -> NDArray[np.int64]:
+    """The pixels along a side of the part that is kept, repeated to the whole length."""
+    part = max(1, round(whole * share))
+    return int(where * (whole - part + 1)) + np.arange(whole) * part // whole
+
+
+def _move(image: NDArray[np.uint8], into: NDArray[np.uint8], down: int, right: int) -> None:
+    """Copy an image to another place of an array of zeros; what lies outside is cut off."""
+    height, width = image.shape[1:]
+    into[:, max(0, down) : max(0, height + down), max(0, right) : max(0, width + right)] = image[
+        :, max(0, -down) : max(0, height - down), max(0, -right) : max(0, width - right)
+    ]
 
 
 class ImageLoss(LossModule):

@@ -104,7 +104,7 @@ class ChatTemplate:
             UserError: if no stop token is trained after an assistant message.
         """
         messages, tools = messages_of(document), tools_of(document)
-        render = partial(self._text, tools=tools)
+        render = partial(self.text, tools=tools)
         turns = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
         if _GENERATION.search(self._with_tools if tools else self._plain):
             # Between `{% generation %}` and `{% endgeneration %}`.
@@ -154,7 +154,7 @@ class ChatTemplate:
                 if text := message.get(key):
                     message[key], words = _marked(text, numbers)
                     texts.append(words)
-        rendered = _or_none(partial(self._text, tools=tools_of(document)), messages)
+        rendered = _or_none(partial(self.text, tools=tools_of(document)), messages)
         if rendered is None:
             return []
         there = set(map(int, re.findall(rf"{STAND_IN}(\d+)z", rendered)))
@@ -171,17 +171,14 @@ class ChatTemplate:
         Raises:
             RowError: if the template fails.
         """
-        return self._text(messages, tools, add_generation_prompt=True)
+        return self.text(messages, tools, add_generation_prompt=True)
 
-    def up_to(self, messages: Messages) -> str:
+    def text(self, messages: Messages, tools: Any = None, **options: Any) -> str:
         """A conversation up to the end of its last message.
 
         Raises:
             RowError: if the template fails.
         """
-        return self._text(messages, None)
-
-    def _text(self, messages: Messages, tools: Any, **options: Any) -> str:
         return self._rendered(messages, tools, **options)[0]
 
     def _rendered(

@@ -123,27 +123,29 @@ def pack_rows(
     pieces: list[Piece], block_size: int, token_type: np.dtype[Any], packing: bool = True
 ) -> Packed:
     """Put pieces into rows: packed by best fit, or one row for each piece."""
-    lengths = [len(piece.tokens) for piece in pieces]
-    packed = pack(lengths, block_size) if packing else [[number] for number in range(len(pieces))]
-    members = [[pieces[number] for number in numbers] for numbers in packed]
-    return fill_rows(members, block_size, token_type, packing)
+    return pack_groups([(piece,) for piece in pieces], block_size, token_type, packing)
 
 
-def fill_rows(
-    members: list[list[Piece]],
+def pack_groups(
+    groups: Sequence[Sequence[Piece]],
     block_size: int,
     token_type: np.dtype[Any],
     packing: bool,
     starts: Sequence[int] = (),
 ) -> Packed:
-    """Write pieces into rows, side by side, or from the columns where the pieces of a row begin."""
-    rows = np.zeros(len(members), row_type(block_size, token_type))
+    """Put groups of pieces into rows: packed by best fit, or one row for each group.
+
+    Pieces lie side by side, or begin at the columns that `starts` has for those of a row.
+    """
+    lengths = [sum(len(piece.tokens) for piece in group) for group in groups]
+    packed = pack(lengths, block_size) if packing else [[number] for number in range(len(groups))]
+    rows = np.zeros(len(packed), row_type(block_size, token_type))
     tokens, flags = rows["tokens"], rows["flags"]
     segments: list[tuple[int, ...]] = []
-    for row, pieces in enumerate(members):
+    for row, numbers in enumerate(packed):
         end = 0
-        for number, piece in enumerate(pieces):
-            column = starts[number] if starts else end
+        for place, piece in enumerate(piece for number in numbers for piece in groups[number]):
+            column = starts[place] if starts else end
             end = column + len(piece.tokens)
             tokens[row, column:end] = piece.tokens
             flags[row, column:end] = piece.mask

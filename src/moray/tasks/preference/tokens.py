@@ -10,7 +10,7 @@ import numpy as np
 
 from moray.corpus.dataset import Document, halves
 from moray.tasks.language.encode import Encoded, Encoder, Piece
-from moray.tasks.language.rows import Packed, fill_rows, pack
+from moray.tasks.language.rows import Packed, pack_groups
 from moray.tasks.language.tokens import SplitWriter, special_tokens, write_windows
 from moray.tasks.preference.rows import REJECTED, num_pairs
 
@@ -164,11 +164,8 @@ def pack_pairs(
         pairs: their pieces have at most half of `block_size` tokens.
         block_size: tokens in a row, an even number.
     """
-    lengths = [sum(len(piece.tokens) for piece in pair) for pair in pairs]
-    packed = pack(lengths, block_size) if packing else [[number] for number in range(len(pairs))]
-    members = [[piece for number in numbers for piece in pairs[number]] for numbers in packed]
     starts = () if packing else (0, block_size // 2)
-    filled = fill_rows(members, block_size, token_type, packing, starts)
+    filled = pack_groups(pairs, block_size, token_type, packing, starts)
     for start, length, *_ in filled.segments[1::2].tolist():
         row, column = divmod(start, block_size)
         filled.rows["flags"][row, column : column + length] |= REJECTED

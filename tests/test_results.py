@@ -7,8 +7,7 @@ import pytest
 from made_up_results import STEPS, scores, write_run, write_state
 
 from moray.errors import UserError
-from moray.results import load
-from moray.results.frames import MODELS
+from moray.results import MODELS, load
 
 
 def test_a_finished_run_has_a_row_of_facts(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from transformers import ViTImageProcessorPil
 
 from moray.model.image_processor import normalization, pixels_of
 from moray.rows.store import Drawn, Rows
-from moray.tasks.images.batch import IGNORED, Augmentation, Normalization, augmented, make_batch
-from moray.tasks.images.rows import make_rows, row_type
+from moray.stages.decode import make_rows, row_type
+from moray.tasks.images.task import IGNORED, Augmentation, Normalization, augmented, make_batch
 
 PLAIN = Normalization.of({"scale": [1.0] * 3, "offset": [0.0] * 3})
 

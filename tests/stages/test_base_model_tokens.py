@@ -19,7 +19,7 @@ from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.model.adapter import add_adapter, merged, save_adapter
 from moray.model.load import load_model
-from moray.model.special_tokens import add_tokens, set_eos_token
+from moray.stages.base_model_text import add_tokens, set_eos_token
 from moray.tasks.language.tokenizer import load_tokenizer
 
 WORDS = ["<|im_start|>", "<|im_end|>"]

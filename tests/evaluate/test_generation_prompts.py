@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from moray.corpus.dataset import Document
 from moray.errors import UserError
-from moray.evaluate.prompts import Prompt, choose_prompts
+from moray.evaluate.generation import Prompt, choose_prompts
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.encode import Encoder
 
@@ -158,18 +158,6 @@ def test_where_no_prompt_leaves_room_the_key_is_named(tokenizer: PreTrainedToken
         UserError, match=r"^generate\.max_new_tokens: got 128, which leaves no room"
     ):
         choose([Document(text="value " * 50)], tokenizer, max_new_tokens=128)
-
-
-def test_some_are_drawn_in_the_order_of_their_documents(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    rows = [Document(prompt=f"{number:03}", completion="") for number in range(100)]
-    draws = [
-        [prompt.text for prompt in choose(rows, tokenizer, num_samples=10, seed=seed)]
-        for seed in (0, 0, 1)
-    ]
-    assert all(draw == sorted(set(draw)) and len(draw) == 10 for draw in draws)
-    assert draws[0] == draws[1] != draws[2]
 
 
 def test_out_of_a_large_split_prompts_come_from_all_over_it_in_one_pass(

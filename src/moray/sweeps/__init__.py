@@ -1,1 +1,0 @@
-"""Searches for better settings of a run."""
