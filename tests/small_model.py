@@ -1,7 +1,10 @@
 """A model's section of the config, for runs that take seconds, and what such a run reads."""
 
+import itertools
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
@@ -27,10 +30,24 @@ MODEL = {
 
 def write_small(folder: Path, section: dict[str, Any] = MODEL) -> None:
     """Write `dataset`, functions, `model`, a Hugging Face folder, and `tokens`, their store."""
-    rows = [row for row, _ in zip(functions(), range(80), strict=False)]
-    splits = ["test", "validation", *["train"] * 6]
-    pairs = ((splits[number % 8], Document(**row)) for number, row in enumerate(rows))
-    write_dataset(folder / "dataset", pairs, "prompt-completion", {"source": "test"})
+    _write_functions(folder / "dataset", 80, ["test", "validation", *["train"] * 6])
     base_model(folder / "model", section, folder / "dataset")
     cfg = {"format": "prompt-completion", **result_keys(Data(block_size=64))}
     tokenize(folder / "dataset", folder / "model", folder / "tokens", cfg)
+
+
+def write_many_windows(folder: Path) -> None:
+    """Write a dataset of 120 functions, most of them to train, in row groups of a few each.
+
+    A step has rows of several groups of such windows.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("moray.corpus.dataset._GROUP_BYTES", 2000)
+        _write_functions(folder, 120, ["test", "validation", *["train"] * 8])
+
+
+def _write_functions(folder: Path, count: int, splits: list[str]) -> None:
+    """Write so many functions to these splits in turn."""
+    rows = zip(itertools.cycle(splits), itertools.islice(functions(), count), strict=False)
+    pairs = ((split, Document(**row)) for split, row in rows)
+    write_dataset(folder, pairs, "prompt-completion", {"source": "test"})
