@@ -5,11 +5,11 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tables import BOM, pack, write
 
 from moray.config.formats import FormatName
 from moray.corpus.dataset import Document
@@ -17,12 +17,41 @@ from moray.corpus.formats import Shape
 from moray.corpus.sources.text_files import documents
 from moray.errors import UserError
 
+BOM = "\N{BYTE ORDER MARK}"
 TEXT = Shape("text")
 TEXTS = ["plain", 'two\nlines, a comma and "quotes"', "é 🐍", "", "NA", "007", "  spaces  "]
 PAIRS = [(text, f"{text[::-1]}.") for text in TEXTS]
 TABLES = [".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet"]
 PACKED = ["", ".gz", ".zst"]
 ENDINGS = [*(f"{kind}{packed}" for kind in TABLES[:-1] for packed in PACKED), ".parquet"]
+
+
+def pack(path: Path, content: bytes) -> Path:
+    """Write a file, compressed by something else than what reads it where that is there."""
+    if path.suffix == ".gz":
+        content = gzip.compress(content)
+    elif path.suffix == ".zst":
+        content = pa.compress(content, codec="zstd", asbytes=True)
+    path.write_bytes(content)
+    return path
+
+
+def write(path: Path, columns: dict[str, list[Any]]) -> Path:
+    """Write a table as a file of the type that its name says."""
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    kind = path.suffixes[0]
+    if kind == ".parquet":
+        pq.write_table(pa.table(columns), path)
+        return path
+    if kind == ".json":
+        content = json.dumps(rows, indent=1)
+    elif kind in (".jsonl", ".ndjson"):
+        content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    else:
+        quoted = ((f'"{v.replace(chr(34), chr(34) * 2)}"' for v in row.values()) for row in rows)
+        between = "\t" if kind == ".tsv" else ","
+        content = "".join(f"{between.join(line)}\n" for line in (columns, *quoted))
+    return pack(path, content.encode())
 
 
 def documents_of(files: list[Path], shape: Shape) -> Iterator[Document]:
