@@ -11,8 +11,7 @@ import pytest
 import torch
 from conversations import chat_tokenizer
 from jobs import Make, job_maker
-from pair_stores import write_stores
-from small_model import write_small
+from small_model import write_small, write_stores
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema.base import result_keys

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import count
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 import pytest
+from web_server import web_server
 
 
 @dataclass(frozen=True)
@@ -151,17 +152,10 @@ def gcs_server(folder: Path) -> Iterator[str]:
         folder: where to write the credentials.
     """
     handler = type("Handler", (_Handler,), {"bucket": _Bucket()})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    account = {"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": ""}
     credentials = folder / "service-account.json"
-    credentials.write_text(json.dumps(account | {"private_key_id": ""}))
-    with pytest.MonkeyPatch.context() as patch:
+    account = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+    with web_server(handler) as url, pytest.MonkeyPatch.context() as patch:
+        credentials.write_text(json.dumps({"gcs_base_url": url, "disable_oauth": True, **account}))
         patch.setenv("GOOGLE_SERVICE_ACCOUNT", str(credentials))
         patch.setenv("GOOGLE_ALLOW_HTTP", "true")
-        try:
-            yield f"gs://bucket-{uuid.uuid4().hex[:8]}"
-        finally:
-            server.shutdown()
-            server.server_close()
+        yield f"gs://bucket-{uuid.uuid4().hex[:8]}"

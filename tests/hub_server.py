@@ -6,13 +6,14 @@ They reach it by the environment variable HF_ENDPOINT. Large files are sent and 
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from web_server import web_server
 
 _LFS = (".safetensors", ".bin")
 _KINDS = ("models", "datasets")
@@ -60,15 +61,8 @@ class Hub:
 def hub_server(hub: Hub) -> Iterator[Hub]:
     """Serve a hub on the loopback interface."""
     handler = type("Handler", (_Handler,), {"hub": hub})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        hub.endpoint = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield hub
-        finally:
-            server.shutdown()
-            thread.join()
+    with web_server(handler) as hub.endpoint:
+        yield hub
 
 
 class _RefusedError(Exception):

@@ -253,40 +253,36 @@ def _parquet(rows: list[Row]) -> bytes:
     return out.getvalue()
 
 
+def _in_parquet(folder: str, *splits: str) -> dict[str, str]:
+    """The files of splits in a folder, as the Hub names them."""
+    return {split: f"{folder}/{split}-00000-of-00001.parquet" for split in splits}
+
+
 # By dataset: the maker of a row, its file for each split, and the names of the splits' files.
 _TABLES: dict[str, tuple[Callable[[random.Random, int], Row], Mapping[str, str]]] = {
     "HuggingFaceTB/smol-smoltalk": (
         lambda draw, number: {"messages": _talks(draw, number)["messages"], "source": "x"},
-        {split: f"data/{split}-00000-of-00001.parquet" for split in ("train", "test")},
+        _in_parquet("data", "train", "test"),
     ),
     "yahma/alpaca-cleaned": (_alpaca, {"train": "alpaca_data_cleaned.json"}),
     "databricks/databricks-dolly-15k": (_dolly, {"train": "databricks-dolly-15k.jsonl"}),
     "HuggingFaceH4/no_robots": (
         lambda draw, number: {**_talks(draw, number), "category": "Chat"},
-        {split: f"data/{split}-00000-of-00001.parquet" for split in ("train", "test")},
+        _in_parquet("data", "train", "test"),
     ),
-    "openai/gsm8k": (
-        _gsm8k,
-        {split: f"main/{split}-00000-of-00001.parquet" for split in ("train", "test")},
-    ),
-    "HuggingFaceH4/ultrachat_200k": (
-        _talks,
-        {split: f"data/{split}-00000-of-00001.parquet" for split in ("train_sft", "test_sft")},
-    ),
+    "openai/gsm8k": (_gsm8k, _in_parquet("main", "train", "test")),
+    "HuggingFaceH4/ultrachat_200k": (_talks, _in_parquet("data", "train_sft", "test_sft")),
     "HuggingFaceH4/ultrafeedback_binarized": (
         _pair,
-        {split: f"data/{split}-00000-of-00001.parquet" for split in ("train_prefs", "test_prefs")},
+        _in_parquet("data", "train_prefs", "test_prefs"),
     ),
     "Salesforce/wikitext": (
         _wikitext,
-        {
-            split: f"wikitext-103-raw-v1/{split}-00000-of-00001.parquet"
-            for split in ("train", "validation", "test")
-        },
+        _in_parquet("wikitext-103-raw-v1", "train", "validation", "test"),
     ),
     "roneneldan/TinyStories": (
         lambda draw, number: {"text": _text(draw, 60)},
-        {split: f"data/{split}-00000-of-00001.parquet" for split in ("train", "validation")},
+        _in_parquet("data", "train", "validation"),
     ),
 }
 # Those whose card names a configuration.

@@ -1,6 +1,7 @@
 """A small config, and a way to change it by dotted paths."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -43,7 +44,8 @@ def config_with(values: Mapping[str, Any]) -> dict[str, Any]:
         section = config
         for parent in parents:
             section = section.setdefault(parent, {})
-        section[key] = value
+        # A value at a path is changed by those at paths below it.
+        section[key] = deepcopy(value)
     return config
 
 
@@ -57,3 +59,10 @@ def faults(values: Mapping[str, Any]) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         pytest.fail(f"{values} make {experiment_with(values)}")
     return str(caught.value).splitlines()
+
+
+def check_faults(values: Mapping[str, Any], *starts: str) -> None:
+    """Hold the lines that the config with these values costs against their beginnings."""
+    reported = faults(values)
+    assert len(reported) == len(starts), (values, reported)
+    assert all(map(str.startswith, reported, starts)), (values, reported)

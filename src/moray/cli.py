@@ -118,8 +118,8 @@ def plan(
 
     Nothing has to be made before; of a model on the Hub, only its `config.json` is downloaded.
     """
+    from moray.planning.advice import lines
     from moray.planning.start import read_config, setup_of
-    from moray.planning.table import lines
 
     with _errors_in_one_line(), _without_warnings():
         experiment = read_config(configfile or [])

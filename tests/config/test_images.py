@@ -1,12 +1,11 @@
 """What a config says about images: stores, what stages depend on, and what is refused."""
 
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pictures import image_folder
-from small_config import experiment_with, faults
+from small_config import check_faults, experiment_with, faults
 
 from moray.config import plan
 from moray.config.references import check_references
@@ -26,17 +25,16 @@ def test_a_run_on_images_has_a_store_of_pixels_which_no_key_of_its_data_changes(
     assert plan.task(before, "seen") == "images"
     folder = plan.store_folders(before, "seen")[0]
     assert folder.startswith("results/pixels/digits-resnet-")
-    augmented = {"data": {"augmentation": {"shift": 2}, "block_size": 512}}
-    after = experiment_with({**IMAGES, "runs.seen": {**IMAGES["runs.seen"], **augmented}})
+    data = {"augmentation": {"shift": 2}, "block_size": 512}
+    after = experiment_with(IMAGES | {"runs.seen.data": data})
     assert plan.store_folders(after, "seen")[0] == folder
     assert plan.store_folders(before, "base")[0].startswith("results/tokens/")
 
 
 @pytest.mark.parametrize(("key", "value"), [("shift", 1), ("crop", 0.1), ("flip", True)])
 def test_training_depends_on_the_augmentation(key: str, value: object) -> None:
-    data = {"data": {"augmentation": {key: value}}}
     before = experiment_with(IMAGES)
-    after = experiment_with({**IMAGES, "runs.seen": {**IMAGES["runs.seen"], **data}})
+    after = experiment_with(IMAGES | {f"runs.seen.data.augmentation.{key}": value})
     assert plan.train_config(before, "seen") != plan.train_config(after, "seen")
     assert "augmentation" not in plan.train_config(before, "tuned")
     assert "augmentation" not in plan.store_config(before, "tuned", "functions")
@@ -90,58 +88,58 @@ def test_idx_files_are_inputs_and_have_to_be_there(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_images_costs_one_line() -> None:
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"runs.seen.adapter": {}}, "runs.seen.adapter: adapters are for language models only"),
-        ({"runs.seen.train": {"attention": "flex"}}, "runs.seen.train.attention: flex is for rows"),
+    wrong: list[tuple[str, object, str]] = [
+        ("runs.seen.adapter", {}, ": adapters are for language models only"),
+        ("runs.seen.train.attention", "flex", ": flex is for rows of documents"),
+        ("runs.seen.train.attention", "varlen", ": varlen is for rows of documents"),
         (
-            {"runs.seen.train": {"attention": "varlen"}},
-            "runs.seen.train.attention: varlen is for rows",
+            "runs.seen.data",
+            {"tokenize": "on-the-fly", "loader": "stream"},
+            ".tokenize: images have no tokens",
+        ),
+        ("runs.seen.gguf", {}, ": is for language models only"),
+        ("runs.seen.benchmarks.tasks", ["words"], ": benchmarks are for language models only"),
+        ("runs.base.data.augmentation", {"flip": True}, ": is for images only"),
+        ("runs.seen.model", "tiny", ": got a model of text, but dataset digits has images"),
+        (
+            "runs.new",
+            {"model": "resnet", "dataset": "modules"},
+            ".model: got a model of images, but dataset modules has text",
         ),
         (
-            {"runs.seen.data": {"tokenize": "on-the-fly", "loader": "stream"}},
-            "runs.seen.data.tokenize: images have no tokens",
+            "models.resnet.classes_of",
+            "modules",
+            ": got modules, which has text, expected images",
         ),
         (
-            {"runs.base.data": {"augmentation": {"flip": True}}},
-            "runs.base.data.augmentation: is for images only",
-        ),
-        ({"runs.seen.model": "tiny"}, "runs.seen.model: got a model of text, but dataset digits"),
-        (
-            {"runs.new": {"model": "resnet", "dataset": "modules"}},
-            "runs.new.model: got a model of images, but dataset modules has text",
+            "models.resnet.classes_of",
+            "digit",
+            ": got digit, expected a name under datasets; did you mean digits?",
         ),
         (
-            {"models.resnet": {**MODEL, "classes_of": "modules"}},
-            "models.resnet.classes_of: got modules, which has text, expected images",
+            "models.tiny.tokenizer.train_on",
+            "digits",
+            ": got digits, which has images, expected text",
         ),
         (
-            {"models.resnet": {**MODEL, "classes_of": "digit"}},
-            "models.resnet.classes_of: got digit, expected a name under datasets; did you mean",
+            "models.resnet.resnet.depths",
+            [1],
+            ": got 1 stages, expected as many as hidden_sizes has (4)",
         ),
         (
-            {"models.tiny.tokenizer.train_on": "digits"},
-            "models.tiny.tokenizer.train_on: got digits, which has images, expected text",
+            "models.resnet.vit.hidden_size",
+            10,
+            ": got 10, expected a multiple of num_attention_heads (3)",
         ),
         (
-            {"models.resnet": {**MODEL, "resnet": {"depths": [1]}}},
-            "models.resnet.resnet.depths: got 1 stages, expected as many as hidden_sizes has (4)",
+            "datasets.x",
+            {"source": "url", "url": "https://host/a.parquet", "format": "images"},
+            ".format: images can't be read from a URL",
         ),
-        (
-            {"models.resnet": {**MODEL, "vit": {"hidden_size": 10}}},
-            "models.resnet.vit.hidden_size: got 10, expected a multiple of num_attention_heads (3)",
-        ),
-        (
-            {"datasets.x": {"source": "url", "url": "https://host/a.parquet", "format": "images"}},
-            "datasets.x.format: images can't be read from a URL",
-        ),
-        (
-            {"models.resnet": {**MODEL, "num_channels": 4}},
-            "models.resnet.num_channels: got 4, expected ",
-        ),
+        ("models.resnet.num_channels", 4, ": got 4, expected "),
     ]
-    for values, start in wrong:
-        reported = faults(deepcopy(IMAGES) | values)
-        assert [line[: len(start)] for line in reported] == [start], values
+    for path, value, rest in wrong:
+        check_faults(IMAGES | {path: value}, path + rest)
 
 
 def test_splits_that_a_source_has_need_no_share(tmp_path: Path) -> None:

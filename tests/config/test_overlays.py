@@ -1,32 +1,30 @@
 """The files beside the default config are overlays that pass its checks."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from snakemake.utils import update_config  # type: ignore[import-untyped]
 
 from moray.config import layout, plan
 from moray.config.load import load_experiment
+from moray.config.schema.experiment import Experiment
 
 FOLDER = Path(__file__).parents[2] / "config"
 OVERLAYS = sorted(path.name for path in FOLDER.glob("*.yaml") if path.name != "config.yaml")
 
 
-def merged(base: Any, override: Any) -> Any:
-    """What the workflow makes of two config files: mappings are merged at every depth."""
-    if not isinstance(base, Mapping) or not isinstance(override, Mapping):
-        return override
-    return {**base, **{key: merged(base.get(key), value) for key, value in override.items()}}
-
-
-def read(name: str) -> Any:
-    return yaml.safe_load((FOLDER / name).read_text())
+def experiment_of(*overlays: str) -> Experiment:
+    """The default config with overlays, merged as the workflow does."""
+    config: dict[str, Any] = {}
+    for name in ("config.yaml", *overlays):
+        update_config(config, yaml.safe_load((FOLDER / name).read_text()))
+    return load_experiment(config)
 
 
 def test_the_default_is_offline_and_chains_two_runs() -> None:
-    experiment = load_experiment(read("config.yaml"))
+    experiment = experiment_of()
     assert {dataset.source for dataset in experiment.datasets.values()} == {"python-stdlib"}
     assert experiment.base_model("tuned") == "tiny"
     assert list(experiment.runs) == ["base", "tuned"]
@@ -37,16 +35,16 @@ ENGINES = {"deepspeed.yaml", "fsdp2.yaml", "torchrun.yaml"}
 
 @pytest.mark.parametrize("name", sorted(ENGINES))
 def test_another_engine_changes_no_result(name: str) -> None:
-    default = load_experiment(read("config.yaml"))
-    experiment = load_experiment(merged(read("config.yaml"), read(name)))
+    default = experiment_of()
+    experiment = experiment_of(name)
     for run in default.runs:
         assert plan.train_config(experiment, run) == plan.train_config(default, run)
         assert layout.train_execution(experiment, run) != layout.train_execution(default, run)
 
 
 def test_longer_trains_the_runs_of_the_default_for_more_steps() -> None:
-    default = load_experiment(read("config.yaml"))
-    experiment = load_experiment(merged(read("config.yaml"), read("longer.yaml")))
+    default = experiment_of()
+    experiment = experiment_of("longer.yaml")
     assert list(experiment.runs) == list(default.runs)
     for name, run in default.runs.items():
         longer = experiment.runs[name].train
@@ -59,15 +57,15 @@ def test_longer_trains_the_runs_of_the_default_for_more_steps() -> None:
 
 
 def test_adapters_change_tuned_alone() -> None:
-    default = load_experiment(read("config.yaml"))
-    experiment = load_experiment(merged(read("config.yaml"), read("lora.yaml")))
+    default = experiment_of()
+    experiment = experiment_of("lora.yaml")
     assert plan.train_config(experiment, "base") == plan.train_config(default, "base")
     assert plan.train_config(experiment, "tuned")["adapter"]["rank"] == 16
 
 
 def test_preference_adds_a_run_to_the_chain() -> None:
-    default = load_experiment(read("config.yaml"))
-    experiment = load_experiment(merged(read("config.yaml"), read("preference.yaml")))
+    default = experiment_of()
+    experiment = experiment_of("preference.yaml")
     assert list(experiment.runs) == ["base", "tuned", "preferred"]
     assert plan.start_folder(experiment, "preferred") == "results/runs/tuned/model"
     assert plan.task(experiment, "preferred") == "preference"
@@ -80,6 +78,6 @@ OF_DEFAULT = ENGINES | {"longer.yaml", "lora.yaml", "preference.yaml"}
 
 @pytest.mark.parametrize("name", sorted({*OVERLAYS} - OF_DEFAULT))
 def test_an_overlay_has_runs_of_its_own(name: str) -> None:
-    experiment = load_experiment(merged(read("config.yaml"), read(name)))
+    experiment = experiment_of(name)
     assert experiment.runs
     assert set(experiment.runs).isdisjoint({"base", "tuned"})

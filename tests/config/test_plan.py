@@ -1,6 +1,5 @@
 import json
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -283,7 +282,7 @@ CHAIN: dict[str, Any] = {
 def test_a_run_has_the_template_of_its_conversations_or_of_where_it_starts_from(
     values: dict[str, Any], expected: list[str | None]
 ) -> None:
-    experiment = experiment_with(deepcopy(CHAIN) | values)
+    experiment = experiment_with(CHAIN | values)
     runs = ["texts", "talks", "more", "last"]
     assert [plan.chat_template(experiment, run) for run in runs] == expected
     keys = [plan.export_config(experiment, run)["chat_template"] for run in runs]
@@ -294,8 +293,8 @@ def test_a_run_has_the_template_of_its_conversations_or_of_where_it_starts_from(
 
 
 def test_another_template_makes_another_store_of_conversations_and_none_of_texts() -> None:
-    plain = experiment_with(deepcopy(CHAIN))
-    templated = experiment_with(deepcopy(CHAIN) | {"defaults.data.chat_template": "T"})
+    plain = experiment_with(CHAIN)
+    templated = experiment_with(CHAIN | {"defaults.data.chat_template": "T"})
     same = {run: store_name(plain, run) == store_name(templated, run) for run in plain.runs}
     assert same == {"texts": True, "talks": False, "more": True, "last": False}
 

@@ -6,7 +6,7 @@ import pytest
 from small_config import experiment_with
 
 from moray.config import plan
-from moray.errors import ConfigError, UserError
+from moray.errors import UserError
 
 KINDS = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 
@@ -209,13 +209,3 @@ def test_intervals_are_those_of_the_evaluation_and_execution_changes_nothing() -
     }.items():
         other = experiment_with(OWN | {f"runs.tuned.{key}": value})
         assert plan.benchmark_config(other, "tuned") != config
-
-
-def test_images_have_none() -> None:
-    images = {
-        "datasets.digits": {"source": "digits"},
-        "models.seen": {"source": "scratch-vision", "classes_of": "digits"},
-        "runs.seen": {"model": "seen", "dataset": "digits", "benchmarks": {"tasks": ["words"]}},
-    }
-    with pytest.raises(ConfigError, match=r"runs\.seen\.benchmarks\.tasks: benchmarks are for"):
-        experiment_with(images)

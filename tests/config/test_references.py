@@ -31,20 +31,10 @@ def test_files_for_llama_cpp_are_made_of_whole_models_alone() -> None:
     adapter = {"runs.tuned.adapter": {"rank": 4}, "runs.tuned.gguf": {}}
     assert paths(adapter) == []
     assert paths(adapter | {"runs.tuned.export": {"merge_adapter": False}}) == ["runs.tuned.gguf"]
-    images = {
-        "datasets.digits": {"source": "digits"},
-        "models.seen": {"source": "scratch-vision", "classes_of": "digits"},
-        "runs.seen": {"model": "seen", "dataset": "digits", "gguf": {}},
-    }
-    assert paths(images) == ["runs.seen.gguf"]
 
 
 def test_a_name_that_nothing_has_is_a_fault() -> None:
     unknown: list[tuple[str, object, str]] = [
-        ("runs.base.dataset", "none", "runs.base.dataset"),
-        ("runs.base.model", "none", "runs.base.model"),
-        ("runs.tuned.model", {"run": "none"}, "runs.tuned.model.run"),
-        ("models.tiny.tokenizer.train_on", "none", "models.tiny.tokenizer.train_on"),
         ("runs.base.dataset", {"modules": 1, "none": 1}, "runs.base.dataset"),
         # A name has to be in its own section.
         ("runs.base.dataset", "tiny", "runs.base.dataset"),

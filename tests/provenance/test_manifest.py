@@ -110,32 +110,21 @@ def test_a_folder_may_be_moved_with_its_manifest(folder: Path, tmp_path: Path) -
     assert damaged_files(moved) == []
 
 
-DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "missing": ("weights.bin", lambda path: path.unlink(), "got no file, expected 200 bytes"),
-    "cut short": (
-        "weights.bin",
-        lambda path: path.write_bytes(path.read_bytes()[:100]),
-        "got 100 bytes, expected 200 bytes",
-    ),
-    "grown": (
-        "deep/below/note.txt",
-        lambda path: path.write_text("another note"),
-        "got 12 bytes, expected 6 bytes",
-    ),
-    "grown from nothing": (
-        "empty",
-        lambda path: path.write_text("x"),
-        "got 1 bytes, expected 0 bytes",
-    ),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("weights.bin", None, "got no file, expected 200 bytes"),
+        ("weights.bin", bytes(100), "got 100 bytes, expected 200 bytes"),
+        ("deep/below/note.txt", b"another note", "got 12 bytes, expected 6 bytes"),
+        ("empty", b"x", "got 1 bytes, expected 0 bytes"),
+    ],
+)
 def test_a_file_of_another_size_is_reported_when_the_manifest_is_read(
-    damage: str, folder: Path
+    name: str, content: bytes | None, problem: str, folder: Path
 ) -> None:
-    name, do, problem = DAMAGES[damage]
-    do(folder / name)
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
     with pytest.raises(UserError) as caught:
         read_manifest(folder)
     assert str(caught.value) == (
@@ -143,13 +132,6 @@ def test_a_file_of_another_size_is_reported_when_the_manifest_is_read(
         f"delete {folder / MANIFEST} and rerun to create the folder again"
     )
     assert damaged_files(folder) == [name]
-
-
-def test_a_flipped_bit_is_found(folder: Path) -> None:
-    content = bytearray((folder / "weights.bin").read_bytes())
-    content[150] ^= 1
-    (folder / "weights.bin").write_bytes(content)
-    assert damaged_files(folder) == ["weights.bin"]
 
 
 def test_all_damaged_files_are_named(folder: Path) -> None:
@@ -188,11 +170,7 @@ def test_a_json_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert json.loads(file.read_text()) == {"before": 1}
     write_json(file, {"after": 2})
     assert json.loads(file.read_text()) == {"after": 2}
-
-
-def test_writing_a_json_file_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    write_json(tmp_path / "file.json", [1])
-    assert list(tmp_path.iterdir()) == [tmp_path / "file.json"]
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_new_folder_is_empty_whatever_was_there(folder: Path, tmp_path: Path) -> None:
@@ -232,12 +210,6 @@ def test_a_full_disk_leaves_nothing_behind_and_is_reported(folder: Path) -> None
     assert not folder.exists()
 
 
-def test_a_file_has_the_sha256_that_other_tools_give_it(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(b"abc")
-    assert sha256_file(file) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-
 @pytest.mark.parametrize("size", [0, 1, 2**18, 2**20 + 1])
 def test_all_bytes_of_a_file_count(size: int, tmp_path: Path) -> None:
     content = bytes(range(256)) * (size // 256) + bytes(size % 256)
@@ -246,13 +218,10 @@ def test_all_bytes_of_a_file_count(size: int, tmp_path: Path) -> None:
     assert sha256_file(file) == hashlib.sha256(content).hexdigest()
 
 
-def digest(folder: Path, settings: object, contents: Sequence[str]) -> str:
+def digest(settings: object, contents: Sequence[str]) -> str:
     """Fingerprint of settings and of files with these contents."""
-    folder.mkdir()
-    files = [folder / str(number) for number in range(len(contents))]
-    for file, content in zip(files, contents, strict=True):
-        file.write_text(content)
-    return fingerprint(settings, [sha256_file(file) for file in files])
+    digests = [hashlib.sha256(content.encode()).hexdigest() for content in contents]
+    return fingerprint(settings, digests)
 
 
 @pytest.mark.parametrize(
@@ -271,20 +240,19 @@ def digest(folder: Path, settings: object, contents: Sequence[str]) -> str:
     ],
 )
 def test_another_setting_or_byte_gives_another_fingerprint(
-    settings: object, contents: list[str], tmp_path: Path
+    settings: object, contents: list[str]
 ) -> None:
-    before = digest(tmp_path / "before", SETTINGS, ["x", "y"])
-    assert digest(tmp_path / "after", settings, contents) != before
+    assert digest(settings, contents) != digest(SETTINGS, ["x", "y"])
 
 
-def test_names_of_files_and_order_of_keys_leave_a_fingerprint_as_it_is(tmp_path: Path) -> None:
+def test_the_order_of_keys_leaves_a_fingerprint_as_it_is() -> None:
     turned = {"deep": {"b": None, "a": 1}, "steps": 10, "rate": 0.1}
-    here = digest(tmp_path / "here", SETTINGS, ["x", "y"])
-    assert digest(tmp_path / "there", turned, ["x", "y"]) == here
+    here = digest(SETTINGS, ["x", "y"])
+    assert digest(turned, ["x", "y"]) == here
     assert len(here) == 16
     assert int(here, 16) >= 0
 
 
-def test_a_fingerprint_stays_what_it_was_in_earlier_versions(tmp_path: Path) -> None:
+def test_a_fingerprint_stays_what_it_was_in_earlier_versions() -> None:
     # Checkpoints lie under it: if it changed, every run would begin again.
-    assert digest(tmp_path / "folder", {"b": 1, "a": [True, None]}, ["x"]) == "d342ba4efdb3e956"
+    assert digest({"b": 1, "a": [True, None]}, ["x"]) == "d342ba4efdb3e956"

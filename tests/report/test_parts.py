@@ -9,12 +9,11 @@ import pytest
 from made_up_results import DIGEST, STEPS, scores, write_run
 
 from moray.provenance.manifest import sha256_file, write_manifest
-from moray.report.details import changed, remarks
+from moray.report.details import changed, confusion_of, remarks
 from moray.report.lineage import Node, lineage_of
 from moray.report.overview import differing, over_seeds, overview, verdict
 from moray.report.page import spread
 from moray.report.quantities import count, duration, figure, memory
-from moray.report.scores import confusion_of
 from moray.results import load
 from moray.stages.choose import choose
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
-from many_windows import write_many_windows
 from object_store import object_store
+from small_model import write_many_windows
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data

@@ -1,12 +1,12 @@
 """Traps: what shows that something was run, or written where it doesn't belong."""
 
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from web_server import web_server
 
 
 class Trap:
@@ -73,9 +73,5 @@ class Web(BaseHTTPRequestHandler):
 @pytest.fixture
 def web() -> Iterator[str]:
     """The address of a web server that has rows under every name."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with web_server(Web) as url:
+        yield url

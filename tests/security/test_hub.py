@@ -5,14 +5,14 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from web_server import web_server
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SCRIPT = """
@@ -53,27 +53,21 @@ class Hub(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def download(output: Path) -> Iterator[Callable[[str], subprocess.CompletedProcess[str]]]:
+def download(output: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
     """Take the repository's commit, whose file has a name, into a cache of the test's own."""
-    servers = []
 
     def taken(name: str) -> subprocess.CompletedProcess[str]:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, name))
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
-        hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0"}
-        return subprocess.run(
-            [sys.executable, "-c", SCRIPT, COMMIT],
-            env=os.environ | hub | {"HF_HUB_CACHE": str(output / "hub")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        with web_server(partial(Hub, name)) as url:
+            hub = {"HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0", "HF_HUB_CACHE": str(output / "hub")}
+            return subprocess.run(
+                [sys.executable, "-c", SCRIPT, COMMIT],
+                env=os.environ | hub,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
 
-    yield taken
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    return taken
 
 
 def test_a_file_of_a_plain_name_comes(

@@ -6,14 +6,13 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 import s3fs
 from object_store import object_store
+from web_server import Files, web_server
 
 from moray.corpus.sources.text_url import fetch
 from moray.errors import UserError
@@ -92,26 +91,17 @@ def test_an_archive_is_refused_and_not_unpacked(
         assert elsewhere() == before, name
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
-
-
 def test_an_archive_of_a_web_server_is_refused_and_not_unpacked(
     tmp_path: Path, output: Path, elsewhere: Listing
 ) -> None:
     for name, write in ARCHIVES.items():
         write(tmp_path / name)
     before = elsewhere()
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path)) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
+    with web_server(partial(Files, directory=tmp_path)) as address:
         for name in ARCHIVES:
-            url = f"http://127.0.0.1:{server.server_port}/{name}"
+            url = f"{address}/{name}"
             assert refusal(output, {"source": "url", "url": url}).startswith(url)
             assert elsewhere() == before, name
-        server.shutdown()
-        thread.join()
 
 
 NAMES = [

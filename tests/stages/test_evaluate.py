@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from jobs import execution_of, job_maker
-from plain_preference import log_probability, loss_of, pairs_of
+from plain import log_probability, loss_of, pairs_of
 from transformers import AutoModelForCausalLM
 
 from moray.config.schema.base import result_keys

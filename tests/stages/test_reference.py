@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_stores import EXECUTION, HELD, make_reference, write_stores
-from plain_preference import log_probability, pairs_of
+from plain import log_probability, pairs_of
+from small_model import EXECUTION, HELD, make_reference, write_stores
 from transformers import AutoModelForCausalLM
 
 from moray.config.schema.sections import Data

@@ -12,8 +12,8 @@ from checkpoints import are_equal, last_tensors, train_and_crash
 from engines import LORA, ON_TWO, check_losses, jobs_of, losses_alone, workers_of
 from fleet import losses, train_all
 from jobs import Make, job_maker
-from pair_stores import EXECUTION
-from plain_preference import preference_losses_one_by_one
+from plain import preference_losses_one_by_one
+from small_model import EXECUTION
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from moray.config.schema.base import result_keys

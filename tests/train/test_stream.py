@@ -10,8 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from jobs import training_command
-from many_windows import write_many_windows
-from small_model import MODEL
+from small_model import MODEL, write_many_windows
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data, Ray

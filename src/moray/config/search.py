@@ -94,7 +94,9 @@ def _unfit(experiment: Experiment, name: str, path: str, key: str) -> UserError 
         return UserError(path, "changes what validation losses are measured on", "remove it")
     run = experiment.runs[name]
     assert run.search
-    if isinstance(run.search.space[key], Range) and not {int, float} & _types(fields[-1]):
+    if isinstance(run.search.space[key], Range) and not {int, float} & _types(
+        fields[-1].annotation
+    ):
         return UserError(path, "takes no numbers, so it can't have a range", "list its values")
     return None
 
@@ -187,17 +189,13 @@ def _fields(key: str) -> list[FieldInfo]:
 
 def _is_integer(key: str) -> bool:
     fields = _fields(key)
-    return bool(fields) and float not in _types(fields[-1])
+    return bool(fields) and float not in _types(fields[-1].annotation)
 
 
-def _types(field: FieldInfo) -> set[Any]:
-    found, waiting = set(), [field.annotation]
-    while waiting:
-        annotation = waiting.pop()
-        if get_origin(annotation) is Annotated:
-            waiting.append(get_args(annotation)[0])
-        elif get_origin(annotation) in (Union, UnionType):
-            waiting += get_args(annotation)
-        else:
-            found.add(annotation)
-    return found
+def _types(annotation: Any) -> set[Any]:
+    """The types of a key, without constraints."""
+    if get_origin(annotation) is Annotated:
+        return _types(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return set().union(*map(_types, get_args(annotation)))
+    return {annotation}

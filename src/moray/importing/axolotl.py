@@ -5,13 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moray.importing.axolotl_datasets import datasets
-from moray.importing.settings import (
-    intervals,
-    model,
-    optimizer,
-    schedule,
-    shards,
-)
+from moray.importing.settings import ADAMW, RUNNING, model, optimizer, schedule
 from moray.importing.settings import steps as epochs_or_steps
 from moray.importing.table import (
     Draft,
@@ -276,10 +270,7 @@ RULES: Sequence[Rule] = (
         lambda draft: schedule(draft, "lr_scheduler", "cosine", 0.03, at_most=100),
     ),
     becomes("cosine_min_lr_ratio", "train.min_lr_ratio"),
-    becomes("weight_decay", "train.weight_decay", 0.0),
-    becomes("adam_beta1", "train.adam_beta1", 0.9),
-    becomes("adam_beta2", "train.adam_beta2", 0.999),
-    becomes("max_grad_norm", "train.max_grad_norm", 1.0),
+    *ADAMW,
     made(
         "optimizer",
         "`train.optimizer`: AdamW in all its forms, `adamw` or `adamw_8bit`; others are refused",
@@ -298,18 +289,7 @@ RULES: Sequence[Rule] = (
         "`train.gradient_checkpointing`",
         _checkpointing,
     ),
-    made(
-        "deepspeed fsdp fsdp_config.*offload_params fsdp_config.*activation_checkpointing "
-        "fsdp_config.*reshard_after_forward fsdp_config.*sharding_strategy",
-        "`train.strategy`, `train.fsdp2`, `train.deepspeed` by the name of its file",
-        shards,
-    ),
-    becomes("seed", "train.seed", 42),
-    made(
-        "logging_steps eval_steps save_steps save_total_limit",
-        "the same names in `train`",
-        intervals,
-    ),
+    *RUNNING,
     becomes("early_stopping_patience", "train.early_stopping_patience"),
     becomes("load_best_model_at_end", "train.load_best_model_at_end", read=bool),
     made("unfrozen_parameters", "all of a language model; others are refused", _unfrozen),

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from moray.importing.settings import (
+    ADAMW,
+    RUNNING,
     combine,
     held_out,
-    intervals,
     model,
     optimizer,
     place,
     schedule,
-    shards,
 )
 from moray.importing.settings import steps as epochs_or_steps
 from moray.importing.table import Draft, Rule, becomes, differs, made, no_effect, refused
@@ -303,10 +303,7 @@ RULES: Sequence[Rule] = (
         "`train.lr_scheduler_type`, `train.warmup_ratio`, `train.min_lr_ratio`",
         lambda draft: schedule(draft, "lr_scheduler_type", "linear", 0.0),
     ),
-    becomes("weight_decay", "train.weight_decay", 0.0),
-    becomes("adam_beta1", "train.adam_beta1", 0.9),
-    becomes("adam_beta2", "train.adam_beta2", 0.999),
-    becomes("max_grad_norm", "train.max_grad_norm", 1.0),
+    *ADAMW,
     made(
         "optim",
         "`train.optimizer`: AdamW in all its forms, `adamw` or `adamw_8bit`; others are refused",
@@ -325,18 +322,7 @@ RULES: Sequence[Rule] = (
         "`train.gradient_checkpointing`",
         _checkpointing,
     ),
-    made(
-        "deepspeed fsdp fsdp_config.*offload_params fsdp_config.*activation_checkpointing "
-        "fsdp_config.*reshard_after_forward fsdp_config.*sharding_strategy",
-        "`train.strategy`, `train.fsdp2`, `train.deepspeed` by the name of its file",
-        shards,
-    ),
-    becomes("seed", "train.seed", 42),
-    made(
-        "logging_steps eval_steps save_steps save_total_limit",
-        "the same names in `train`",
-        intervals,
-    ),
+    *RUNNING,
     becomes("load_best_model_at_end", "train.load_best_model_at_end", read=bool),
     no_effect(
         "report_to plot_loss run_name logging_* include_*", "logging; see tracking, moray report"

@@ -1,10 +1,11 @@
 """Conversions that axolotl and LLaMA-Factory share: both are made of Transformers and PEFT."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moray.importing.table import REVISION, Draft
+from moray.importing.table import REVISION, Draft, Rule, becomes, made
 
 _ADAMW = {
     "adamw_torch": None,
@@ -118,9 +119,9 @@ def steps(draft: Draft, epochs: str, default: float) -> None:
         draft.put("train.max_steps", limit)
 
 
-def shards(draft: Draft, key: str = "deepspeed") -> None:
+def _shards(draft: Draft) -> None:
     """DeepSpeed by the name of its file, FSDP by its settings: the parts that each GPU has."""
-    config = str(draft.get(key, ""))
+    config = str(draft.get("deepspeed", ""))
     stage = _SHARDED_BY_NAME.search(Path(config).name)
     fsdp = draft.get("fsdp") or any(name.startswith("fsdp_config.") for name in draft.given)
     wants_fsdp2 = (
@@ -128,11 +129,15 @@ def shards(draft: Draft, key: str = "deepspeed") -> None:
         or draft.run.get("adapter", {}).get("quantize_base") is not None
     )
     if config and not stage:
-        draft.refused[key] = "the name of the file doesn't tell the stage of ZeRO (zero2, ds_z3)"
+        draft.refused["deepspeed"] = (
+            "the name of the file doesn't tell the stage of ZeRO (zero2, ds_z3)"
+        )
     elif stage and stage[1] != "0":
         offload = "offload" in config
         if wants_fsdp2:
-            draft.same[key] = "strategy: fsdp2 shards what DeepSpeed can't here (4-bit, 8-bit)"
+            draft.same["deepspeed"] = (
+                "strategy: fsdp2 shards what DeepSpeed can't here (4-bit, 8-bit)"
+            )
             draft.put("train.strategy", "fsdp2")
             if offload:
                 draft.put("train.fsdp2.cpu_offload", True)
@@ -181,7 +186,7 @@ def combine(draft: Draft) -> None:
         draft.put("dataset", names[0] if names else None)
 
 
-def intervals(draft: Draft) -> None:
+def _intervals(draft: Draft) -> None:
     """Steps between lines, evaluations and checkpoints."""
     for key in ("logging_steps", "eval_steps", "save_steps", "save_total_limit"):
         number = draft.number(key)
@@ -189,3 +194,27 @@ def intervals(draft: Draft) -> None:
             draft.put(f"train.{key}", number)
         elif number:
             draft.same[key] = "a share of the run's steps, whose number isn't known here"
+
+
+# AdamW's keys, with Transformers' defaults.
+ADAMW: Sequence[Rule] = (
+    becomes("weight_decay", "train.weight_decay", 0.0),
+    becomes("adam_beta1", "train.adam_beta1", 0.9),
+    becomes("adam_beta2", "train.adam_beta2", 0.999),
+    becomes("max_grad_norm", "train.max_grad_norm", 1.0),
+)
+# How a run is executed, and what it does from step to step.
+RUNNING: Sequence[Rule] = (
+    made(
+        "deepspeed fsdp fsdp_config.*offload_params fsdp_config.*activation_checkpointing "
+        "fsdp_config.*reshard_after_forward fsdp_config.*sharding_strategy",
+        "`train.strategy`, `train.fsdp2`, `train.deepspeed` by the name of its file",
+        _shards,
+    ),
+    becomes("seed", "train.seed", 42),
+    made(
+        "logging_steps eval_steps save_steps save_total_limit",
+        "the same names in `train`",
+        _intervals,
+    ),
+)

@@ -45,8 +45,7 @@ def _yaml(file: Path) -> Mapping[str, Any]:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        where = " ".join(str(error).split())
-        raise UserError(str(file), f"isn't YAML ({where})", "correct it") from error
+        raise UserError(str(file), f"isn't YAML ({error})", "correct it") from error
     if not isinstance(content, Mapping):
         raise UserError(str(file), "isn't a mapping", "correct it")
     return content

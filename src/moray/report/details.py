@@ -8,17 +8,18 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.experiment import Sections
 from moray.config.schema.train import Train
-from moray.config.tasks import TASKS
+from moray.config.tasks import SCORED, TASKS
 from moray.corpus.overlap import told
 from moray.provenance.lineage import LINEAGE
-from moray.report import scores
 from moray.report.lineage import lineage_of
+from moray.report.overview import verdict
 from moray.report.quantities import known
 from moray.results import Results, Run, flat, read_json
 
@@ -72,15 +73,15 @@ def details(
     return {
         "remarks": remarks(run, notes),
         "model": model if (model := run.folder / "model").is_dir() else None,
-        "scores": scores.by_dataset(evaluation) if evaluation else {},
-        "benchmarks": scores.of_benchmarks(run.read("benchmarks.json")),
-        "scored": scores.scored(evaluation) if evaluation else None,
+        "scores": _by_dataset(evaluation) if evaluation else {},
+        "benchmarks": _of_benchmarks(run.read("benchmarks.json")),
+        "scored": _scored(evaluation) if evaluation else None,
         "confidence": evaluation and evaluation["confidence"],
-        "confusion": evaluation and scores.confusion_of(evaluation, limits.classes),
+        "confusion": evaluation and confusion_of(evaluation, limits.classes),
         "samples": _samples(samples, limits),
         # The settings that the samples were made with.
         "sampling": {key: value for key, value in generation.items() if key != "metrics"},
-        "metrics": scores.of_samples(generation.get("metrics", {})),
+        "metrics": _of_metrics(generation.get("metrics", {})),
         "previews": _previews(run, limits.characters),
         "figure": _figure(run.folder / "predictions.svg", limits.figure_bytes),
         "settings": changed(run.settings),
@@ -89,6 +90,77 @@ def details(
         "software": record.get("software", {}),
         "lineage": lineage_of(run, limits.files),
     }
+
+
+def _by_dataset(scores: dict[str, Any]) -> dict[str | None, list[dict[str, Any]]]:
+    """The figures of an evaluation: of all its datasets, under None, then of each."""
+    parts = {None: scores, **scores.get("datasets", {})}
+    return {dataset: _figures(part) for dataset, part in parts.items()}
+
+
+def _of_metrics(metrics: dict[str, Any]) -> list[dict[str, Any]]:
+    """What metrics say of a run's samples."""
+    return [
+        {"metric": metric, **means, "verdict": verdict(metric, means["difference"])}
+        for metric, means in metrics.items()
+    ]
+
+
+def _of_benchmarks(record: dict[str, Any] | None) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+    """The number of documents of each task, and its figures."""
+    tasks = record["tasks"] if record else {}
+    return {name: (task["documents"], _figures(task)) for name, task in tasks.items()}
+
+
+def _figures(part: dict[str, Any]) -> list[dict[str, Any]]:
+    more = part.get("higher_is_better", {})
+    return [
+        {
+            "metric": metric,
+            "base": part["base"][metric],
+            "tuned": part["tuned"][metric],
+            "difference": difference,
+            "verdict": verdict(metric, difference, more.get(metric.partition(",")[0])),
+        }
+        for metric, difference in part["difference"].items()
+    ]
+
+
+def _scored(scores: dict[str, Any]) -> str | None:
+    """The number of documents, pairs or images that were scored."""
+    return next((f"{scores[unit]:,} {unit}" for unit in SCORED if unit in scores), None)
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How often images of a class were taken for each class.
+
+    Attributes:
+        counts: a row for each label, a column for each prediction.
+        shares: the same, as shares of the label's images.
+        left_out: number of classes that aren't shown.
+    """
+
+    names: list[str]
+    counts: list[list[int]]
+    shares: list[list[float]]
+    left_out: int
+
+
+def confusion_of(scores: dict[str, Any], classes: int) -> Confusion | None:
+    """The matrix of the tuned model, None for other tasks; of many classes, the worst ones."""
+    if "by_class" not in scores:
+        return None
+    counts = np.array(scores["by_class"]["tuned"]["confusion"])
+    mistakes = counts.sum(axis=1) - np.diag(counts)
+    shown = np.sort(np.argsort(-mistakes, kind="stable")[:classes])
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    return Confusion(
+        names=[scores["label_names"][number] for number in shown],
+        counts=counts[np.ix_(shown, shown)].tolist(),
+        shares=shares[np.ix_(shown, shown)].round(3).tolist(),
+        left_out=len(counts) - len(shown),
+    )
 
 
 def _samples(samples: list[dict[str, Any]], limits: Limits) -> list[dict[str, Any]]:

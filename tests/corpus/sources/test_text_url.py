@@ -3,17 +3,15 @@
 import gzip
 import hashlib
 import json
-import threading
 import traceback
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 import s3fs
 from object_store import CREDENTIALS, object_store
+from web_server import Files, web_server
 
 from moray.corpus.dataset import SPLITS, read_documents
 from moray.corpus.sources.text_url import fetch
@@ -21,11 +19,6 @@ from moray.errors import UserError
 from moray.stages.download import download
 
 FILES = {"a.jsonl": b'{"text": "a"}\n', "more/a.jsonl": b"more a", "more/b.txt": b"b \xff"}
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
 
 @pytest.fixture
@@ -40,12 +33,8 @@ def served(tmp_path: Path) -> Path:
 @pytest.fixture
 def web(served: Path) -> Iterator[str]:
     """The address of a web server."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(served))) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with web_server(partial(Files, directory=str(served))) as url:
+        yield url
 
 
 def contents(fetched: dict[str, Path]) -> dict[str, bytes]:

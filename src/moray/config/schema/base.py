@@ -15,6 +15,17 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.=+-]{0,99}$")]
 PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+RepoId = Annotated[
+    str, Field(description="`owner/name` on the hub.", pattern=r"^[^/\s]+(/[^/\s]+)?$")
+]
+Revision = Annotated[
+    str,
+    Field(
+        description="Commit hash, 40 hexadecimal digits. Branches are not accepted, because they "
+        "can move.",
+        pattern=r"^[0-9a-f]{40}$",
+    ),
+]
 
 
 class Section(BaseModel):

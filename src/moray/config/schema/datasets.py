@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from moray.config.formats import FORMATS, FormatName
-from moray.config.schema.base import Fraction, Section, added
+from moray.config.schema.base import Fraction, RepoId, Revision, Section, added
 from moray.config.splits import (
     Split,
     expressions_by_split,
@@ -275,12 +275,8 @@ class HubDataset(_Table):
     """A dataset on the Hugging Face hub, pinned to a commit. Gated ones need `hf auth login`."""
 
     source: Literal["hub"] = Field(description="Selects this source.")
-    repo_id: str = Field(description="`owner/name` on the hub.", pattern=r"^[^/\s]+(/[^/\s]+)?$")
-    revision: str = Field(
-        description="Commit hash, 40 hexadecimal digits. Branches are not accepted, because "
-        "they can move.",
-        pattern=r"^[0-9a-f]{40}$",
-    )
+    repo_id: RepoId
+    revision: Revision
     name: str | None = Field(None, description="Configuration of the dataset, if it has several.")
     data_dir: str | None = Field(None, description="Folder in the repository.")
     split: str | HubSplits = Field(

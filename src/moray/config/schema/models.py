@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Name, PositiveInt, Section, added
+from moray.config.schema.base import Name, PositiveInt, RepoId, Revision, Section, added
 
 
 class TrainedTokenizer(Section):
@@ -104,12 +104,8 @@ class HubModel(_Existing):
     """A model on the Hugging Face hub, pinned to a commit."""
 
     source: Literal["hub"] = Field(description="Selects this source.")
-    repo_id: str = Field(description="`owner/name` on the hub.", pattern=r"^[^/\s]+(/[^/\s]+)?$")
-    revision: str = Field(
-        description="Commit hash, 40 hexadecimal digits. Branches are not accepted, because "
-        "they can move.",
-        pattern=r"^[0-9a-f]{40}$",
-    )
+    repo_id: RepoId
+    revision: Revision
 
 
 class ResNet(Section):
