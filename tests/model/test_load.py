@@ -24,10 +24,8 @@ def folder(tmp_path: Path, model_folder: Path) -> Path:
 
 
 def test_weights_are_those_of_the_file(model_folder: Path) -> None:
-    loaded, file = (
-        load_model(model_folder).state_dict(),
-        load_file(model_folder / "model.safetensors"),
-    )
+    loaded = load_model(model_folder).state_dict()
+    file = load_file(model_folder / "model.safetensors")
     assert loaded.keys() == file.keys()
     assert all(torch.equal(loaded[name], file[name]) for name in file)
 

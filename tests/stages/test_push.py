@@ -87,10 +87,8 @@ def test_an_uploaded_model_is_the_one_that_is_loaded_from_there(hub: Hub, run: P
         hub, "hf_write", run, "-c", LOAD, REPO, receipt["commit"], str(run / "again.safetensors")
     )
     assert loaded.returncode == 0, loaded.stderr
-    original, again = (
-        load_file(run / "model/model.safetensors"),
-        load_file(run / "again.safetensors"),
-    )
+    files = run / "model/model.safetensors", run / "again.safetensors"
+    original, again = map(load_file, files)
     assert original
     assert all(again[name].equal(tensor) for name, tensor in original.items())
     assert "hf_write" not in done.stdout + done.stderr + (run / "pushed.json").read_text()

@@ -22,10 +22,8 @@ from moray.tasks.preference.rows import num_pairs
 
 
 def recipe_of_pairs(**keys: object) -> dict[str, Any]:
-    return {
-        "format": "preference",
-        **result_keys(Data.model_validate({"block_size": 64} | keys)),
-    }
+    data = Data.model_validate({"block_size": 64} | keys)
+    return {"format": "preference", **result_keys(data)}
 
 
 def dataset_of(folder: Path, documents: list[Document]) -> Path:
@@ -84,13 +82,9 @@ def test_if_no_pair_is_left_to_train_on_nothing_is_left_behind(
     tmp_path: Path, model_folder: Path
 ) -> None:
     dataset = dataset_of(tmp_path / "dataset", [pair(2, 50)])
+    cfg = recipe_of_pairs(long_documents="drop")
     with pytest.raises(UserError, match="the train split has no tokens to train on"):
-        tokenize(
-            dataset,
-            model_folder,
-            tmp_path / "out",
-            recipe_of_pairs(long_documents="drop"),
-        )
+        tokenize(dataset, model_folder, tmp_path / "out", cfg)
     assert not (tmp_path / "out").exists()
 
 
@@ -101,15 +95,9 @@ def test_pairs_of_conversations_are_rendered_with_the_chat_template(
     chosen, rejected = (
         json.dumps([asked, {"role": "assistant", "content": answer}]) for answer in ("if", "None")
     )
-    dataset = dataset_of(
-        tmp_path / "dataset", [Document(chosen=chosen, rejected=rejected, tools=None)]
-    )
-    tokenize(
-        dataset,
-        chat_folder,
-        tmp_path / "out",
-        recipe_of_pairs(chat_template=CHATML),
-    )
+    pairs = [Document(chosen=chosen, rejected=rejected, tools=None)]
+    dataset = dataset_of(tmp_path / "dataset", pairs)
+    tokenize(dataset, chat_folder, tmp_path / "out", recipe_of_pairs(chat_template=CHATML))
     shown = (tmp_path / "out/preview.txt").read_text()
     for answer in ("if", "None"):
         assert f"<|im_start|>user\nfor?<|im_end|>\n<|im_start|>assistant\n⟦{answer}<|im_e" in shown
