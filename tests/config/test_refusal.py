@@ -41,6 +41,7 @@ PLACES = [
     "defaults.data",
     "defaults.data.block_size",
     "defaults.train.strategy",
+    "defaults.ray.storage_path",
     "runs.tuned.ray.storage_path",
     "runs.tuned.ray.num_workers",
 ]
