@@ -9,10 +9,10 @@ import pytest
 from project import ROOT, Project, copy_of
 
 LOSS = "src/moray/tasks/language/loss.py"
-RETURNED = "return torch.index_select(states.flatten(0, 1), 0, padded)"
+RETURNED = "return torch.index_select(states.flatten(0, 1), 0, indices)"
 # The same bytes, and others.
-REFACTORED = "flat = states.flatten(0, 1)\n        return torch.index_select(flat, 0, padded)"
-CHANGED = "return torch.index_select(states.flatten(0, 1), 0, padded) * 1.01"
+REFACTORED = "flat = states.flatten(0, 1)\n        return torch.index_select(flat, 0, indices)"
+CHANGED = "return torch.index_select(states.flatten(0, 1), 0, indices) * 1.01"
 
 
 def version(folder: Path, code: str) -> Path:
