@@ -3,9 +3,12 @@
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from fleet import losses
+from jobs import Make
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -48,6 +51,12 @@ def are_equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool
     )
 
 
+def check_same_bits(job: Job, other: Job) -> None:
+    """Hold the losses and the newest checkpoint of a job to another's."""
+    assert losses(job) == losses(other)
+    assert are_equal(last_tensors(job), last_tensors(other))
+
+
 class CrashError(Exception):
     """The end of a worker, in the middle of a run."""
 
@@ -65,3 +74,13 @@ def train_and_crash(job: Job, worker: Worker, step: int) -> None:
         patch.setattr(Saver, "finish", crash)
         with pytest.raises(CrashError):
             train(job, worker)
+
+
+def check_resumption(make: Make, worker: Worker, crash_at: int, **settings: Any) -> Job:
+    """Hold a job that crashes and goes on to an undisturbed one, which is returned."""
+    undisturbed, resumed = (make(name, **settings) for name in ("undisturbed", "resumed"))
+    train(undisturbed, worker)
+    train_and_crash(resumed, worker, crash_at)
+    assert train(resumed, worker)["resumed_from"] == crash_at
+    check_same_bits(resumed, undisturbed)
+    return undisturbed

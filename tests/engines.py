@@ -3,14 +3,15 @@
 import itertools
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import losses
-from jobs import Make
+from checkpoints import check_same_bits
+from fleet import losses, train_all
+from jobs import Make, without_later
 
 from moray.config.schema.train import Adapter
 from moray.tasks import task_of
@@ -71,6 +72,48 @@ def check_losses(jobs: Jobs, alone: dict[str, list[float]]) -> None:
         if layout != LORA:
             held_out = pytest.approx(alone["held out"], rel=1e-5)
             assert losses(job, "eval_loss") == held_out, engine
+
+
+def check_two_workers(
+    make: Make,
+    alone: Worker,
+    folder: Path,
+    rel: float,
+    adapters: Sequence[Adapter | None] = (None,),
+    **settings: Any,
+) -> None:
+    """Hold runs on two workers to those on one, and runs that go on from step 4 to whole ones.
+
+    Args:
+        rel: relative tolerance of the losses of other workers or strategies.
+    """
+    keys = {"save_total_limit": 10, **settings}
+    one = {adapter: make(f"one {bool(adapter)}", adapter=adapter) for adapter in adapters}
+    for job in one.values():
+        train(job, alone)
+    whole = {
+        (strategy, adapter): make(
+            f"{strategy} {bool(adapter)}", adapter=adapter, strategy=strategy, **keys
+        )
+        for strategy, adapter in itertools.product(("ddp", "fsdp2"), adapters)
+    }
+    train_all([*whole.values()], 2, "torchrun", folder / "first")
+
+    def from_step_4(job: Job, strategy: str) -> Job:
+        name = f"{job.work.name} by {strategy}"
+        return without_later(make, job, name, 4, strategy=strategy, **keys)
+
+    resumed = {key: from_step_4(job, key[0]) for key, job in whole.items()}
+    moved = [
+        from_step_4(whole[before, None], after)
+        for before, after in (("ddp", "fsdp2"), ("fsdp2", "ddp"))
+    ]
+    train_all([*resumed.values(), *moved], 2, "torchrun", folder / "second")
+    for (strategy, adapter), job in whole.items():
+        assert losses(job) == pytest.approx(losses(one[adapter]), rel=rel), strategy
+        check_same_bits(resumed[strategy, adapter], job)
+    for job in moved:
+        assert losses(job)[-4:] == pytest.approx(losses(one[None])[-4:], rel=rel), job.work.name
 
 
 def train_without_weights(jobs: list[Job], worker: Worker) -> None:

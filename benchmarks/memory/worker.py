@@ -20,7 +20,7 @@ from moray.rows.store import Drawn
 from moray.tasks import task_of
 from moray.tasks.language.rows import StoredSplit
 from moray.train.engine import build
-from moray.train.memory import footprint, frozen_bytes, scale_bytes
+from moray.train.memory import footprint
 from moray.train.step import feeds, gradients
 from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
@@ -75,9 +75,8 @@ def held_by(
     shapes = shapes_in(folder / "model")
     whole, linear = num_parameters(shapes), num_in_linear_layers(shapes)
     trained = num_adapter_parameters(shapes, adapter.rank) if adapter else whole
-    frozen = frozen_bytes(adapter, linear=linear, other=whole - linear)
-    scales = scale_bytes(adapter, linear)
-    return held, footprint(run.settings, trained, frozen, worker.world_size, scales).total
+    workers, other = worker.world_size, whole - linear
+    return held, footprint(run.settings, workers, trained, adapter, linear, other).total
 
 
 def measure(arguments: tuple[Path, str], worker: Worker) -> tuple[int, int]:

@@ -4,6 +4,7 @@ import pytest
 from stored import BucketPlace
 
 from moray.errors import UserError
+from moray.provenance.manifest import Files
 from moray.storage.bucket import ObjectStorage
 from moray.storage.interface import Storage
 
@@ -17,11 +18,16 @@ def fenced(place: BucketPlace, token: int) -> ObjectStorage:
         return storage
 
 
-def commit(storage: Storage, step: int, content: bytes = b"weights") -> None:
+def upload(storage: Storage, step: int, content: bytes = b"weights") -> tuple[str, Files]:
+    """An attempt that isn't committed, and its files."""
     attempt = storage.begin(step)
     file = storage.staging(attempt) / "model"
     file.write_bytes(content)
-    storage.commit(step, attempt, storage.persist(attempt, [file]))
+    return attempt, storage.persist(attempt, [file])
+
+
+def commit(storage: Storage, step: int, content: bytes = b"weights") -> None:
+    storage.commit(step, *upload(storage, step, content))
 
 
 @pytest.mark.parametrize("token", [1, 2], ids=["replaced by its driver", "of a driver before"])
@@ -42,11 +48,7 @@ def test_a_worker_that_was_replaced_cannot_commit(place: BucketPlace, token: int
 
 def test_what_was_committed_before_the_takeover_counts(place: BucketPlace) -> None:
     first = fenced(place, 1)
-    attempt = first.begin(10)
-    file = first.staging(attempt) / "model"
-    file.write_bytes(b"weights")
-    files = first.persist(attempt, [file])
-    first.commit(10, attempt, files)
+    commit(first, 10)
     second = fenced(place, 2)
     assert second.steps() == [10]
     assert second.damaged(10) == []
@@ -63,15 +65,12 @@ def test_a_worker_that_was_replaced_removes_nothing(place: BucketPlace) -> None:
     for step in (10, 20):
         commit(first, step)
     second = fenced(place, 2)
-    attempt = second.begin(30)
-    file = second.staging(attempt) / "model"
-    file.write_bytes(b"half")
-    files = second.persist(attempt, [file])
+    attempt = upload(second, 30)
     with pytest.raises(UserError, match=REFUSED):
         first.remove(10)
     with pytest.raises(UserError, match=REFUSED):
         first.remove_uncommitted()
-    second.commit(30, attempt, files)
+    second.commit(30, *attempt)
     assert second.steps() == [10, 20, 30]
     assert [second.damaged(step) for step in (10, 20, 30)] == [[], [], []]
 
@@ -79,11 +78,8 @@ def test_a_worker_that_was_replaced_removes_nothing(place: BucketPlace) -> None:
 def test_cleaning_leaves_what_a_later_worker_uploads(place: BucketPlace) -> None:
     """It began after the check of the first, whose deletions are still on their way."""
     first, second = fenced(place, 1), fenced(place, 2)
-    attempt = second.begin(10)
-    file = second.staging(attempt) / "model"
-    file.write_bytes(b"weights")
-    files = second.persist(attempt, [file])
+    attempt = upload(second, 10)
     first._commits.check = lambda: None  # type: ignore[method-assign]
     first.remove_uncommitted()
-    second.commit(10, attempt, files)
+    second.commit(10, *attempt)
     assert second.damaged(10) == []

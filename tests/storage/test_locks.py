@@ -12,17 +12,34 @@ from fleet import until
 from stored import BucketPlace
 
 from moray.errors import UserError
-from moray.storage.locks import sole_driver
+from moray.storage.folder import FolderStorage
 from moray.storage.objects import Objects, open_objects
 
-KERNEL_HOLDER = """
+# Its lease is short, so that a test needn't wait for long, and it renews it all the same.
+HOLDER = """
 import sys
 from pathlib import Path
-from moray.storage.locks import sole_driver
-with sole_driver(Path(sys.argv[1])):
+from moray.storage.bucket import ObjectStorage
+from moray.storage.folder import FolderStorage
+folder, *url = Path(sys.argv[1]), *sys.argv[2:]
+storage = ObjectStorage(folder, *url, lease_seconds=1.5) if url else FolderStorage(folder)
+with storage.sole_driver():
     print("held", flush=True)
     sys.stdin.read()
 """
+
+
+def holder(*arguments: str | Path) -> subprocess.Popen[str]:
+    """A process that holds the lock of a folder, or of a URL."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "held\n"
+    return started
 
 
 def test_without_locks_of_the_kernel_a_run_is_refused(
@@ -34,38 +51,20 @@ def test_without_locks_of_the_kernel_a_run_is_refused(
     monkeypatch.setattr("fcntl.flock", fail)
     with (
         pytest.raises(UserError, match=r"has no locks \(No locks available\)"),
-        sole_driver(tmp_path),
+        FolderStorage(tmp_path).sole_driver(),
     ):
         pytest.fail("nothing may run")
 
 
 def test_in_a_folder_a_second_driver_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
     work = tmp_path / "work"
-    with subprocess.Popen(
-        [sys.executable, "-c", KERNEL_HOLDER, str(work)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match=f"process {holder.pid} on .* since"):
-            sole_driver(work).__enter__()
-        holder.kill()
-        holder.wait()
-        with sole_driver(work):
+    with holder(work) as first:
+        with pytest.raises(UserError, match=f"process {first.pid} on .* since"):
+            FolderStorage(work).sole_driver().__enter__()
+        first.kill()
+        first.wait()
+        with FolderStorage(work).sole_driver():
             pass
-
-
-# Its lease is short, so that a test needn't wait for long, and it renews it all the same.
-HOLDER = """
-import sys
-from pathlib import Path
-from moray.storage.bucket import ObjectStorage
-with ObjectStorage(Path(sys.argv[1]), sys.argv[2], lease_seconds=1.5).sole_driver():
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 def lease(place: BucketPlace) -> dict[str, Any]:
@@ -75,22 +74,10 @@ def lease(place: BucketPlace) -> dict[str, Any]:
     return content
 
 
-def holder(place: BucketPlace, folder: Path) -> subprocess.Popen[str]:
-    started = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(folder), place.url],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert started.stdout is not None
-    assert started.stdout.readline() == "held\n"
-    return started
-
-
 def test_a_second_driver_is_refused_until_the_first_is_dead(
     place: BucketPlace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with holder(place, tmp_path) as first:
+    with holder(tmp_path, place.url) as first:
         with pytest.raises(UserError, match=f"process {first.pid} on .* since") as caught:
             place.storage().sole_driver().__enter__()
         assert "\n" not in str(caught.value)

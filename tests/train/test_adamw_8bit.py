@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from checkpoints import are_equal, last_tensors, train_and_crash
-from fleet import losses, train_all
+from checkpoints import check_resumption, last_tensors
+from engines import check_two_workers
+from fleet import losses
 from forks import run_forks
 from jobs import Make, job_maker, without_later
-from small_model import MODEL, write_small
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -238,14 +238,6 @@ def test_a_worker_may_have_nothing_of_a_tensor(tmp_path: Path) -> None:
     run_forks(step_sharded, (2, str(tmp_path / "store")), 2)
 
 
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `small`, with matrices that are large enough for 8 bits, on each of two workers too."""
-    folder = tmp_path_factory.mktemp("wide")
-    write_small(folder, MODEL | {"hidden_size": 96, "intermediate_size": 200})
-    return folder
-
-
 @pytest.fixture
 def make_8bit(wide: Path, tmp_path: Path) -> Make:
     """Makes jobs in 8 bits, unless they say otherwise."""
@@ -265,12 +257,7 @@ QLORA = Adapter(rank=48, quantize_base="4bit")
 def test_a_killed_run_ends_with_the_same_bits(
     adapter: Adapter | None, make_8bit: Make, alone: Worker
 ) -> None:
-    undisturbed, resumed = (make_8bit(name, adapter) for name in ("undisturbed", "resumed"))
-    train(undisturbed, alone)
-    train_and_crash(resumed, alone, 4)
-    assert train(resumed, alone)["resumed_from"] == 4
-    assert losses(resumed) == losses(undisturbed)
-    assert are_equal(last_tensors(resumed), last_tensors(undisturbed))
+    undisturbed = check_resumption(make_8bit, alone, 4, adapter=adapter)
     usual = make_8bit("usual", adapter, optimizer="adamw")
     train(usual, alone)
     found, expected = last_tensors(undisturbed), last_tensors(usual)
@@ -285,36 +272,7 @@ def test_a_killed_run_ends_with_the_same_bits(
 def test_two_workers_have_the_losses_of_one_and_resume_to_the_same_bits(
     make_8bit: Make, alone: Worker, tmp_path: Path
 ) -> None:
-    one = {adapter: make_8bit(f"one {bool(adapter)}", adapter) for adapter in (None, LORA)}
-    for job in one.values():
-        train(job, alone)
-    keep = {"save_total_limit": 10}
-    whole = {
-        (strategy, adapter): make_8bit(
-            f"{strategy} {bool(adapter)}", adapter, strategy=strategy, **keep
-        )
-        for strategy in ("ddp", "fsdp2")
-        for adapter in (None, LORA)
-    }
-    train_all([*whole.values()], 2, "torchrun", tmp_path / "first")
-    resumed = {
-        key: without_later(make_8bit, job, f"{job.work.name} resumed", 4, strategy=key[0], **keep)
-        for key, job in whole.items()
-    }
-    moved = {
-        strategy: without_later(
-            make_8bit, whole[strategy, None], f"{strategy} moved", 4, strategy=other, **keep
-        )
-        for strategy, other in (("ddp", "fsdp2"), ("fsdp2", "ddp"))
-    }
-    train_all([*resumed.values(), *moved.values()], 2, "torchrun", tmp_path / "second")
-    for (strategy, adapter), job in whole.items():
-        assert losses(job) == pytest.approx(losses(one[adapter]), rel=2e-3), strategy
-        again = resumed[strategy, adapter]
-        assert losses(again)[-4:] == losses(job)[-4:], strategy
-        assert are_equal(last_tensors(again), last_tensors(job)), strategy
-    for strategy, job in moved.items():
-        assert losses(job)[-4:] == pytest.approx(losses(one[None])[-4:], rel=2e-3), strategy
+    check_two_workers(make_8bit, alone, tmp_path, rel=2e-3, adapters=(None, LORA))
 
 
 def test_a_checkpoint_has_no_second_copy_of_the_moments_in_fp32(

@@ -71,8 +71,11 @@ def test_a_sound_run_has_no_fault(
 
 def test_more_cpus_than_there_are_are_reported(tmp_path: Path) -> None:
     (fault,) = found(tmp_path, num_workers=CORES + 1)
-    assert fault.path == "runs.tuned.ray.num_workers"
-    assert f"{CORES + 1} workers with 1 CPU each need {CORES + 1} CPU" in str(fault)
+    assert str(fault) == (
+        f"runs.tuned.ray.num_workers: {CORES + 1} workers with 1 CPU each need {CORES + 1} CPU, "
+        f"but this machine has {CORES}; lower num_workers or resources_per_worker.CPU"
+    )
+    assert found(tmp_path, **shared(2 * CORES)) == []
 
 
 def test_a_library_that_is_not_installed_is_reported(

@@ -51,11 +51,7 @@ def too_large_an_array() -> None:
 @pytest.mark.parametrize(
     ("allocate", "error", "text"),
     [
-        (
-            lambda: torch.empty(2**48),
-            RuntimeError,
-            "can't allocate memory: you tried to allocate",
-        ),
+        (lambda: torch.empty(2**48), RuntimeError, "can't allocate memory: you tried to allocate"),
         (too_large_an_array, MemoryError, ": MemoryError)"),
         (lambda: [None] * 2**59, MemoryError, ": MemoryError)"),
     ],
@@ -215,13 +211,15 @@ def test_a_meaning_goes_before_the_stacks_of_those_who_waited_for_that_worker(jo
     assert report(job).startswith("train.micro_batch_size: ")
 
 
-def test_what_earlier_starts_have_left_is_forgotten(job: Job) -> None:
+def test_what_earlier_starts_have_left_is_forgotten_but_for_the_history(job: Job) -> None:
     forget(job.work)
     hang(job, 0)
     with pytest.raises(MemoryError), explained(job, PLACE):
         too_large_an_array()
+    (job.work / HISTORY).touch()
+    assert stacks(job.work)
     forget(job.work)
-    assert list(job.work.iterdir()) == []
+    assert [path.name for path in job.work.iterdir()] == [HISTORY]
     assert report(job).startswith("runs.tuned.ray.max_failures: ")
 
 
@@ -326,13 +324,3 @@ def test_stacks_of_an_earlier_attempt_go_when_the_next_one_begins(tmp_path: Path
     assert stacks(tmp_path)
     with ended_by_stall(tmp_path, 0, 600):
         assert stacks(tmp_path) == {}
-
-
-def test_what_is_forgotten_is_the_stacks_alone(tmp_path: Path) -> None:
-    write_stack(tmp_path, 0, "stack")
-    (tmp_path / "history.jsonl").touch()
-    assert stacks(tmp_path)
-    forget(tmp_path)
-    assert stacks(tmp_path) == {}
-    assert [path.name for path in tmp_path.iterdir()] == ["history.jsonl"]
-    forget(tmp_path)

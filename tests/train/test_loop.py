@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from checkpoints import are_equal, last_tensors, train_and_crash
+from checkpoints import check_resumption, check_same_bits, train_and_crash
 from fleet import losses
 from plain import documents_of, losses_one_by_one
 from transformers import AutoModelForCausalLM
@@ -59,12 +59,7 @@ def test_the_micro_batch_changes_nothing_but_rounding(make_job: Any, alone: Work
 
 @pytest.mark.parametrize("crash_at", [pytest.param(2, marks=pytest.mark.long), 6])
 def test_a_resumed_run_ends_with_the_same_bits(crash_at: int, make_job: Any, alone: Worker) -> None:
-    undisturbed, resumed = make_job("undisturbed"), make_job("resumed")
-    train(undisturbed, alone)
-    train_and_crash(resumed, alone, crash_at)
-    assert train(resumed, alone)["resumed_from"] == crash_at
-    assert losses(resumed) == losses(undisturbed)
-    assert are_equal(last_tensors(resumed), last_tensors(undisturbed))
+    check_resumption(make_job, alone, crash_at)
 
 
 def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
@@ -126,8 +121,7 @@ def test_a_training_that_is_asked_to_stop_saves_first_and_goes_on_with_the_same_
     assert (facts["ended"], facts["steps"]) == (False, 1)
     assert not (job.work.parent / "stop").exists()
     assert train(job, alone)["resumed_from"] == 1
-    assert losses(job) == losses(undisturbed)
-    assert are_equal(last_tensors(job), last_tensors(undisturbed))
+    check_same_bits(job, undisturbed)
 
 
 def test_a_trial_that_is_pruned_saves_first_and_the_run_is_not_stopped(

@@ -32,7 +32,7 @@ FLOATS = {
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_what_is_spread_is_divided_by_the_workers(name: str) -> None:
-    found = footprint(strategy_settings(name), trained=1000, frozen=0, workers=4)
+    found = footprint(strategy_settings(name), workers=4, trained=1000)
     each = (found.parameters, found.gradients, found.optimizer)
     assert each == tuple(4000 * floats for floats in FLOATS[name])
     assert found.total == sum(each)
@@ -40,25 +40,28 @@ def test_what_is_spread_is_divided_by_the_workers(name: str) -> None:
 
 def test_moments_in_8_bits_take_2_bytes_and_those_in_fp32_8() -> None:
     settings = Train(strategy="fsdp2", optimizer="adamw_8bit")
-    found = footprint(settings, trained=1000, frozen=0, workers=4)
+    found = footprint(settings, workers=4, trained=1000)
     assert (found.parameters, found.gradients, found.optimizer) == (1000, 1000, 500)
 
 
-def test_gradients_that_add_up_before_they_meet_are_whole() -> None:
-    for micro_batch_size, share in ((4, 4), (2, 1)):
-        keys = {"global_batch_size": 16, "micro_batch_size": micro_batch_size}
-        found = footprint(strategy_settings("fsdp2", **keys), trained=1000, frozen=0, workers=4)
-        assert found.gradients == 4000 / share
+@pytest.mark.parametrize(("weights", "size"), [("fp32", 4), ("bf16", 2)])
+def test_gradients_that_add_up_before_they_meet_are_whole_and_in_fp32(
+    weights: str, size: int
+) -> None:
+    for micro_batch_size, expected in ((4, size * 1000 / 4), (2, 4000)):
+        keys = {"global_batch_size": 16, "micro_batch_size": micro_batch_size, "weights": weights}
+        found = footprint(strategy_settings("fsdp2", **keys), workers=4, trained=1000)
+        assert found.gradients == expected
 
 
 def test_a_copy_is_divided_by_the_workers_that_share_it() -> None:
     keys = {"fsdp2": {"shard_size": 2}}
-    found = footprint(strategy_settings("fsdp2", **keys), trained=1000, frozen=0, workers=4)
+    found = footprint(strategy_settings("fsdp2", **keys), workers=4, trained=1000)
     assert (found.parameters, found.gradients, found.optimizer) == (2000, 2000, 4000)
 
 
 def test_frozen_weights_have_no_gradients_and_no_optimizer_state() -> None:
-    found = footprint(strategy_settings("ddp"), trained=10, frozen=4000, workers=2)
+    found = footprint(strategy_settings("ddp"), 2, trained=10, adapter=Adapter(), other=1000)
     assert (found.parameters, found.gradients, found.optimizer) == (4040, 40, 80)
 
 
@@ -81,11 +84,11 @@ def test_a_frozen_base_takes_what_its_types_take(adapter: Adapter | None, expect
 
 def test_scales_of_4_bit_weights_are_whole_on_each_worker() -> None:
     adapter = Adapter(quantize_base="4bit")
-    frozen, scales = frozen_bytes(adapter, 65_536, 8848), scale_bytes(adapter, 65_536)
+    scales = scale_bytes(adapter, 65_536)
     assert scales == 1024 + 16
     for none in (None, Adapter(), Adapter(quantize_base="8bit")):
         assert scale_bytes(none, 65_536) == 0
-    found = footprint(strategy_settings("fsdp2"), 0, frozen, workers=4, scales=scales)
+    found = footprint(strategy_settings("fsdp2"), 4, 0, adapter, 65_536, 8848)
     assert found.parameters == (32_768 + 4 * 8848) // 4 + scales
 
 
@@ -96,7 +99,7 @@ def test_a_single_worker_holds_what_the_formula_says(make_job: Any, alone: Worke
     weights = list(strategy.module.parameters())
     state = {name: as_saved(value) for name, value in strategy.state().items()}
     moments = sum(value.nbytes for name, value in state.items() if "/exp_avg" in name)
-    found = footprint(job.settings, sum(p.numel() for p in weights), 0, 1)
+    found = footprint(job.settings, 1, sum(p.numel() for p in weights))
     assert found.parameters == sum(p.nbytes for p in weights)
     assert found.optimizer == moments
     assert torch.get_default_dtype() == torch.float32

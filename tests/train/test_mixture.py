@@ -1,6 +1,5 @@
 """Runs on several datasets in fixed shares."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import are_equal, last_tensors
+from checkpoints import check_resumption
 from fleet import losses, train_all
 
 from moray.config.schema.base import result_keys
@@ -18,9 +17,7 @@ from moray.corpus.dataset import Document, write_dataset
 from moray.corpus.sources.text_python_stdlib import modules
 from moray.rows.store import StoredRows
 from moray.stages.tokenize import tokenize
-from moray.storage.folder import FolderStorage
 from moray.tasks.language.rows import is_trained
-from moray.train import checkpoints
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import identity_of
 from moray.train.job import Job, Part, RunSpec
@@ -87,18 +84,8 @@ def test_the_held_out_loss_is_the_mean_over_datasets_by_their_shares(
     assert any(note.startswith("mixture: functions 70.0%, each row seen ") for note in notes)
 
 
-def test_a_resumed_run_ends_with_the_same_bits(
-    make_mixed: MakeMixed, alone: Worker, tmp_path: Path
-) -> None:
-    undisturbed = make_mixed("undisturbed", save_total_limit=10)
-    train(undisturbed, alone)
-    resumed = replace(undisturbed, work=tmp_path / "resumed")
-    shutil.copytree(undisturbed.work, resumed.work)
-    checkpoints.remove_from(FolderStorage(resumed.work), 5)
-    facts = train(resumed, alone)
-    assert facts["resumed_from"] == 4
-    assert losses(resumed) == losses(undisturbed)
-    assert are_equal(last_tensors(undisturbed), last_tensors(resumed))
+def test_a_resumed_run_ends_with_the_same_bits(make_mixed: MakeMixed, alone: Worker) -> None:
+    check_resumption(make_mixed, alone, 4)
 
 
 @pytest.mark.release

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import are_equal, last_tensors, train_and_crash
+from checkpoints import check_resumption
 from engines import LORA, ON_TWO, check_losses, jobs_of, losses_alone, workers_of
 from fleet import losses, train_all
 from jobs import Make, job_maker
@@ -173,10 +173,4 @@ def test_gradient_checkpointing_changes_nothing_but_rounding(
 def test_a_resumed_run_ends_with_the_same_bits(
     make_job: Callable[..., Make], alone: Worker
 ) -> None:
-    make = make_job()
-    undisturbed, resumed = make("undisturbed"), make("resumed")
-    train(undisturbed, alone)
-    train_and_crash(resumed, alone, 4)
-    assert train(resumed, alone)["resumed_from"] == 4
-    assert losses(resumed) == losses(undisturbed)
-    assert are_equal(last_tensors(resumed), last_tensors(undisturbed))
+    check_resumption(make_job(), alone, 4)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from checkpoints import are_equal, last_tensors, train_and_crash
-from fleet import losses, train_all
+from checkpoints import check_resumption, check_same_bits
+from engines import check_two_workers
+from fleet import losses
 from forks import run_forks
 from jobs import Make, job_maker, without_later
-from small_model import MODEL, write_small
 from torch import Tensor, nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -156,16 +156,9 @@ def test_memory_is_what_is_planned(kind: str, moments: int) -> None:
         model.weight.grad.nbytes,
         sum(getattr(state[key], "codes", state[key]).nbytes for key in optimizer.moments),
     )
-    planned = footprint(settings, model.weight.numel(), 0, workers=1)
+    planned = footprint(settings, 1, model.weight.numel())
     assert found == (planned.parameters, planned.gradients, planned.optimizer)
     assert found == (2 * 8192, 2 * 8192, moments * 8192)
-
-
-def test_gradients_that_fsdp2_adds_up_are_in_fp32() -> None:
-    settings = Train(weights="bf16", strategy="fsdp2", global_batch_size=16, micro_batch_size=2)
-    assert footprint(settings, 1000, 0, workers=4).gradients == 4000
-    once = settings.model_copy(update={"micro_batch_size": 4})
-    assert footprint(once, 1000, 0, workers=4).gradients == 500
 
 
 def step_sharded(rank: int, world_size: int, store: str, kind: str) -> None:
@@ -210,14 +203,6 @@ def test_shards_are_rounded_as_the_whole(kind: str, tmp_path: Path) -> None:
     run_forks(step_sharded, (2, str(tmp_path / "store"), kind), 2)
 
 
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `small`, with matrices that are large enough for moments in 8 bits."""
-    folder = tmp_path_factory.mktemp("wide")
-    write_small(folder, MODEL | {"hidden_size": 96, "intermediate_size": 200})
-    return folder
-
-
 @pytest.fixture
 def make_bf16(wide: Path, tmp_path: Path) -> Make:
     """Makes jobs in bf16, unless they say otherwise."""
@@ -241,12 +226,7 @@ def kinds_in(job: Job) -> set[tuple[bool, torch.dtype]]:
 
 @pytest.mark.parametrize("kind", ["adamw", "adamw_8bit"])
 def test_a_killed_run_ends_with_the_same_bits(kind: str, make_bf16: Make, alone: Worker) -> None:
-    undisturbed, resumed = (make_bf16(name, optimizer=kind) for name in ("undisturbed", "resumed"))
-    train(undisturbed, alone)
-    train_and_crash(resumed, alone, 4)
-    assert train(resumed, alone)["resumed_from"] == 4
-    assert losses(resumed) == losses(undisturbed)
-    assert are_equal(last_tensors(resumed), last_tensors(undisturbed))
+    undisturbed = check_resumption(make_bf16, alone, 4, optimizer=kind)
     assert kinds_in(undisturbed) == {(False, BF16), (True, torch.float32)}
     usual = make_bf16("usual", weights="fp32")
     train(usual, alone)
@@ -258,7 +238,7 @@ def test_what_saves_memory_changes_no_bit(make_bf16: Make, alone: Worker) -> Non
     plain, saved = make_bf16("plain"), make_bf16("saved", **saving)
     for job in (plain, saved):
         train(job, alone)
-    assert are_equal(last_tensors(saved), last_tensors(plain))
+    check_same_bits(saved, plain)
 
 
 @pytest.mark.release
@@ -284,24 +264,7 @@ def test_a_run_goes_on_with_the_other_weights(
 def test_two_workers_have_the_losses_of_one_and_resume_to_the_same_bits(
     make_bf16: Make, alone: Worker, tmp_path: Path
 ) -> None:
-    one = make_bf16("one")
-    train(one, alone)
-    keys = {"save_total_limit": 10, "micro_batch_size": 2}
-    whole = {name: make_bf16(name, strategy=name, **keys) for name in ("ddp", "fsdp2")}
-    train_all([*whole.values()], 2, "torchrun", tmp_path / "first")
-
-    def from_step_4(start: str, strategy: str) -> Job:
-        name = f"{start} {strategy}"
-        return without_later(make_bf16, whole[start], name, 4, strategy=strategy, **keys)
-
-    resumed = {name: from_step_4(name, name) for name in whole}
-    moved = {"ddp": from_step_4("fsdp2", "ddp"), "fsdp2": from_step_4("ddp", "fsdp2")}
-    train_all([*resumed.values(), *moved.values()], 2, "torchrun", tmp_path / "second")
-    for strategy, job in whole.items():
-        assert losses(job) == pytest.approx(losses(one), rel=0.02), strategy
-        assert losses(resumed[strategy])[-4:] == losses(job)[-4:], strategy
-        assert are_equal(last_tensors(resumed[strategy]), last_tensors(job)), strategy
-        assert losses(moved[strategy])[-4:] == pytest.approx(losses(one)[-4:], rel=0.02), strategy
+    check_two_workers(make_bf16, alone, tmp_path, rel=0.02, micro_batch_size=2)
 
 
 def test_fsdp2_refuses_a_model_that_keeps_weights_in_fp32(wide: Path) -> None:

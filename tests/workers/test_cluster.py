@@ -20,22 +20,18 @@ def launch_of(settings: Ray) -> Launch:
     return Launch(settings, "runs.tuned.ray", Path("."), "ray", timeout=60)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("resources", "use_gpu", "resource"),
-    [({"CPU": 1, "accelerator": 1}, False, "accelerator")],
-)
-def test_what_only_ray_knows_of_is_refused_at_once(
-    resources: dict[str, float], use_gpu: bool, resource: str
-) -> None:
-    settings = Ray(num_workers=1, resources_per_worker=resources, use_gpu=use_gpu)
-    with (
-        pytest.raises(
-            UserError, match=f"1 {resource} each need 1 {resource}, but this machine has 0"
-        ),
-        connected(launch_of(settings)),
-    ):
+def refusal(settings: Ray) -> str:
+    with pytest.raises(UserError) as caught, connected(launch_of(settings)):
         pytest.fail("nothing may run")
+    return str(caught.value)
+
+
+@pytest.mark.long
+def test_what_only_ray_knows_of_is_refused_at_once() -> None:
+    resources: dict[str, float] = {"CPU": 1, "accelerator": 1}
+    settings = Ray(num_workers=1, resources_per_worker=resources, use_gpu=False)
+    expected = "1 accelerator each need 1 accelerator, but this machine has 0"
+    assert expected in refusal(settings)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]"])
@@ -43,11 +39,8 @@ def test_an_open_cluster_beyond_this_machine_is_refused(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    with (
-        pytest.raises(UserError, match="a cluster outside this machine, without RAY_AUTH_MODE"),
-        connected(launch_of(Ray(address=f"{host}:6379"))),
-    ):
-        pytest.fail("nothing may run")
+    expected = "a cluster outside this machine, without RAY_AUTH_MODE"
+    assert expected in refusal(Ray(address=f"{host}:6379"))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "ray://127.0.0.1", "[::1]"])
@@ -55,14 +48,8 @@ def test_an_address_where_no_ray_is_costs_one_line_at_once(host: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"{host}:{free.getsockname()[1]}"
-        with (
-            pytest.raises(
-                UserError,
-                match=f"^runs.tuned.ray.address: no Ray cluster answers at {re.escape(address)};",
-            ),
-            connected(launch_of(Ray(address=address))),
-        ):
-            pytest.fail("nothing may run")
+        expected = f"runs.tuned.ray.address: no Ray cluster answers at {address};"
+        assert refusal(Ray(address=address)).startswith(expected)
 
 
 @pytest.mark.release

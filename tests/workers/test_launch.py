@@ -1,4 +1,4 @@
-"""What workers need is held against this machine; its GPUs are for one run at a time.
+"""What workers need is checked without Ray; GPUs are for one run at a time.
 
 GPUs are counted, not used: the tests name some that needn't exist.
 """
@@ -11,31 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from moray.config.schema.sections import Ray
-from moray.errors import UserError
 from moray.machine import gpus
-from moray.workers.launch import check_cores, reserved_gpus
-
-CORES = len(os.sched_getaffinity(0))
-
-
-def test_workers_that_fit_pass() -> None:
-    check_cores(Ray(num_workers=CORES), "runs.tuned.ray")
-    check_cores(Ray(num_workers=2 * CORES, resources_per_worker={"CPU": 0.5}), "runs.tuned.ray")
-
-
-def test_more_cpus_than_there_are_cost_one_line() -> None:
-    with pytest.raises(UserError) as caught:
-        check_cores(Ray(num_workers=CORES + 1), "runs.tuned.ray")
-    assert str(caught.value) == (
-        f"runs.tuned.ray.num_workers: {CORES + 1} workers with 1 CPU each need {CORES + 1} CPU, "
-        f"but this machine has {CORES}; "
-        "lower num_workers or resources_per_worker.CPU"
-    )
-
-
-def test_a_cluster_elsewhere_is_not_held_against_this_machine() -> None:
-    check_cores(Ray(num_workers=10_000, address="auto"), "runs.tuned.ray")
+from moray.workers.launch import reserved_gpus
 
 
 def test_the_check_needs_no_ray() -> None:

@@ -29,9 +29,7 @@ from moray.train.memory import (
     QUANTIZED,
     Footprint,
     footprint,
-    frozen_bytes,
     rows_of_micro_batch,
-    scale_bytes,
 )
 from moray.train.simulation import (
     Bytes,
@@ -172,12 +170,11 @@ class Demand:
     @property
     def _placed(self) -> Footprint:
         """What of the footprint is on the worker's device."""
-        settings, frozen = self.setup.settings, self.whole - self.trained
-        base = frozen_bytes(
-            self.setup.adapter, linear=self._quantized, other=frozen - self._quantized
+        setup, settings = self.setup, self.setup.settings
+        other = self.whole - self.trained - self._quantized
+        held = footprint(
+            settings, setup.workers, self.trained, setup.adapter, self._quantized, other
         )
-        scales = scale_bytes(self.setup.adapter, self._quantized)
-        held = footprint(settings, self.trained, base, self.setup.workers, scales)
         if self.setup.device == "cpu":
             return held
         if settings.strategy == "fsdp2" and settings.fsdp2.cpu_offload:

@@ -6,13 +6,16 @@ in each attempt, so that files of a dead attempt are never mixed with those of a
 checkpoint is valid if all digests in its manifest match.
 """
 
+import fcntl
+import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from moray.errors import UserError
 from moray.provenance.manifest import (
     Files,
     damaged_files,
@@ -20,8 +23,8 @@ from moray.provenance.manifest import (
     write_bytes,
     write_listed_manifest,
 )
-from moray.storage import locks
 from moray.storage.interface import PREFIX, folder_of, path_of, step_of
+from moray.storage.locks import taken, this_process
 
 _TEMPORARY = ".tmp-"
 
@@ -75,11 +78,32 @@ class FolderStorage:
     def records(self) -> FolderRecords:
         return FolderRecords(self.work)
 
-    def sole_driver(self) -> AbstractContextManager[None]:
-        return locks.sole_driver(self.work)
+    @contextmanager
+    def sole_driver(self) -> Iterator[None]:
+        self.work.mkdir(parents=True, exist_ok=True)
+        with (self.work / "driver.lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise taken(str(self.work), json.loads(file.read() or "{}")) from None
+            except OSError as error:
+                raise UserError(
+                    str(self.work),
+                    f"this file system has no locks ({error.strerror}), which prevent a run from "
+                    "being trained twice at the same time",
+                    "choose another ray.storage_path",
+                ) from error
+            file.truncate(0)
+            file.write(json.dumps(this_process()))
+            file.flush()
+            yield
 
-    def sole_writer(self) -> AbstractContextManager[None]:
-        return locks.sole_writer(self.work)
+    @contextmanager
+    def sole_writer(self) -> Iterator[None]:
+        with (self.work / "writer.lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def begin(self, step: int) -> str:
         path = path_of(self.folder, step).with_suffix(f"{_TEMPORARY}{uuid.uuid4().hex[:8]}")

@@ -1,13 +1,13 @@
 """Locks that keep a run from being trained twice at the same time.
 
-In a folder, the kernel releases them when their process dies. In an object store, a lock is a
-lease: held as long as its holder renews it. No clocks are compared: whoever wants the lock watches
-it for as long as the lease lasts, and takes it over if it wasn't renewed meanwhile. Each holder
-gets a number, the token, which is higher than those of all before. A holder that was cut off and
-lives on doesn't know that it has lost the lock; the token is what shows it, see `Commits`.
+In a folder, the kernel releases them when their process dies, see `FolderStorage`. In an object
+store, a lock is a lease: held as long as its holder renews it. No clocks are compared: whoever
+wants the lock watches it for as long as the lease lasts, and takes it over if it wasn't renewed
+meanwhile. Each holder gets a number, the token, which is higher than those of all before. A holder
+that was cut off and lives on doesn't know that it has lost the lock; the token is what shows it,
+see `Commits`.
 """
 
-import fcntl
 import json
 import os
 import socket
@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from moray.background import repeated
@@ -29,48 +28,14 @@ _RENEWALS = 3
 _LOOKS = 10
 
 
-@contextmanager
-def sole_driver(work: Path) -> Iterator[None]:
-    """Lock a run for this process.
-
-    Raises:
-        UserError: if another process has the lock, naming it; or if the file system has no locks.
-    """
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / "driver.lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise _taken(str(work), json.loads(file.read() or "{}")) from None
-        except OSError as error:
-            raise UserError(
-                str(work),
-                f"this file system has no locks ({error.strerror}), which prevent a run from being "
-                "trained twice at the same time",
-                "choose another ray.storage_path",
-            ) from error
-        file.truncate(0)
-        file.write(json.dumps(_this_process()))
-        file.flush()
-        yield
-
-
-@contextmanager
-def sole_writer(work: Path) -> Iterator[None]:
-    """Wait until no worker of an earlier attempt, whose driver died, writes to a run."""
-    with (work / "writer.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _this_process() -> dict[str, str | int]:
+def this_process() -> dict[str, str | int]:
     """What names the holder of a lock to users."""
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
 
 
-def _taken(place: str, holder: dict[str, str | int]) -> UserError:
+def taken(place: str, holder: dict[str, str | int]) -> UserError:
+    """The error if another process, which `this_process` has named there, holds a lock."""
     return UserError(
         place,
         f"process {holder.get('pid')} on {holder.get('host')} has been training this run "
@@ -88,7 +53,7 @@ def leased(objects: Objects, seconds: float) -> Iterator[int]:
     Raises:
         UserError: if another process holds the lock, naming it.
     """
-    holder = {**_this_process(), "id": uuid.uuid4().hex, "seconds": seconds}
+    holder = {**this_process(), "id": uuid.uuid4().hex, "seconds": seconds}
     token, version = _acquired(objects, holder)
     held_lease = _Held(objects, {**holder, "token": token}, version)
     try:
@@ -145,7 +110,7 @@ def _acquired(objects: Objects, holder: dict[str, Any]) -> tuple[int, str]:
         version = objects.replace(_LEASE, _content({**holder, "token": token}), found[1])
     if version is None:
         now = objects.get(_LEASE)
-        raise _taken(objects.url, json.loads(now[0]) if now else {})
+        raise taken(objects.url, json.loads(now[0]) if now else {})
     return token, version
 
 
@@ -160,7 +125,7 @@ def _watch(objects: Objects, holder: dict[str, Any], version: str) -> None:
         time.sleep(seconds / _LOOKS)
         found = objects.get(_LEASE)
         if found is None or found[1] != version:
-            raise _taken(objects.url, holder)
+            raise taken(objects.url, holder)
 
 
 def _content(facts: dict[str, Any]) -> bytes:

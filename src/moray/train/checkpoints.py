@@ -18,7 +18,7 @@ from moray.storage.opened import storage_with
 from moray.train.history import HISTORY, evaluations
 from moray.train.identity import Identity, differences, read_identity, write_identity
 from moray.train.job import Job, RunSpec
-from moray.train.optimizer import is_state, trained_parameters
+from moray.train.optimizer import is_state
 from moray.train.schedule import Evaluations
 
 _RECORD = "continued_from.json"
@@ -87,15 +87,13 @@ def resume_point(storage: Storage, notes: list[str]) -> int:
 
 
 def _is_damaged(storage: Storage, step: int, notes: list[str]) -> bool:
-    damaged = storage.damaged(step)
-    if damaged:
+    """Whether a checkpoint is damaged, which gets a note."""
+    if damaged := storage.damaged(step):
         notes.append(f"skipped checkpoint {name_of(step)}: damaged {', '.join(damaged)}")
     return bool(damaged)
 
 
-def prepare_work(
-    spec: RunSpec, storage: Storage, identity: Identity, alone: bool = True
-) -> Identity:
+def prepare_work(spec: RunSpec, storage: Storage, identity: Identity, alone: bool) -> Identity:
     """Record a run's identity, and import the checkpoint that it continues from.
 
     Call it while no other process trains the run. If there is no checkpoint to import and the run
@@ -189,16 +187,10 @@ def _check_tensors(key: str, given: str, spec: RunSpec) -> None:
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     from moray.tasks import task_of
-    from moray.train.restore import MetadataReader
-    from moray.train.statistics import statistics_of
+    from moray.train.restore import MetadataReader, with_adapters
 
     task = task_of(spec.parts[0].store, spec.task_settings)
-    model = task.empty(spec.start, torch.float32)
-    if spec.adapter is not None:
-        from moray.model.adapter import add_adapter
-
-        add_adapter(model, spec.adapter, seed=0)
-    tensors = {**trained_parameters(model), **statistics_of(model)}
+    tensors = with_adapters(task.empty(spec.start, torch.float32), spec.adapter)
     wanted = {name: tuple(value.shape) for name, value in tensors.items()}
     source, step = storage_with(given), step_of(Path(given))
     if damaged := source.damaged(step):

@@ -27,7 +27,7 @@ from moray.storage.interface import step_of
 from moray.storage.objects import check_objects
 from moray.storage.opened import is_remote, needed_libraries, storage_with
 from moray.storage.transfer import scratch
-from moray.train.memory import BYTES, FLOAT, footprint, frozen_bytes, scale_bytes
+from moray.train.memory import BYTES, FLOAT, footprint
 from moray.train.optimizer import Optimizer
 from moray.workers.launch import check_cores
 
@@ -64,13 +64,12 @@ def unmet_requirements(
     whole = num_parameters(shapes)
     trained = whole if adapter is None else num_adapter_parameters(shapes, adapter.rank)
     linear = num_in_linear_layers(shapes)
-    frozen = frozen_bytes(adapter, linear=linear, other=whole - linear)
     if ray.address == "local":
         layout = lay_out_here(ray, settings.global_batch_size)
         if not layout.use_gpu:
-            scales = scale_bytes(adapter, linear)
-            each = footprint(settings, trained, frozen, layout.num_workers, scales).total
-            found += _memory(run, layout.num_workers, each)
+            workers, other = layout.num_workers, whole - linear
+            each = footprint(settings, workers, trained, adapter, linear, other).total
+            found += _memory(run, workers, each)
     checkpoint = (BYTES[settings.weights] + Optimizer(settings).saved_bytes) * trained
     kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
@@ -125,15 +124,10 @@ def misfits(
 
 def _processors(run: str, ray: Ray, batch_size: int) -> Iterator[UserError]:
     path = f"runs.{run}.ray"
-    checks: list[Callable[[], None]] = [lambda: check_cores(ray, path, batch_size)]
+    yield from _fault_of(check_cores, ray, path, batch_size)
     if ray.address == "local":
-        gpus, layout = len(machine.gpus()), lay_out_here(ray, batch_size)
-        checks.append(lambda: check_gpus(layout, gpus, path))
-    for check in checks:
-        try:
-            check()
-        except UserError as error:
-            yield error
+        layout = lay_out_here(ray, batch_size)
+        yield from _fault_of(check_gpus, layout, len(machine.gpus()), path)
 
 
 def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> Iterator[UserError]:
@@ -218,10 +212,7 @@ def _storage(run: str, storage_path: str) -> Iterator[UserError]:
             path, "gs:// needs obstore, which is not installed", "pip install 'moray[gcs]'"
         )
         return
-    try:
-        check_objects(storage_path, path)
-    except UserError as error:
-        yield error
+    yield from _fault_of(check_objects, storage_path, path)
 
 
 def _writable(path: str, folder: Path) -> Iterator[UserError]:
@@ -241,10 +232,15 @@ def _disk(storage: Path, checkpoints: int, results: Path, model: int) -> Iterato
     if storage.stat().st_dev == results.stat().st_dev:
         needs = {storage: checkpoints + model}
     for folder, needed in needs.items():
-        try:
-            check_space(folder, needed)
-        except UserError as error:
-            yield error
+        yield from _fault_of(check_space, folder, needed)
+
+
+def _fault_of(check: Callable[..., None], *arguments: object) -> Iterator[UserError]:
+    """What a check raises."""
+    try:
+        check(*arguments)
+    except UserError as error:
+        yield error
 
 
 def _existing(folder: Path) -> Path:

@@ -164,12 +164,11 @@ def _launched(
 ) -> dict[str, Any]:
     """What the loop returned, at the end of the run or when it stopped on request."""
     run = following.name
-    requests = Requests(storage.run_place)
+    requests, own = Requests(storage.run_place), prunes_of(storage.records.place)
     # From earlier starts. Requests made since this process started are kept.
     forget(job.work)
-    requests.forget(before=psutil.Process().create_time())
-    own = prunes_of(storage.records.place)
-    own.forget(before=psutil.Process().create_time())
+    for place in (requests, own):
+        place.forget(before=psutil.Process().create_time())
     with (
         shown(job.work, run),
         tracked(trackers, following, job.work, job.work / HISTORY) as ending,

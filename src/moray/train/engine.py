@@ -23,7 +23,7 @@ from moray.train.kernels import (
     use_attention,
     use_cache,
 )
-from moray.train.memory import footprint, frozen_bytes, rows_of_micro_batch, scale_bytes
+from moray.train.memory import footprint, rows_of_micro_batch
 from moray.train.optimizer import trained_parameters
 from moray.train.statistics import Statistics, statistics_of
 from moray.train.strategies import Strategy
@@ -160,14 +160,13 @@ def _held(model: PreTrainedModel, job: Job, worker: Worker) -> str:
     trained = model.num_parameters(only_trainable=True)
     quantized = num_quantized(model)
     frozen = sum(map(num_weights, model.parameters())) - trained
-    held = frozen_bytes(job.adapter, linear=quantized, other=frozen - quantized)
-    scales = scale_bytes(job.adapter, quantized)
-    megabytes = footprint(job.settings, trained, held, worker.world_size, scales).total / 1e6
+    other = frozen - quantized
+    held = footprint(job.settings, worker.world_size, trained, job.adapter, quantized, other).total
     share = f" of {_number(trained + frozen)}" if frozen else ""
     workers = "the worker" if worker.world_size == 1 else f"each of {worker.world_size} workers"
     return (
         f"{_number(trained)}{share} parameters are trained; {workers} ({worker.device.type}) "
-        f"needs {megabytes:,.0f} MB for weights, gradients and optimizer state"
+        f"needs {held / 1e6:,.0f} MB for weights, gradients and optimizer state"
     )
 
 

@@ -65,7 +65,12 @@ def scale_bytes(adapter: Adapter | None, linear: int) -> int:
 
 
 def footprint(
-    settings: Train, trained: int, frozen: int, workers: int, scales: int = 0
+    settings: Train,
+    workers: int,
+    trained: int,
+    adapter: Adapter | None = None,
+    linear: int = 0,
+    other: int = 0,
 ) -> Footprint:
     """The memory footprint of a run's strategy.
 
@@ -73,9 +78,10 @@ def footprint(
 
     Args:
         trained: number of trained parameters.
-        frozen: bytes of the frozen parameters; see `frozen_bytes`.
-        scales: bytes of the frozen parameters that no strategy shards; see `scale_bytes`.
+        linear: number of frozen parameters in linear layers, as for `frozen_bytes`.
+        other: number of the other frozen parameters.
     """
+    frozen, scales = frozen_bytes(adapter, linear, other), scale_bytes(adapter, linear)
     strategy = STRATEGIES[settings.strategy]
     sharded = strategy.sharded
     weight = gradient = BYTES[settings.weights]

@@ -158,12 +158,16 @@ def trained_model(
             "rerun with --forcerun finetune_run",
         )
     model = load(start)
+    read_state(checkpoint, with_adapters(model, adapter), alone=True)
+    return model
+
+
+def with_adapters(model: PreTrainedModel, adapter: Adapter | None) -> dict[str, Tensor]:
+    """Add a run's adapters to a model; returns the tensors that its checkpoints have, by name."""
     if adapter is not None:
         # PEFT takes a while to import, also for those who only read tensors.
         from moray.model.adapter import add_adapter
 
         add_adapter(model, adapter, seed=0)
     tensors = {**trained_parameters(model), **statistics_of(model)}
-    state = {name: value.detach() for name, value in tensors.items()}
-    read_state(checkpoint, state, alone=True)
-    return model
+    return {name: value.detach() for name, value in tensors.items()}

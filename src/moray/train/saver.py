@@ -4,7 +4,7 @@ Tensors are written with PyTorch's distributed checkpointing: each worker writes
 number of workers can read it, see `restore`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -30,7 +30,7 @@ from moray.train.restore import names_in, read_state
 from moray.train.schedule import Evaluations
 from moray.train.statistics import Statistics
 from moray.train.strategies import Strategy
-from moray.workers.collectives import from_first_worker, gathered, together
+from moray.workers.collectives import Value, from_first_worker, gathered, together
 from moray.workers.entry import Worker
 
 
@@ -84,53 +84,56 @@ class Saver:
         try:
             temporary = self._storage.staging(attempt)
             # A worker that fails must not remove files that another one still reads.
-            together(lambda: self._write_tensors(state, temporary), self._group)
+            self._together(lambda: self._write_tensors(state, temporary))
             # Each worker digests its own files: one would take long for all, while the others wait.
-            mine = together(lambda: self._persist_own_files(attempt, temporary), self._group)
+            mine = self._together(lambda: self._persist_own_files(attempt, temporary))
             files = gathered(mine, self._group)
             # The others must not continue as if it existed.
-            together(lambda: self._commit(step, attempt, files, best), self._group)
+            self._together(lambda: self._commit(step, attempt, files, best))
         except BaseException:
             self._storage.discard(attempt)
             raise
 
-    def _write_tensors(self, state: dict[str, Tensor], temporary: Path) -> None:
-        with telling_of_full_disk(self._storage.folder):
-            try:
-                save(
-                    state,
-                    # The manifest flushes the files to disk.
-                    storage_writer=FileSystemWriter(temporary, sync_files=False),
-                    process_group=self._group,
-                    no_dist=self._group is None,
-                )
-            except CheckpointException as failed:
-                # If one worker fails, it is raised on all of them.
-                error, _ = next(iter(failed.failures.values()))
-                # PyTorch's writer doesn't report a full disk; this check does, on the worker whose
-                # disk it is.
-                together(lambda: self._ask_for_room(state), self._group)
-                raise error from failed
+    def _together(self, make: Callable[[], Value]) -> Value:
+        """Call a function on all workers; a full disk is a fault of all."""
 
-    def _ask_for_room(self, state: dict[str, Tensor]) -> None:
-        with telling_of_full_disk(self._storage.folder):
-            try_room(self._storage.folder, sum(value.nbytes for value in state.values()))
+        def call() -> Value:
+            with telling_of_full_disk(self._storage.folder):
+                return make()
+
+        return together(call, self._group)
+
+    def _write_tensors(self, state: dict[str, Tensor], temporary: Path) -> None:
+        try:
+            save(
+                state,
+                # The manifest flushes the files to disk.
+                storage_writer=FileSystemWriter(temporary, sync_files=False),
+                process_group=self._group,
+                no_dist=self._group is None,
+            )
+        except CheckpointException as failed:
+            # If one worker fails, it is raised on all of them.
+            error, _ = next(iter(failed.failures.values()))
+            # PyTorch's writer doesn't report a full disk; this check does, on the worker whose
+            # disk it is.
+            size = sum(value.nbytes for value in state.values())
+            self._together(lambda: try_room(self._storage.folder, size))
+            raise error from failed
 
     def _persist_own_files(self, attempt: str, temporary: Path) -> Files:
         rank = dist.get_rank() if self._group else 0
         paths = list(temporary.glob(f"__{rank}_*"))
         if rank == 0:
             paths.append(temporary / ".metadata")
-        with telling_of_full_disk(self._storage.folder):
-            return self._storage.persist(attempt, paths)
+        return self._storage.persist(attempt, paths)
 
     def _commit(self, step: int, attempt: str, files: list[Files], best: int | None) -> None:
         if self._group is not None and dist.get_rank() > 0:
             return
-        with telling_of_full_disk(self._storage.folder):
-            whole = {name: facts for listed in files for name, facts in listed.items()}
-            self._storage.commit(step, attempt, whole)
-            remove_old(self._storage, self._keep, best)
+        whole = {name: facts for listed in files for name, facts in listed.items()}
+        self._storage.commit(step, attempt, whole)
+        remove_old(self._storage, self._keep, best)
 
 
 def resume(

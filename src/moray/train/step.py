@@ -21,7 +21,7 @@ from moray.tasks.interface import Batch, Task
 from moray.train.job import Job, Part
 from moray.train.kernels import uncompiled
 from moray.train.strategies import Strategy
-from moray.workers.collectives import from_any_worker, sum_over_workers
+from moray.workers.collectives import from_first_worker, sum_over_workers
 from moray.workers.entry import Worker
 
 
@@ -73,7 +73,7 @@ def rows_of(job: Job, task: Task, mixture: Mixture, shard: Shard) -> Iterator[Ro
     if not urls:
         return from_memory([StoredRows(part.store, "train") for part in job.parts], mixture, shard)
     readers = [task.window_reader(store, url) for store, url in urls]
-    name = from_any_worker(lambda: uuid.uuid4().hex if shard.rank == 0 else None)
+    name = from_first_worker(lambda: uuid.uuid4().hex)
     return from_stream(readers, task.record, mixture, shard, f"moray-{name}")
 
 
