@@ -201,7 +201,7 @@ def served() -> Iterator[None]:
     rows = b"".join(b'{"text": "line %d of some text"}\n' % number for number in range(50))
     hub = Hub({("datasets", HOSTED["repo_id"]): Repository({"a.jsonl": rows}, HOSTED["revision"])})
     hub.tokens[SECRETS["HF_TOKEN"]] = "read"
-    (FOLDER / "served").mkdir()
+    (FOLDER / "served").mkdir(parents=True)
     (FOLDER / "served/a.jsonl").write_bytes(rows)
     handler = partial(SimpleHTTPRequestHandler, directory=FOLDER / "served")
     with hub_server(hub), ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -116,6 +116,7 @@ def test_documents_are_resampled_whole() -> None:
         assert got == pytest.approx(expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("prompts", "coverage"), [(60, 0.95), (5, 0.83)])
 def test_the_interval_of_correlated_documents_covers_the_truth(
     prompts: int, coverage: float

@@ -97,6 +97,7 @@ def test_all_linear_layers_but_the_output_get_a_pair(model_folder: Path) -> None
     assert {shape[0] for shape in shapes.values()} == {3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", PACKED | UNPACKED | HYBRID)
 def test_every_layer_with_an_adapter_is_called_as_a_layer(
     architecture: str, tmp_path: Path

@@ -116,6 +116,7 @@ def test_varlen_is_given_what_makes_the_loss_that_of_a_dense_mask(
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @torch.no_grad()
 def test_varlen_makes_the_loss_of_a_dense_mask_for_each_architecture_that_is_given_it(

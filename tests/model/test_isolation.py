@@ -28,6 +28,7 @@ def variants(config: Config) -> Iterator[PreTrainedModel]:
         yield small_weights(build(config())).to(dtype)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", PACKED)
 def test_architectures_that_keep_documents_apart_pass(architecture: str) -> None:
     for model in variants(PACKED[architecture]):

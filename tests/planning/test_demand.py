@@ -108,6 +108,7 @@ def held_by_a_step(
     return sum(held.values()) + float(np.cumsum(sizes).max())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("rows", [1, 4])
 def test_a_plan_is_within_a_tenth_of_what_a_step_takes(

@@ -42,6 +42,7 @@ def needed(job: Job, workers: int, micro_batch_size: int) -> float:
     return Demand(setup).total(micro_batch_size)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "share"), [(1, 64), (2, 32)])
 def test_the_rows_of_a_step_are_one_micro_batch_where_they_fit(
     job: Job, workers: int, share: int

@@ -95,6 +95,7 @@ def test_what_cannot_be_planned_is_said_in_one_line(
     assert len(output.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_changes_are_tried_from_the_cheapest_on(tmp_path: Path) -> None:
     setup = setup_of(tmp_path, micro_batch_size=1, global_batch_size=1)
     advice = Advice(setup)
@@ -176,6 +177,7 @@ def test_fsdp2_shares_weights_and_state_and_gathers_a_part(tmp_path: Path) -> No
     assert shared["workspace"] >= 2 * 2 * SHAPE.vocab_size * SHAPE.hidden_size
 
 
+@pytest.mark.long
 def test_fsdp2_shares_4_bit_weights_but_not_their_scales(tmp_path: Path) -> None:
     setup = replace(
         setup_of(tmp_path, strategy="fsdp2", global_batch_size=16),

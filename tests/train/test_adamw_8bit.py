@@ -253,7 +253,15 @@ LORA = Adapter(rank=48)
 QLORA = Adapter(rank=48, quantize_base="4bit")
 
 
-@pytest.mark.parametrize("adapter", [None, LORA, QLORA], ids=["whole", "lora", "qlora"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        pytest.param(None, id="whole"),
+        pytest.param(LORA, id="lora"),
+        pytest.param(QLORA, id="qlora", marks=pytest.mark.release),
+    ],
+)
 def test_a_killed_run_ends_with_the_same_bits(
     adapter: Adapter | None, make_8bit: Make, alone: Worker
 ) -> None:
@@ -295,6 +303,7 @@ def test_a_checkpoint_has_no_second_copy_of_the_moments_in_fp32(
     assert max(alive) <= 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), [KINDS, KINDS[::-1]])
 def test_a_run_goes_on_with_the_moments_of_the_other_optimizer(
     before: str, after: str, make_8bit: Make, alone: Worker

@@ -37,6 +37,7 @@ def note_of(job: Job) -> str:
     return note
 
 
+@pytest.mark.long
 def test_gradient_checkpointing_changes_no_bit(make_job: Any, alone: Worker) -> None:
     plain, checkpointed, offloaded = (
         make_job(str(kind), gradient_checkpointing=kind) for kind in (False, True, "offload")

@@ -287,6 +287,7 @@ def run(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("body", ["wait_for_a_lock", "wait_with_the_interpreter_held"])
 def test_a_worker_that_hangs_ends_and_says_where_it_was(tmp_path: Path, body: str) -> None:
     done = run(HANGING, tmp_path, 0.2, body, rank=12)
@@ -297,6 +298,7 @@ def test_a_worker_that_hangs_ends_and_says_where_it_was(tmp_path: Path, body: st
     assert " in <module>\n" in found[12]
 
 
+@pytest.mark.long
 def test_a_worker_that_goes_on_is_left_alone_however_long_it_takes(tmp_path: Path) -> None:
     done = run(WORKING, tmp_path, 2)
     assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr

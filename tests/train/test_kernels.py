@@ -103,6 +103,7 @@ def test_a_small_model_is_compiled_as_a_whole_if_a_gpu_sees_many_batches_of_it(
     assert not whole(worker=Worker(0, 1, CPU))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 @pytest.mark.parametrize(
     "adapter",
@@ -347,6 +348,7 @@ def test_what_has_no_backward_pass_on_a_cpu_is_refused_there(
     )
 
 
+@pytest.mark.long
 def test_the_attention_that_the_config_names_is_taken_and_differs_by_rounding(
     make_job: Any, alone: Worker
 ) -> None:

@@ -162,6 +162,7 @@ def test_a_run_stops_early_and_exports_its_best_model(make_job: Any, alone: Work
     assert (again["steps"], again["exported_step"]) == (best + 15, best)
 
 
+@pytest.mark.long
 def test_the_best_checkpoint_outlives_newer_ones_and_is_trained_again_if_it_is_lost(
     make_job: Any, alone: Worker
 ) -> None:

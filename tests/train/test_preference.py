@@ -63,6 +63,7 @@ def test_losses_are_those_of_plain_transformers_with_both_models(
     assert expected[-1] < 0.99 * expected[0]
 
 
+@pytest.mark.long
 def test_weights_in_bf16_have_the_losses_of_autocast(
     make_job: Callable[..., Make], alone: Worker
 ) -> None:
@@ -88,7 +89,8 @@ def with_dropout(preferences: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.long
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.release)])
 @pytest.mark.parametrize(
     "adapter",
     [

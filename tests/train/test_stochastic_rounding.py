@@ -224,7 +224,8 @@ def kinds_in(job: Job) -> set[tuple[bool, torch.dtype]]:
     }
 
 
-@pytest.mark.parametrize("kind", ["adamw", "adamw_8bit"])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [pytest.param("adamw", marks=pytest.mark.release), "adamw_8bit"])
 def test_a_killed_run_ends_with_the_same_bits(kind: str, make_bf16: Make, alone: Worker) -> None:
     undisturbed = check_resumption(make_bf16, alone, 4, optimizer=kind)
     assert kinds_in(undisturbed) == {(False, BF16), (True, torch.float32)}
@@ -233,6 +234,7 @@ def test_a_killed_run_ends_with_the_same_bits(kind: str, make_bf16: Make, alone:
     assert losses(undisturbed) == pytest.approx(losses(usual), rel=0.02)
 
 
+@pytest.mark.long
 def test_what_saves_memory_changes_no_bit(make_bf16: Make, alone: Worker) -> None:
     saving = {"gradient_checkpointing": "offload", "micro_batch_size": "auto"}
     plain, saved = make_bf16("plain"), make_bf16("saved", **saving)
@@ -249,6 +251,7 @@ def test_compiled_blocks_change_nothing_but_rounding(make_bf16: Make, alone: Wor
     assert losses(compiled) == pytest.approx(losses(plain), rel=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), [("fp32", "bf16"), ("bf16", "fp32")])
 def test_a_run_goes_on_with_the_other_weights(
     before: str, after: str, make_bf16: Make, alone: Worker

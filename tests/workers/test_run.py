@@ -55,6 +55,7 @@ def abort_at_exit(attempts: Path, worker: Worker) -> int:
     return worker.rank
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launch", ["torchrun"], indirect=True)
 def test_a_native_crash_when_all_work_is_done_repeats_nothing(launch: Launch) -> None:
     """Threads of libraries now and then abort a process that exits."""
