@@ -42,7 +42,7 @@ TRAIN_FLOORS = [
     {"loop"},
     {"failures", "saver"},
     {"checkpoints"},
-    {"engine", "restore", "step", "supervision"},
+    {"engine", "micro_batch", "restore", "step", "supervision"},
     {"kernels", "strategies"},
     {"checks"},
     {"memory", "simulation"},

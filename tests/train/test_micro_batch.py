@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from moray.train.failures import with_micro_batch_size
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.micro_batch import with_micro_batch_size
 from moray.train.step import gradients
 from moray.workers.entry import Worker
 

@@ -215,7 +215,7 @@ NEVER_DECIDING = (
     "storage/*",
     "tracking/*",
     *_in("train", "checkpoints checks driver entry failures history identity job"),
-    *_in("train", "memory performance restore saver supervision"),
+    *_in("train", "memory micro_batch performance restore saver supervision"),
     "workers/*",
 )
 

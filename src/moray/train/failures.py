@@ -1,5 +1,4 @@
-"""Turn worker failures into one-line messages that say what to do; make a hung training fail; take
-fewer rows after memory ran out.
+"""Turn worker failures into one-line messages that say what to do; make a hung training fail.
 
 After a worker failure the run is retried, as often as `ray.max_failures` allows, because the
 machine may be the cause. So the worker raises the error unchanged and writes its explanation to a
@@ -13,12 +12,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
-import torch
-
-from moray.config.schema.train import MICRO_BATCH_SIZE, Train
+from moray.config.schema.train import Train
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import write_json
 from moray.provenance.space import full_disk, of_full_disk
@@ -27,7 +23,6 @@ from moray.train.checkpoints import newest_step
 from moray.train.history import HISTORY, read_history
 from moray.train.job import Job
 from moray.train.memory import rows_of_micro_batch
-from moray.workers.collectives import from_first_worker
 from moray.workers.entry import Worker
 from moray.workers.launch import WorkersFailedError
 from moray.workers.memory import is_out_of_memory
@@ -37,8 +32,6 @@ MEANING = "failure.json"
 DIVERGED = "train.learning_rate"
 
 _STALLED = "stalled-"
-# Has the rows with which memory ran out, so that a resumed run computes as before.
-_TOO_MANY = "too-many-rows"
 _NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
@@ -74,36 +67,6 @@ def _meaning(error: Exception, job: Job, worker: Worker) -> UserError | None:
         f"({worker.device.type}: {text})",
         f"set it to {rows // 2}, or {other}" if rows > 1 else other,
     )
-
-
-def with_micro_batch_size(job: Job, worker: Worker) -> Job:
-    """The job with a number for `micro_batch_size: auto`, the same on all workers."""
-    if job.settings.micro_batch_size != "auto":
-        return job
-    rows = from_first_worker(lambda: _rows(job, worker))
-    return replace(job, settings=job.settings.model_copy(update={"micro_batch_size": rows}))
-
-
-def _rows(job: Job, worker: Worker) -> int:
-    rows = MICRO_BATCH_SIZE
-    if worker.device.type == "cuda" and job.rows_that_fit:
-        capacity = torch.cuda.get_device_properties(worker.device).total_memory
-        rows = job.rows_that_fit(job, worker.world_size, capacity)
-    too_many = job.work / _TOO_MANY
-    return min(rows, int(too_many.read_text()) // 2) if too_many.exists() else rows
-
-
-@contextmanager
-def halved_when_too_many(job: Job, worker: Worker) -> Iterator[None]:
-    """If memory runs out in the body, the next start takes half the rows; but only once."""
-    try:
-        yield
-    except Exception as error:
-        rows = rows_of_micro_batch(job.settings, worker.world_size)
-        too_many = job.work / _TOO_MANY
-        if is_out_of_memory(error) and rows > 1 and not too_many.exists():
-            too_many.write_text(str(rows))
-        raise
 
 
 def forget(work: Path) -> None:

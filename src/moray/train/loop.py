@@ -21,15 +21,9 @@ from moray.tasks import task_of
 from moray.tasks.interface import Task
 from moray.train.checkpoints import newest_step
 from moray.train.engine import build, compute_deterministically
-from moray.train.failures import (
-    DIVERGED,
-    collective_timeout,
-    ended_by_stall,
-    explained,
-    halved_when_too_many,
-    with_micro_batch_size,
-)
+from moray.train.failures import DIVERGED, collective_timeout, ended_by_stall, explained
 from moray.train.job import Job
+from moray.train.micro_batch import halved_when_too_many, with_micro_batch_size
 from moray.train.performance import MeanLoss, Stopwatch, collected_when_asked, profiled
 from moray.train.saver import Saver, resume
 from moray.train.schedule import learning_rate
