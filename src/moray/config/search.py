@@ -94,9 +94,8 @@ def _unfit(experiment: Experiment, name: str, path: str, key: str) -> UserError 
         return UserError(path, "changes what validation losses are measured on", "remove it")
     run = experiment.runs[name]
     assert run.search
-    if isinstance(run.search.space[key], Range) and not {int, float} & _types(
-        fields[-1].annotation
-    ):
+    types = _types(fields[-1].annotation)
+    if isinstance(run.search.space[key], Range) and not types & {int, float}:
         return UserError(path, "takes no numbers, so it can't have a range", "list its values")
     return None
 

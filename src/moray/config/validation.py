@@ -51,7 +51,7 @@ _BRANCHES |= {"Range", "list", "tagged-union[Range,list[any]]"}
 _BRANCHES |= {"dict[constrained-str,constrained-float]"}
 _BRANCHES |= {"literal['auto']", "literal['all-linear']", "constrained-int", "[key]"}
 
-# What Transformers and PEFT call a key, where the spelling doesn't tell which one is meant.
+# Arguments of Transformers and PEFT whose names are unlike those of the same keys here.
 _ELSEWHERE = {
     "bf16": "precision",
     "fp16": "precision",
@@ -152,8 +152,7 @@ def _suggestion(path: tuple[str, ...], loc: tuple[int | str, ...]) -> str:
     *parents, key = path
     models = [model for model in _models_at(parents) if _is_of_source(model, loc)]
     known = [name for model in models for name in model.model_fields]
-    meant = [name for name in (_ELSEWHERE.get(key),) if name in known]
-    if close := meant or difflib.get_close_matches(key, known, n=1):
+    if close := difflib.get_close_matches(_ELSEWHERE.get(key, key), known, n=1):
         return f"did you mean {close[0]}?"
     return f"expected one of {', '.join(known)}"
 
