@@ -282,9 +282,10 @@ def is_section(thing: Any) -> bool:
     return isinstance(thing, type) and issubclass(thing, Section)
 
 
-# A type of several sections; what says which keys the result depends on; and what the report leaves
-# out unless it is told which runs to show, as its stage is.
-ALLOWED = {"Dataset", "result_keys", "SMOKE_TEST_RUN"}
+# A type of several sections; what follows if a comparison doesn't hold; what says which keys the
+# result depends on; and what the report leaves out unless it is told which runs to show, as its
+# stage is.
+ALLOWED = {"Dataset", "Proofs", "result_keys", "SMOKE_TEST_RUN"}
 
 
 def test_of_the_schema_deciding_code_takes_sections_alone() -> None:
@@ -314,6 +315,8 @@ METHODS = {"endpoint", "in_object_store", "base_model", "given_splits", "librari
 METHODS |= {"files", "state", "starts", "sweeps", "trained_by", "with_sweeps"}
 # What changes no result but by rounding.
 METHODS |= {"micro_batch_rows"}
+# What follows if a comparison doesn't hold.
+METHODS |= {"proofs_of_dataset", "proofs_of_model"}
 
 
 def test_sections_hold_values_and_compute_nothing_that_a_result_depends_on() -> None:

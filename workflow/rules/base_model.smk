@@ -19,6 +19,8 @@ rule base_model:
             of=wildcards.model,
         ),
         cfg=lambda wildcards: plan.model_config(EXPERIMENT, wildcards.model),
+        # Not compared with the last execution, because it takes `input`.
+        proofs=lambda wildcards, input: EXPERIMENT.proofs_of_model(wildcards.model),
     message:
         "base model {wildcards.model}"
     script:

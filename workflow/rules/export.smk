@@ -21,8 +21,9 @@ rule export:
             "export", plan.modality(EXPERIMENT, wildcards.run), of=wildcards.run
         ),
         cfg=lambda wildcards: plan.export_config(EXPERIMENT, wildcards.run),
-        # Not compared with the last execution, because it takes `input`.
+        # Not compared with the last execution, because they take `input`.
         modality=lambda wildcards, input: plan.modality(EXPERIMENT, wildcards.run),
+        proofs=lambda wildcards, input: EXPERIMENT.runs[wildcards.run].proofs,
     message:
         "export {wildcards.run}"
     script:

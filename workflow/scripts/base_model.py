@@ -13,4 +13,5 @@ with stage(snakemake.log[0]):
         output=Path(snakemake.output[0]).parent,
         cfg=cfg,
         dataset=Path(snakemake.input.files[0]).parent if needs_dataset else None,
+        proofs=snakemake.params.proofs,
     )

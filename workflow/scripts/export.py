@@ -15,4 +15,5 @@ with stage(snakemake.log[0]):
         output=Path(snakemake.output[0]).parent,
         cfg=snakemake.params.cfg,
         modality=snakemake.params.modality,
+        proofs=snakemake.params.proofs,
     )

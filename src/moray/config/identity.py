@@ -180,7 +180,10 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     ),
     "export": (
         *_in("train", "adamw_8bit stochastic_rounding"),
-        *_in("model", "adapter forward quantization"),
+        *_in("model", "adapter attention forward isolation loss quantization"),
+        *_in("corpus", "bad_rows conversation dataset formats"),
+        *_in("rows", "loader order store"),
+        *_in("tasks", "__init__ interface images/* language/* preference/*"),
     ),
     "finetune": _in("model", "isolation load quantization"),
     "generate": (*_STDLIB, "evaluate/doctests", *_in("model", "forward quantization")),
@@ -210,12 +213,13 @@ NEVER_DECIDING = (
     "evaluate/requirements",
     *_in("model", "shapes size"),
     "planning/*",
+    "proofs/*",
     "provenance/*",
     *_in("stages", "boundary evaluation"),
     "storage/*",
     "tracking/*",
     *_in("train", "checkpoints checks driver entry failures history identity job"),
-    *_in("train", "memory micro_batch performance restore saver supervision"),
+    *_in("train", "memory micro_batch performance proof restore saver supervision"),
     "workers/*",
 )
 

@@ -140,7 +140,7 @@ def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
     section = experiment.runs[run]
     names = ("data", "ray", "train")
     sections = {name: execution_keys(getattr(section, name)) for name in names}
-    return {**sections, "tracking": list(section.tracking)}
+    return {**sections, "proofs": section.proofs, "tracking": list(section.tracking)}
 
 
 def evaluation_execution(experiment: Experiment, run: str, stage: Stage) -> dict[str, Any]:
@@ -149,6 +149,7 @@ def evaluation_execution(experiment: Experiment, run: str, stage: Stage) -> dict
     return {
         stage: execution_keys(getattr(section, stage)),
         "launcher": section.train.launcher,
+        "proofs": section.proofs,
         "ray": execution_keys(section.ray),
         "stall_timeout": section.train.stall_timeout,
     }

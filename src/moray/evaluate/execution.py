@@ -4,7 +4,7 @@ Batches depend only on the rows, so results don't depend on the number of worker
 one after another, so that only one is in memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,8 +14,10 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from moray import machine
 from moray.errors import UserError, first_line
 from moray.model.load import load_model
+from moray.proofs.comparison import Comparison
 from moray.workers.entry import BatchCounter, EntryPoint, Worker
 from moray.workers.memory import is_out_of_memory
 
@@ -74,6 +76,8 @@ class Evaluation:
         compared: computes the content of `eval.json` from the entry point's results, by rank: for
             `base`, `tuned` and `difference`, each figure with its interval; and what they were
             computed from.
+        proof: compares a few of these results, and how many seconds they took, with what plain
+            transformers computes.
     """
 
     figures: Sequence[str]
@@ -81,6 +85,7 @@ class Evaluation:
     entry_point: EntryPoint[Any, Any]
     job: Callable[[Execution], EvaluationJob]
     compared: Callable[[list[Any]], dict[str, Any]]
+    proof: Callable[[list[Any], float], Iterable[Comparison]]
 
 
 def batches_of(items: Items, batch_size: int) -> list[Items]:
@@ -125,6 +130,11 @@ def of_each_model(
             f"and a single row ({first_line(error)})",
             "use fewer workers, or a machine or GPU with more memory",
         ) from error
+
+
+def may_be_bf16(precision: str) -> bool:
+    """Whether models that aren't trained may have weights in bf16 on some worker."""
+    return precision == "bf16" or (precision == "auto" and bool(machine.gpus()))
 
 
 def dtype_of(precision: str, device: torch.device) -> torch.dtype:

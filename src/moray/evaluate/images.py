@@ -1,6 +1,6 @@
 """Image classifiers: compare what they say about held-out images."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,24 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.evaluate.bootstrap import compare
-from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
+from moray.evaluate.execution import (
+    Evaluation,
+    EvaluationJob,
+    may_be_bf16,
+    of_each_model,
+    own_batches,
+)
 from moray.model.classifier import load_classifier
+from moray.proofs.comparison import Comparison, transformers_version
+from moray.proofs.images import loss_of
 from moray.provenance.manifest import read_manifest
 from moray.rows.store import StoredRows, sample
 from moray.tasks.images.task import Normalization, make_batch
 from moray.workers.entry import Worker
 from moray.workers.memory import in_parts_that_fit
+
+# Images that are compared with plain transformers.
+_COMPARED = 16
 
 Answers = dict[int, NDArray[np.float32]]
 """Log-probabilities of the classes, by the number of the image in its split."""
@@ -86,12 +97,27 @@ def evaluation(
             },
         }
 
+    def proof(results: list[dict[str, Answers]], seconds: float) -> Iterator[Comparison]:
+        few = chosen(split, cfg["max_documents"])[:_COMPARED]
+        for name, folder in models.items():
+            answers = in_order([result[name] for result in results])[: len(few)]
+            losses = -answers[np.arange(len(few)), labels[: len(few)]].astype(np.float64)
+            yield Comparison(
+                f"loss of {name} on held-out images",
+                float(losses.mean()),
+                loss_of(folder, split.rows[few], torch.device("cpu")),
+                transformers_version(),
+                len(few),
+                1e-2 if may_be_bf16(cfg["precision"]) else 1e-4,
+            )
+
     return Evaluation(
         figures=("accuracy",),
         rows=[len(labels)],
         entry_point=classify_on_worker,
         job=lambda execution: ClassifyJob(models, stores, execution, cfg["max_documents"]),
         compared=compared,
+        proof=proof,
     )
 
 

@@ -1,6 +1,6 @@
 """Language models: compare the likelihood of held-out documents."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,16 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from moray.evaluate.bootstrap import compare, resampled_units, summed
-from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
+from moray.evaluate.execution import (
+    Evaluation,
+    EvaluationJob,
+    may_be_bf16,
+    of_each_model,
+    own_batches,
+)
 from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
+from moray.proofs.comparison import Comparison
+from moray.proofs.scores import scores_compared
 from moray.tasks.language.rows import StoredSplit
 from moray.workers.entry import Worker
 
@@ -64,12 +72,20 @@ def evaluation(
             whole["datasets"] = dict(zip(cfg["datasets"], each, strict=True))
         return whole
 
+    def proof(results: list[dict[str, list[Scores]]], seconds: float) -> Iterator[Comparison]:
+        split = StoredSplit(stores[0], "test")
+        segments = select_documents(split, most).segments
+        nll = {name: total([result[name][0] for result in results]).nll for name in models}
+        bf16 = may_be_bf16(cfg["precision"])
+        return scores_compared(models, split.rows, segments, nll, seconds, bf16)
+
     return Evaluation(
         figures=("bits_per_byte", "accuracy"),
         rows=rows,
         entry_point=score_on_worker,
         job=lambda execution: ScoreJob(models, stores, execution, most),
         compared=all_compared,
+        proof=proof,
     )
 
 

@@ -1,6 +1,6 @@
 """Preference runs: compare how models prefer the chosen answers of held-out pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +14,20 @@ from transformers import PreTrainedModel
 
 from moray.config.schema.train import Preference
 from moray.evaluate.bootstrap import compare, resampled_units, summed
-from moray.evaluate.execution import Evaluation, EvaluationJob, of_each_model, own_batches
+from moray.evaluate.execution import (
+    Evaluation,
+    EvaluationJob,
+    may_be_bf16,
+    of_each_model,
+    own_batches,
+)
 from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
 from moray.model.folder import DTYPES
 from moray.model.forward import autocast
 from moray.model.load import load_model
 from moray.model.quantization import Bits, Quantization
+from moray.proofs.comparison import Comparison
+from moray.proofs.scores import scores_compared
 from moray.provenance.manifest import read_manifest
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.rows import as_sequences
@@ -109,6 +117,13 @@ def evaluation(
             **compare(summed(before, units), summed(after, units), _figures, samples, confidence),
         }
 
+    def proof(results: list[dict[str, dict[str, Scores]]], seconds: float) -> Iterator[Comparison]:
+        split = StoredSplit(store, "test")
+        segments = select_documents(split, cfg["max_documents"]).segments
+        nll = {name: total([result[name]["test"] for result in results]).nll for name in models}
+        bf16 = may_be_bf16(cfg["precision"])
+        return scores_compared(models, split.rows, segments, nll, seconds, bf16)
+
     return Evaluation(
         figures=("reward_margin", "reward_accuracy", "chosen_bits_per_byte"),
         rows=[rows],
@@ -117,6 +132,7 @@ def evaluation(
             models, stores, execution, ("test",), cfg["max_documents"]
         ),
         compared=compared,
+        proof=proof,
     )
 
 

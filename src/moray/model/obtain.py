@@ -8,7 +8,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from moray.errors import UserError, first_line
 from moray.provenance.lineage import LINEAGE
-from moray.provenance.manifest import MANIFEST
+from moray.provenance.manifest import MANIFEST, PROOF
 from moray.provenance.space import of_full_disk
 
 # Weights as safetensors only: files from users are never unpickled.
@@ -55,7 +55,7 @@ def copy_unchanged(source: Path, target: Path) -> None:
 def _files(source: Path) -> list[Path]:
     found = {file for pattern in _WANTED for file in source.glob(pattern) if file.is_file()}
     # They would mark the copy as complete, or say of it where the source is from.
-    return sorted(file for file in found if file.name not in (MANIFEST, LINEAGE))
+    return sorted(file for file in found if file.name not in (MANIFEST, LINEAGE, PROOF))
 
 
 def _copy(files: list[Path], source: Path, target: Path) -> None:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from moray.errors import UserError
-from moray.provenance.manifest import DATASET, MANIFEST, damaged_files, sha256_file, write_json
+from moray.provenance.manifest import (
+    DATASET,
+    MANIFEST,
+    PROOF,
+    damaged_files,
+    sha256_file,
+    write_json,
+)
 
 LINEAGE = "lineage.json"
 _SEAL = "sha256"
@@ -111,8 +118,9 @@ def _check_folder(manifest: Path, found: Verification) -> None:
     folder = manifest.parent
     damaged = damaged_files(folder)
     found.broken += [f"{folder / name}: {_unlike(folder / name, manifest)}" for name in damaged]
-    if (folder / LINEAGE).is_file():
-        _check_sealed(folder / LINEAGE, found)
+    for name in (LINEAGE, PROOF):
+        if (folder / name).is_file():
+            _check_sealed(folder / name, found)
 
 
 def _check_dataset(description: Path, found: Verification) -> None:

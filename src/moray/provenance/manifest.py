@@ -14,6 +14,8 @@ from moray.errors import UserError
 from moray.provenance.space import telling_of_full_disk
 
 MANIFEST = "manifest.json"
+# What was compared with the plain libraries.
+PROOF = "proof.json"
 # Describes a dataset, with the SHA-256 of its splits.
 DATASET = "dataset.json"
 Files = dict[str, dict[str, Any]]

@@ -1,20 +1,33 @@
 """Make a base model: from scratch, from a local folder, or from the hub."""
 
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from moray.config.schema.sections import Proofs
 from moray.console import say
 from moray.hub import refusals_explained
 from moray.model.obtain import download_snapshot
-from moray.provenance.manifest import whole_or_nothing, write_manifest
+from moray.proofs import folder
+from moray.proofs.comparison import conclude, write_proof
+from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 
 
-def base_model(output: Path, cfg: dict[str, Any], dataset: Path | None = None) -> None:
-    """Write a Hugging Face folder, its manifest last.
+def base_model(
+    output: Path, cfg: dict[str, Any], dataset: Path | None = None, proofs: Proofs = "refuse"
+) -> None:
+    """Write a Hugging Face folder, its manifest, and what of it was compared with transformers.
 
     A tokenizer from scratch is trained on the dataset; of images, a model tells apart its classes.
+
+    Args:
+        proofs: what follows if transformers reads back something else.
+
+    Raises:
+        UserError: if it does, and `proofs` is `refuse`.
     """
+    began = time.monotonic()
     modality = "text" if cfg.get("classes_of") is None else "images"
     # By name: the other need not be imported.
     make = import_module(f"moray.stages.base_model_{modality}").make
@@ -29,8 +42,15 @@ def base_model(output: Path, cfg: dict[str, Any], dataset: Path | None = None) -
         elif cfg["source"] == "path":
             source = Path(cfg["path"])
         model, facts = make(output, cfg, source, dataset)
+        proof = []
+        if proofs != "off" and modality == "text":
+            seconds = time.monotonic() - began
+            compared = folder.base_compared(output, cfg, source, model, seconds)
+            proof = conclude(list(compared), proofs, f"models.{output.name}")
         parameters: int = model.num_parameters()
         architecture = model.config.model_type
         write_manifest(output, model=cfg, parameters=parameters, architecture=architecture, **facts)
+        if proof:
+            write_proof(output, proof, [output / MANIFEST])
     classes = f", {model.config.num_labels} classes" if modality == "images" else ""
     say(f"model {output.name}: {parameters / 1e6:.1f} M parameters{classes}")

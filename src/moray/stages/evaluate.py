@@ -1,5 +1,6 @@
 """Score a run's model and its base on the same held-out rows."""
 
+import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from moray.console import say
 from moray.corpus.overlap import overlaps, told
 from moray.evaluate.execution import Evaluation
+from moray.proofs.comparison import conclude
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.stages.evaluation import on_evaluation_workers, shown
@@ -38,10 +40,14 @@ def evaluate(
     evaluation: Evaluation = module.evaluation(
         models, tuple(store.absolute() for store in stores), cfg
     )
+    began = time.monotonic()
     with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
         job = evaluation.job(workers.execution)
         results = workers.run(evaluation.entry_point, job, *evaluation.rows)
     result = evaluation.compared(results)
+    if execution["proofs"] != "off":
+        proof = list(evaluation.proof(results, time.monotonic() - began))
+        result["proof"] = conclude(proof, execution["proofs"], f"runs.{run}")
     inputs = [folder / MANIFEST for folder in [base, tuned, *stores]]
     if found := overlaps(compared, cfg.get("trained_by", {})):
         result["overlaps"] = found

@@ -1,15 +1,26 @@
 """Export a run's checkpoint as a Hugging Face folder."""
 
 import json
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from moray.config.tasks import Modality
+import torch
+
+from moray.config.schema.sections import Proofs
+from moray.config.tasks import TASK_SECTIONS, Modality
 from moray.console import say
+from moray.model.folder import stored_dtype
+from moray.proofs.budget import TOO_LARGE, num_affordable
+from moray.proofs.comparison import Comparison, conclude, transformers_version, write_proof
+from moray.proofs.language import tolerance
 from moray.provenance.lineage import LINEAGE, write_sealed
 from moray.provenance.manifest import DATASET, MANIFEST, whole_or_nothing, write_manifest
+from moray.rows.store import StoredRows
+from moray.tasks import task_of
 from moray.train.history import read_history
 
 _CARD = """\
@@ -48,12 +59,14 @@ tags: [moray]
 class Exported:
     """A model that was written to a folder, for its card and its manifest.
 
-    On the card, `more` follows the first sentence; the library is the one that loads the model.
+    What of it was compared with plain transformers is in `compared`. On the card, `more` follows
+    the first sentence; the library is the one that loads the model.
     """
 
     unit: str
     pipeline: str
     facts: dict[str, Any]
+    compared: Sequence[Comparison] = ()
     library: str = "transformers"
     more: str = ""
 
@@ -66,6 +79,7 @@ def export(
     output: Path,
     cfg: dict[str, Any],
     modality: Modality,
+    proofs: Proofs = "refuse",
 ) -> None:
     """Write model, tokenizer or image processor, model card, the manifest, and the lineage last.
 
@@ -76,13 +90,22 @@ def export(
         sources: manifests of the start and of the run's rows, and descriptions of its datasets.
         cfg: names of the run, its start and its datasets; the `export` section; of text, the run's
             chat template.
+        proofs: what follows if it differs from what transformers loads.
+
+    Raises:
+        UserError: if it does, and `proofs` is `refuse`.
     """
     # By name: the other need not be imported.
     write = import_module(f"moray.stages.export_{modality}").write
-    record = json.loads(train.read_text())
+    began, record = time.monotonic(), json.loads(train.read_text())
     with whole_or_nothing(output):
         exported: Exported = write(start, record, output, cfg)
         _write_card(output, cfg, record, history, exported)
+        proof = []
+        if proofs != "off":
+            seconds = time.monotonic() - began
+            compared = [*exported.compared, _loss_compared(output, start, record, history, seconds)]
+            proof = conclude(compared, proofs, f"runs.{cfg['run']}")
         lineage = json.loads((start / MANIFEST).read_text())
         lineage.pop("files")
         write_manifest(
@@ -94,7 +117,39 @@ def export(
             **exported.facts,
         )
         _write_lineage(output, train, history, sources)
+        write_proof(output, [*record.get("proof", ()), *proof], [output / MANIFEST, train])
     say(f"model of {cfg['run']}: {output}")
+
+
+def _loss_compared(
+    folder: Path, start: Path, record: dict[str, Any], history: Path, seconds: float
+) -> Comparison:
+    """Compare the loss of a few held-out rows at the exported step with the exported model's."""
+    what = "loss of the exported model on validation rows"
+    samples = [
+        line["eval_sample"]
+        for line in read_history(history)
+        if line["step"] == record["exported_step"] and "eval_sample" in line
+    ]
+    if not samples:
+        return Comparison(what, skipped="there is no validation loss of the exported step")
+    sample, device = samples[-1], torch.device("cpu")
+    store = Path(record["inputs"]["stores"][sample["dataset"]])
+    task = task_of(store, {key: record[key] for key in TASK_SECTIONS if key in record})
+    rows = StoredRows(store, "validation").rows[sample["rows"]]
+    if num_affordable(folder, seconds, device) < len(rows) * task.units_per_row:
+        return Comparison(what, skipped=TOO_LARGE)
+    plain = task.plain(folder, start, rows, None, device, gradient=False)
+    exact = record["precision"] == "fp32" and stored_dtype(folder) == torch.float32
+    bits = record["adapter"] and record["adapter"]["quantize_base"]
+    return Comparison(
+        what,
+        sample["loss"],
+        plain.loss,
+        transformers_version(),
+        len(rows),
+        tolerance("fp32" if exact else "bf16", bits),
+    )
 
 
 def _write_lineage(output: Path, train: Path, history: Path, sources: list[Path]) -> None:

@@ -19,6 +19,7 @@ from moray.model.folder import (
 )
 from moray.model.load import convert, load_config, load_model
 from moray.model.obtain import copy_unchanged
+from moray.proofs.folder import stops_compared, tokenizer_compared
 from moray.stages.export import Exported
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
 from moray.train.restore import trained_model
@@ -66,7 +67,9 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     tokenizer.save_pretrained(output)
     if not alone:
         copy_unchanged(whole, output)
+    compared = [*tokenizer_compared(output, tokenizer), stops_compared(output, stops)]
     return Exported(
+        compared=compared,
         unit="per pair" if "preference" in record else "nats per token",
         pipeline="text-generation",
         facts=facts,

@@ -1,6 +1,7 @@
 """Continue held-out prompts with a run's model and with its base."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from moray.console import say
 from moray.corpus.dataset import Document, halves, read_documents
 from moray.errors import ConfigError
 from moray.evaluate.bootstrap import compare_means
+from moray.evaluate.execution import may_be_bf16
 from moray.evaluate.generation import (
     GenerateJob,
     Prompt,
@@ -21,6 +23,8 @@ from moray.evaluate.generation import (
 )
 from moray.evaluate.requirements import missing_for_metrics
 from moray.model.load import load_config, longest_sequence
+from moray.proofs.comparison import conclude
+from moray.proofs.scores import Continued, continuations_compared
 from moray.provenance.manifest import write_json
 from moray.stages.evaluation import on_evaluation_workers, shown
 from moray.tasks.language.encode import make_encoder
@@ -76,9 +80,21 @@ def generate(
         padding=tokenizer.eos_token_id,
     )
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
+    began = time.monotonic()
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
         job = GenerateJob(models, (), workers.execution, [p.tokens for p in prompts], sampling)
         results = workers.run(continue_on_worker, job, len(prompts))
+    proof = []
+    if execution["proofs"] != "off":
+        compared = continuations_compared(
+            models,
+            {name: _continued(prompts, [result[name] for result in results]) for name in models},
+            sampling.temperature,
+            sampling.top_p,
+            time.monotonic() - began,
+            may_be_bf16(cfg["precision"]),
+        )
+        proof = conclude(list(compared), execution["proofs"], f"runs.{run}")
     written = {
         name: _texts([result[name] for result in results], tokenizer, sampling.stops)
         for name in models
@@ -114,6 +130,8 @@ def generate(
     record = {key: cfg[key] for key in sorted(in_force)} | {"stop_tokens": stop_tokens}
     if metrics:
         record |= {"confidence": cfg["confidence"], "metrics": metrics}
+    if proof:
+        record["proof"] = proof
     write_json(settings, record)
     said = [f"{run}: {len(prompts)} prompts continued"]
     for metric, of_models in found.items():
@@ -137,6 +155,12 @@ def _documents(rows: Path, format: str) -> Iterator[Document]:
     for documents in read_documents(rows):
         for document in documents:
             yield halves(document)[0] if format == "preference" else document
+
+
+def _continued(prompts: list[Prompt], results: list[dict[int, list[int]]]) -> list[Continued]:
+    """The prompts with their continuations by all workers, in their order."""
+    tokens = {number: tokens for result in results for number, tokens in result.items()}
+    return [Continued(prompts[number].tokens, tokens[number]) for number in sorted(tokens)]
 
 
 def _texts(

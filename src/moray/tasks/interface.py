@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from moray.model.quantization import Quantization
+from moray.model.quantization import Bits, Quantization
+from moray.proofs.language import Figures
 from moray.rows.store import Drawn, Record, Rows, WindowReader
 
 
@@ -111,6 +112,26 @@ class Task(Protocol):
 
     def weight(self, rows: Rows) -> int:
         """What the loss of rows is averaged over: the number of trained tokens, for example."""
+
+    def plain(
+        self,
+        folder: Path,
+        start: Path,
+        rows: Rows,
+        bits: Bits | None,
+        device: torch.device,
+        gradient: bool,
+    ) -> Figures:
+        """What plain transformers computes of rows with the model in a folder, without dropout.
+
+        It shares no code with `load`, `batch` and `loss_module`, which it is compared with.
+
+        Args:
+            folder: before the first step, that of `start`.
+            start: folder of the model that the run started from.
+            bits: of the quantized base of an adapter.
+            gradient: whether the norm of the gradient is wanted.
+        """
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         """A function that returns the rows of a window of the train split, in any process.

@@ -15,7 +15,7 @@ from moray.config.tasks import TASK_SECTIONS
 from moray.errors import UserError
 
 # What a line of a history has besides its figures.
-_NO_FIGURES = ("step", "num_steps", "note", "time")
+_NO_FIGURES = ("step", "num_steps", "note", "proof", "eval_sample", "time")
 # What `train.json` says of what a training depends on; the sections of other tasks are missing.
 _CONFIG = ("fingerprint", "train", "adapter", *TASK_SECTIONS, "inputs", "code")
 

@@ -95,6 +95,7 @@ def run_training(
             deliveries=_deliveries([whole, *adapters], parts, spec),
             note=other_libraries(identity, newest),
             rows_that_fit=rows_that_fit,
+            proofs=spec.proofs,
         )
         if judge is None:
             say(f"run {run}: {_starting(spec, newest)}")
@@ -124,6 +125,7 @@ def run_training(
         shutil.copyfile(storage.work / HISTORY, output / HISTORY)
         exported = _brought_here(storage, facts["exported_step"], output)
         origin = continued_from(storage)
+    lines = list(read_history(output / HISTORY))
     record: dict[str, Any] = {
         **described,
         "continued_from": origin,
@@ -132,9 +134,9 @@ def run_training(
         "seconds": round(seconds, 1),
         "software": software(),
         "earlier_libraries": identity.earlier_libraries,
+        "proof": [compared for line in lines for compared in line.get("proof", ())],
     }
     write_json(output / "train.json", record)
-    lines = list(read_history(output / HISTORY))
     loss = next(line["loss"] for line in reversed(lines) if "loss" in line)
     resumed = f", resumed from step {facts['resumed_from']}" if facts["resumed_from"] else ""
     say(f"run {run}: {facts['steps']} steps{resumed}, loss {loss:.4f}, {seconds:.0f} s")

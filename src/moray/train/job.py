@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema.sections import Data, Ray
+from moray.config.schema.sections import Data, Proofs, Ray
 from moray.config.schema.train import Adapter, Train
 from moray.storage.interface import Remote
 from moray.storage.transfer import Delivery
@@ -40,6 +40,7 @@ class RunSpec:
         task_settings: the sections that only its task reads, by name.
         code: digest of the code that the result depends on.
         trackers: that its history is sent to.
+        proofs: what follows if it differs from the plain libraries.
     """
 
     name: str
@@ -52,6 +53,7 @@ class RunSpec:
     ray: Ray = field(default_factory=Ray)
     code: str = ""
     trackers: tuple[str, ...] = ()
+    proofs: Proofs = "refuse"
 
     @classmethod
     def of_params(
@@ -68,8 +70,8 @@ class RunSpec:
         Args:
             cfg: the datasets with their shares, the `adapter` section, and the keys that the
                 result depends on of the `train` section and of those that only its task reads.
-            execution: `ray` section, the names in `tracking`, and the other keys of the `train`
-                and `data` sections.
+            execution: `ray` section, the names in `tracking`, `proofs`, and the other keys of the
+                `train` and `data` sections.
         """
         shared = ("adapter", "datasets", "train")
         return cls(
@@ -86,6 +88,7 @@ class RunSpec:
             ray=Ray(**execution["ray"]),
             code=code,
             trackers=tuple(execution["tracking"]),
+            proofs=execution["proofs"],
         )
 
 
@@ -107,6 +110,7 @@ class Job:
         note: about this start, for the history of a run that continues.
         rows_that_fit: the most rows of a micro-batch, by the job, the number of workers, and the
             bytes of a GPU's memory; for `micro_batch_size: auto`.
+        proofs: what follows if its first step differs from plain transformers'.
     """
 
     start: Path
@@ -121,6 +125,7 @@ class Job:
     deliveries: tuple[Delivery, ...] = ()
     note: str | None = None
     rows_that_fit: RowsThatFit | None = None
+    proofs: Proofs = "refuse"
 
     @property
     def store(self) -> Path:

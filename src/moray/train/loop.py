@@ -25,6 +25,7 @@ from moray.train.failures import DIVERGED, collective_timeout, ended_by_stall, e
 from moray.train.job import Job
 from moray.train.micro_batch import halved_when_too_many, with_micro_batch_size
 from moray.train.performance import MeanLoss, Stopwatch, collected_when_asked, profiled
+from moray.train.proof import FirstStep, loss_of_few
 from moray.train.saver import Saver, resume
 from moray.train.schedule import learning_rate
 from moray.train.step import (
@@ -102,6 +103,12 @@ def _train(
     shard = Shard(first_step, num_steps, worker.rank, worker.world_size)
     rows, where = rows_of(job, task, mixture, shard), drawn(mixture, shard)
 
+    proof = None
+    if first_step == 0 and job.proofs != "off":
+        proof = FirstStep(
+            job, worker, strategy, task, mixture, history, built.flops_per_row, num_steps * size
+        )
+
     done = looked_at = first_step
     request = Request.NONE
     largest_norm = torch.zeros((), device=worker.device)
@@ -122,6 +129,9 @@ def _train(
         losses.add(gradients(strategy, feed.batches, weight, settings, worker))
         rate = learning_rate(settings, done, num_steps)
         norm = strategy.step(rate)
+        if proof:
+            proof.check_gradient(norm)
+            proof = None
         built.statistics.average()
         # Keeps NaN and infinity.
         largest_norm = torch.maximum(largest_norm, norm.to(worker.device))
@@ -160,10 +170,17 @@ def _train(
                 for dataset, split in validation.items()
             }
             judged.losses[done] = mean_loss(job.parts, held_out_losses)
+            each: dict[str, Any] = {}
+            if len(held_out_losses) > 1:
+                each["eval_losses"] = held_out_losses
+            if job.proofs != "off":
+                each["eval_sample"] = loss_of_few(job, strategy, task, validation, worker)
             if history:
-                each = {"eval_losses": held_out_losses} if len(held_out_losses) > 1 else {}
                 history.append(
-                    step=done, num_steps=num_steps, eval_loss=judged.losses[done], **each
+                    step=done,
+                    num_steps=num_steps,
+                    eval_loss=judged.losses[done],
+                    **each,
                 )
         best = judged.best if settings.load_best_model_at_end else None
         if "save" in due or best == done or judged.stop:

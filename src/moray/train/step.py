@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from moray.background import ahead
@@ -23,6 +24,9 @@ from moray.train.kernels import uncompiled
 from moray.train.strategies import Strategy
 from moray.workers.collectives import from_first_worker, sum_over_workers
 from moray.workers.entry import Worker
+
+# What is computed a second time at each evaluation.
+_MOST_ROWS, _MOST_TOKENS = 16, 512
 
 
 def mixture_of(parts: Sequence[Part], settings: Train) -> Mixture:
@@ -157,13 +161,26 @@ def gradients(
     return total
 
 
-@torch.no_grad()
 def held_out_loss(
     strategy: Strategy, task: Task, split: StoredRows, settings: Train, worker: Worker
 ) -> float:
     """Mean loss over a sample of `eval_rows` rows."""
     # Not the first rows: they can differ from the others, as packed ones do.
     rows = split.rows[sample(len(split), settings.eval_rows)]
+    return loss_of_rows(strategy, task, rows, settings, worker)
+
+
+def few_held_out(task: Task, split: StoredRows, settings: Train) -> NDArray[np.int64]:
+    """Numbers of some rows of that sample, which the exported model is compared on."""
+    count = min(_MOST_ROWS, max(1, _MOST_TOKENS // task.units_per_row))
+    return sample(len(split), settings.eval_rows)[:count]
+
+
+@torch.no_grad()
+def loss_of_rows(
+    strategy: Strategy, task: Task, rows: Rows, settings: Train, worker: Worker
+) -> float:
+    """Mean loss of rows, which all workers share out, in evaluation mode."""
     mine = np.array_split(rows, worker.world_size)[worker.rank]
     most = -(-len(rows) // worker.world_size)
     total = torch.zeros((), device=worker.device)

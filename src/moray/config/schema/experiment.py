@@ -1,6 +1,6 @@
 """The whole config: named datasets, named models, and runs that combine them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -16,6 +16,7 @@ from moray.config.schema.sections import (
     Export,
     Generate,
     Gguf,
+    Proofs,
     Push,
     Ray,
 )
@@ -159,6 +160,13 @@ class Sections(Section):
         None, description="Where the model is uploaded to; `null` for nowhere."
     )
     gguf: Gguf | None = Field(None, description="Files for llama.cpp and Ollama; `null` for none.")
+    proofs: Proofs = execution_only(
+        "refuse",
+        description="What follows if a stage's result differs from what the plain libraries "
+        "compute on a sample of the same rows: `refuse` stops the stage with both figures, `warn` "
+        "prints them, `off` compares nothing. What several runs share has the strictest of "
+        "theirs. Comparisons take at most 3 s or 2 % of a stage.",
+    )
     tracking: list[Literal["tensorboard", "mlflow", "wandb"]] = execution_only(
         [],
         description="Trackers that show a run while it trains. Each needs the optional extra of "
@@ -245,6 +253,20 @@ class Experiment(Section):
                 if shown not in found.setdefault(dataset, []):
                     found[dataset].append(shown)
         return found
+
+    def proofs_of_model(self, model: str) -> Proofs:
+        """What follows if a base model differs from what transformers reads: the strictest mode."""
+        return self._strictest(run for run in self.runs if self.base_model(run) == model)
+
+    def proofs_of_dataset(self, dataset: str) -> Proofs:
+        """The same for a dataset."""
+        return self._strictest(run for run in self.runs if dataset in self.runs[run].datasets)
+
+    def _strictest(self, runs: Iterable[str]) -> Proofs:
+        found = {self.runs[run].proofs for run in runs}
+        modes: tuple[Proofs, ...] = ("refuse", "warn", "off")
+        # What no run uses, such as a dataset that only a tokenizer is trained on, has the default.
+        return next((mode for mode in modes if mode in found), "refuse")
 
     def base_model(self, run: str) -> str:
         """Name of the model at the root of a run's lineage."""

@@ -20,7 +20,9 @@ from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
 from moray.model.classifier import empty_classifier, load_classifier, names_of
-from moray.model.quantization import Quantization
+from moray.model.quantization import Bits, Quantization
+from moray.proofs import images
+from moray.proofs.language import Figures
 from moray.rows.loader import stored_windows
 from moray.rows.store import Drawn, Rows, WindowReader, record_of
 from moray.tasks.interface import Batch, LossModule
@@ -232,6 +234,17 @@ class ImageTask:
 
     def weight(self, rows: Rows) -> int:
         return int(rows["filled"].sum())
+
+    def plain(
+        self,
+        folder: Path,
+        start: Path,
+        rows: Rows,
+        bits: Bits | None,
+        device: torch.device,
+        gradient: bool,
+    ) -> Figures:
+        return Figures(images.loss_of(folder, rows, device))
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         return stored_windows(store, rows_url)

@@ -14,8 +14,10 @@ from moray.config.formats import sequence_length
 from moray.corpus.dataset import read_group
 from moray.model.isolation import check_isolation
 from moray.model.load import check_length, empty_model, load_model
-from moray.model.quantization import Quantization
+from moray.model.quantization import Bits, Quantization
 from moray.model.size import flops_per_token
+from moray.proofs import language
+from moray.proofs.language import Figures
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import stored_windows
 from moray.rows.store import Drawn, Rows, WindowReader, record_of
@@ -64,6 +66,18 @@ class LanguageTask:
 
     def weight(self, rows: Rows) -> int:
         return num_trained(rows)
+
+    def plain(
+        self,
+        folder: Path,
+        start: Path,
+        rows: Rows,
+        bits: Bits | None,
+        device: torch.device,
+        gradient: bool,
+    ) -> Figures:
+        model = language.load(folder, bits).to(device)
+        return language.figures_of(model, rows, gradient and not language.draws(model))
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         """See `Task.window_reader`; tokenises the window if the store doesn't have its rows."""

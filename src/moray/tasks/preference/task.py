@@ -13,7 +13,9 @@ from transformers import PreTrainedModel
 
 from moray.config.schema.train import Preference
 from moray.model.loss import linear_log_probabilities
-from moray.model.quantization import Quantization
+from moray.model.quantization import Bits, Quantization
+from moray.proofs import language, pairs
+from moray.proofs.language import Figures
 from moray.rows.store import Drawn, Rows
 from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch, padded
 from moray.tasks.language.rows import FIRST, TRAINED
@@ -150,6 +152,24 @@ class PreferenceTask(LanguageTask):
 
     def weight(self, rows: Rows) -> int:
         return int(num_pairs(rows).sum())
+
+    def plain(
+        self,
+        folder: Path,
+        start: Path,
+        rows: Rows,
+        bits: Bits | None,
+        device: torch.device,
+        gradient: bool,
+    ) -> Figures:
+        keys = self._settings
+        if folder == start:
+            # A model that equals its reference, whatever the pairs.
+            return Figures(pairs.loss_of(0.0, 0.0, keys.loss, keys.beta, keys.label_smoothing))
+        model, reference = (language.load(one, bits).to(device) for one in (folder, start))
+        return Figures(
+            pairs.mean_loss(model, reference, rows, keys.loss, keys.beta, keys.label_smoothing)
+        )
 
 
 task = PreferenceTask

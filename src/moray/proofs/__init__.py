@@ -1,0 +1,1 @@
+"""What each stage compares with the plain libraries, on a sample of the user's own rows."""

@@ -1,0 +1,135 @@
+"""A comparison of a result with what a plain library computes, and what follows if they differ."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from moray.config.schema.sections import Proofs
+from moray.console import say
+from moray.errors import UserError
+from moray.provenance.lineage import write_sealed
+from moray.provenance.manifest import PROOF
+
+_LONGEST = 80
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two figures that should be equal.
+
+    Attributes:
+        what: what both are, without an article.
+        here: the figure of this workflow; for texts and lists, as JSON has them.
+        plain: that of the plain library, computed without code of the compared result.
+        library: what computed `plain`, with its version.
+        rows: number of the user's rows that were compared; 0 if none were.
+        tolerance: largest relative difference of two numbers.
+        advisory: whether a difference comes from the user's model or template. It is then told,
+            and never refused.
+        skipped: why nothing was compared; both figures are None then.
+    """
+
+    what: str
+    here: Any = None
+    plain: Any = None
+    library: str = ""
+    rows: int = 0
+    tolerance: float = 0.0
+    advisory: bool = False
+    skipped: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether both are equal, numbers to within the tolerance."""
+        if self.skipped is not None:
+            return True
+        if isinstance(self.here, float) and isinstance(self.plain, float):
+            # NaN is close to nothing.
+            return math.isclose(self.here, self.plain, rel_tol=self.tolerance, abs_tol=1e-12)
+        return bool(self.here == self.plain)
+
+    @property
+    def line(self) -> str:
+        """Both figures in a line."""
+        if self.skipped is not None:
+            return f"{self.what}: not compared, {self.skipped}"
+        of_rows = f" on {self.rows} of your rows" if self.rows else ""
+        return f"{self.what}: {_short(self.here)}, {self.library}: {_short(self.plain)}{of_rows}"
+
+
+def transformers_version() -> str:
+    """The library that most results are compared with."""
+    return f"transformers {version('transformers')}"
+
+
+def conclude(comparisons: Sequence[Comparison], mode: Proofs, path: str) -> list[dict[str, Any]]:
+    """Say what differs, or refuse to go on; returns the comparisons for a record.
+
+    Args:
+        path: of what was made, as `runs.tuned` or `models.tiny`.
+
+    Raises:
+        UserError: with both figures of the first comparison that doesn't hold, if `mode` is
+            `refuse`.
+    """
+    for one in comparisons:
+        if one.holds:
+            continue
+        if mode == "refuse" and not one.advisory:
+            raise UserError(
+                path,
+                f"differs from the plain library in {one.line}",
+                "please report it; proofs: warn goes on all the same",
+            )
+        say(f"warning: {path}: {one.line}")
+    return [as_record(one) for one in comparisons]
+
+
+def as_record(comparison: Comparison) -> dict[str, Any]:
+    """A comparison for JSON, with whether it holds."""
+    return {**asdict(comparison), "holds": comparison.holds}
+
+
+def write_proof(folder: Path, records: Sequence[dict[str, Any]], inputs: Iterable[Path]) -> None:
+    """Write the `proof.json` of a folder, which its manifest doesn't list.
+
+    Figures of other machines have other last digits, and equal results have equal manifests.
+
+    Args:
+        inputs: the manifests of what was compared.
+    """
+    write_sealed(folder / PROOF, {"comparisons": list(records)}, inputs)
+
+
+def read_proof(folder: Path) -> list[dict[str, Any]]:
+    """The comparisons in a folder's `proof.json`; none if it has no such file."""
+    path = folder / PROOF
+    if not path.is_file():
+        return []
+    comparisons: list[dict[str, Any]] = json.loads(path.read_text())["comparisons"]
+    return comparisons
+
+
+def summary(records: Iterable[dict[str, Any]]) -> str | None:
+    """What was compared, in a few words; None if nothing was."""
+    compared = [one for one in records if one["skipped"] is None]
+    if not compared:
+        return None
+    libraries = ", ".join(dict.fromkeys(one["library"] for one in compared))
+    rows = max(one["rows"] for one in compared)
+    on = f" on {rows} of your rows" if rows else ""
+    differing = [one["what"] for one in compared if not one["holds"]]
+    if differing:
+        return f"{', '.join(differing)} differ from {libraries}{on}"
+    return f"{len(compared)} comparisons with {libraries}{on} hold"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,135 @@
+"""What transformers reads back from a folder by itself: its tokenizer, stop tokens and weights."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from moray.proofs.budget import TOO_LARGE, num_affordable
+from moray.proofs.comparison import Comparison, transformers_version
+
+# Spaces at both ends and in rows, line breaks, letters with accents, other scripts, code.
+TEXT = " Hello,  world!\n\n\tnaïve “Größe” 3.14 日本語 🐍\ndef f(a_b): return a_b['x'] "
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}
+_SCALE = "_scale_inv"
+
+
+def base_compared(
+    folder: Path, cfg: dict[str, Any], source: Path | None, model: Any, seconds: float
+) -> Iterator[Comparison]:
+    """Compare a base model with the folder that it was copied from.
+
+    Args:
+        folder: of the base model.
+        cfg: its section of the config.
+        source: the folder; None for a model from scratch.
+        model: as loaded from `folder`, in evaluation mode.
+        seconds: that obtaining it took.
+    """
+    read = AutoTokenizer.from_pretrained(folder, **_LOCAL)
+    if source:
+        given = AutoTokenizer.from_pretrained(source, **_LOCAL)
+        yield _of("stop token", read.eos_token, cfg.get("eos_token") or given.eos_token)
+        yield _of("BOS token", read.bos_token, given.bos_token)
+        yield _of("tokens of a text", *(_ids(one, TEXT) for one in (read, given)))
+        yield _of("chat template", read.chat_template, given.chat_template)
+    if words := cfg.get("new_tokens"):
+        added = read(list(words), add_special_tokens=False)["input_ids"]
+        lengths = [len(ids) for ids in added]
+        yield _of("number of tokens in each new token", lengths, [1] * len(words))
+    whole = source if source and not words and not cfg.get("random_weights") else folder
+    yield from _scales_compared(whole, folder)
+    if hasattr(model.config, "quantization_config") or _is_quantized(whole):
+        whole = folder
+    tokens = _ids(read, TEXT)[: getattr(model.config, "max_position_embeddings", 512)]
+    if num_affordable(folder, seconds, model.device) < len(tokens):
+        yield Comparison("loss of a text", skipped=TOO_LARGE)
+    else:
+        yield _text_loss_compared(model, whole, tokens)
+
+
+def tokenizer_compared(folder: Path, tokenizer: Any) -> list[Comparison]:
+    """Compare the tokenizer that a stage used with the one that its folder has."""
+    read = AutoTokenizer.from_pretrained(folder, **_LOCAL)
+    return [
+        _of("stop token", tokenizer.eos_token, read.eos_token),
+        _of("BOS token", tokenizer.bos_token, read.bos_token),
+        _of("tokens of a text", *(_ids(one, TEXT) for one in (tokenizer, read))),
+        _of("chat template", tokenizer.chat_template, read.chat_template),
+    ]
+
+
+def stops_compared(folder: Path, stops: Sequence[int]) -> Comparison:
+    """Compare the tokens that were trained to stop with those at which `generate` stops."""
+    read = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
+    plain = read if isinstance(read, list) else [] if read is None else [read]
+    return _of("stop tokens of generation", sorted(stops), sorted(plain))
+
+
+def _text_loss_compared(model: Any, folder: Path, tokens: Sequence[int]) -> Comparison:
+    """Compare the loss of a text by a loaded model with that of the model in a folder."""
+    plain = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, use_safetensors=True, **_LOCAL
+    ).eval()
+    exact = model.dtype == torch.float32
+    here, there = (_loss(one, tokens) for one in (model, plain))
+    tolerance = 1e-4 if exact else 1e-2
+    return Comparison("loss of a text", here, there, transformers_version(), tolerance=tolerance)
+
+
+@torch.no_grad()
+def _loss(model: Any, tokens: Sequence[int]) -> float:
+    ids = torch.tensor([list(tokens)])
+    return float(F.cross_entropy(model(input_ids=ids).logits[0, :-1].float(), ids[0, 1:]))
+
+
+def _scales_compared(source: Path, folder: Path) -> Iterator[Comparison]:
+    """Compare a weight in FP8, times its scales, with the plain weight of the same name."""
+    stored, plain = _tensors(source), _tensors(folder)
+    name = next((name for name in plain if f"{name}{_SCALE}" in stored), None)
+    if source == folder or name is None:
+        return
+    weight, scale = (_tensor(stored, one).float() for one in (name, f"{name}{_SCALE}"))
+    if scale.dim() == weight.dim():
+        block = [-(-side // parts) for side, parts in zip(weight.shape, scale.shape, strict=True)]
+        # The last block of a side can be a part of one, so blocks have a power of two.
+        for side, length in enumerate(block):
+            whole = 1 << (length - 1).bit_length()
+            scale = scale.repeat_interleave(whole, side)
+        scale = scale[tuple(slice(side) for side in weight.shape)]
+    here = float(_tensor(plain, name).float().norm())
+    expected = float((weight * scale).norm())
+    yield Comparison(f"norm of {name}", here, expected, "safetensors", tolerance=1e-2)
+
+
+def _tensors(folder: Path) -> dict[str, Path]:
+    """The files of the weights in a folder, by name."""
+    found: dict[str, Path] = {}
+    for file in sorted(folder.glob("model*.safetensors")):
+        with safe_open(file, framework="pt") as weights:
+            found |= dict.fromkeys(weights.keys(), file)
+    return found
+
+
+def _tensor(files: dict[str, Path], name: str) -> Tensor:
+    with safe_open(files[name], framework="pt") as weights:
+        tensor: Tensor = weights.get_tensor(name)
+    return tensor
+
+
+def _is_quantized(folder: Path) -> bool:
+    return '"quantization_config"' in (folder / "config.json").read_text()
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, truncation=False, padding=False)["input_ids"]
+    return ids
+
+
+def _of(what: str, here: Any, plain: Any) -> Comparison:
+    return Comparison(what, here, plain, transformers_version())

@@ -1,0 +1,114 @@
+"""Scores and continuations by plain transformers, a document at a time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from moray.proofs.budget import TOO_LARGE, num_affordable
+from moray.proofs.comparison import Comparison, transformers_version
+from moray.proofs.language import load, log_probabilities
+
+_TRAINED = 1
+_MOST_PIECES, _MOST_TOKENS = 8, 1024
+_CPU = torch.device("cpu")
+# A logit that differs so much from another, relative to the largest, may be the larger one.
+_CLOSE = {False: 1e-4, True: 2e-2}
+
+
+def scores_compared(
+    models: Mapping[str, Path],
+    rows: NDArray[np.void],
+    segments: NDArray[np.int64],
+    nll: Mapping[str, NDArray[np.float64]],
+    seconds: float,
+    bf16: bool,
+) -> Iterator[Comparison]:
+    """Compare the losses of a few pieces of held-out documents.
+
+    Args:
+        models: folders by name.
+        rows: of the split, shape (rows,).
+        segments: offset in the flattened rows and length of each piece, shape (pieces, 2 or more).
+        nll: for each model, the sum of each piece's losses, nats, shape (pieces,).
+        seconds: that scoring took.
+        bf16: whether the models were scored in bf16.
+    """
+    few = _few(segments)
+    pieces = [_piece(rows, start, length) for start, length, *_ in segments[few].tolist()]
+    for name, folder in models.items():
+        what = f"loss of {name} on held-out rows"
+        if num_affordable(folder, seconds, _CPU) < sum(len(tokens) for tokens, _ in pieces):
+            yield Comparison(what, skipped=TOO_LARGE)
+            continue
+        model, total, count = load(folder), 0.0, 0
+        with torch.no_grad():
+            for tokens, mask in pieces:
+                scores = log_probabilities(model, tokens, mask)
+                total, count = total - float(scores.double().sum()), count + len(scores)
+        here, plain = float(nll[name][few].sum()) / count, total / count
+        tolerance = 1e-2 if bf16 else 1e-4
+        yield Comparison(what, here, plain, transformers_version(), len(pieces), tolerance)
+
+
+def _few(segments: NDArray[np.int64]) -> slice:
+    lengths = np.cumsum(segments[:_MOST_PIECES, 1])
+    return slice(max(1, int((lengths <= _MOST_TOKENS).sum())))
+
+
+def _piece(rows: NDArray[np.void], start: int, length: int) -> tuple[list[int], list[bool]]:
+    row, column = divmod(start, rows["tokens"].shape[1])
+    part = slice(column, column + length)
+    mask = (rows["flags"][row, part] & _TRAINED).astype(bool)
+    return rows["tokens"][row, part].tolist(), mask.tolist()
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A prompt and its continuation, including the stop token, as tokens."""
+
+    prompt: Sequence[int]
+    new: Sequence[int]
+
+
+def continuations_compared(
+    models: Mapping[str, Path],
+    samples: Mapping[str, Sequence[Continued]],
+    temperature: float,
+    top_p: float,
+    seconds: float,
+    bf16: bool,
+) -> Iterator[Comparison]:
+    """Count the tokens of a few continuations that plain transformers could choose.
+
+    Without a temperature, those are the likeliest at their places; else those of the smallest set
+    that has `top_p` of the probability. Other arguments are those of `scores_compared`.
+    """
+    for name, folder in models.items():
+        what = f"tokens of {name}'s continuations that can be drawn"
+        few = samples[name][:_MOST_PIECES]
+        tokens = sum(len(sample.prompt) + len(sample.new) for sample in few)
+        if num_affordable(folder, seconds, _CPU) < tokens:
+            yield Comparison(what, skipped=TOO_LARGE)
+            continue
+        model = load(folder)
+        possible = sum(_num_possible(model, one, temperature, top_p, _CLOSE[bf16]) for one in few)
+        number = sum(len(sample.new) for sample in few)
+        yield Comparison(what, number, possible, transformers_version(), len(few))
+
+
+@torch.no_grad()
+def _num_possible(
+    model: torch.nn.Module, sample: Continued, temperature: float, top_p: float, close: float
+) -> int:
+    ids = torch.tensor([[*sample.prompt, *sample.new]])
+    logits = model(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1].double()
+    own = logits.gather(1, torch.tensor(sample.new)[:, None])
+    likelier = logits > own + close * logits.abs().amax(1, keepdim=True)
+    if not temperature:
+        return int((~likelier.any(1)).sum())
+    probabilities = (logits / temperature).softmax(1)
+    return int(((probabilities * likelier).sum(1) < top_p).sum())

@@ -1,0 +1,127 @@
+"""Compare a run's first loss and gradient with plain transformers', before the model changes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from moray.proofs.budget import TOO_LARGE, num_affordable, stage_seconds
+from moray.proofs.comparison import Comparison, conclude, transformers_version
+from moray.proofs.language import Figures, tolerance
+from moray.rows.loader import Shard, from_memory
+from moray.rows.order import Mixture
+from moray.rows.store import Rows, StoredRows
+from moray.tasks.interface import Task
+from moray.train.history import History
+from moray.train.job import Job, Part
+from moray.train.step import few_held_out, loss_of_rows
+from moray.train.strategies import Strategy
+from moray.workers.collectives import from_first_worker
+from moray.workers.entry import Worker
+
+_MOST_TOKENS = 2048
+
+
+class FirstStep:
+    """What plain transformers computes of a run's first step; all workers make an equal one."""
+
+    def __init__(
+        self,
+        job: Job,
+        worker: Worker,
+        strategy: Strategy,
+        task: Task,
+        mixture: Mixture,
+        history: History | None,
+        flops: float,
+        num_rows: int,
+    ) -> None:
+        """Compare the loss of the first rows.
+
+        Args:
+            history: of the first worker.
+            flops: FLOPs of a forward and a backward pass for a row.
+            num_rows: number of rows in the whole run.
+
+        Raises:
+            UserError: on all workers, if the losses differ and `proofs` is `refuse`.
+        """
+        self._job, self._history = job, history
+        self._num_steps = num_rows // mixture.global_batch_size
+        step = _first_step(job.parts, mixture)
+        self._rows = step[: from_first_worker(lambda: self._count(worker, task, flops, num_rows))]
+        here = 0.0
+        if len(self._rows):
+            here = loss_of_rows(strategy, task, self._rows, job.settings, worker)
+        # The gradient of an adapter follows from its random weights.
+        wanted = len(self._rows) == len(step) and job.adapter is None
+
+        def compared() -> Figures:
+            return self._compared(task, worker, here, wanted)
+
+        self._plain = from_first_worker(compared)
+
+    def check_gradient(self, norm: Tensor) -> None:
+        """Compare the norm of the first step's gradient, unless only a part of it was computed.
+
+        Raises:
+            UserError: on all workers, if it differs and `proofs` is `refuse`.
+        """
+        if (plain := self._plain.gradient_norm) is None:
+            return
+        compared = Comparison(
+            "gradient norm of the first step",
+            norm.item(),
+            plain,
+            transformers_version(),
+            len(self._rows),
+            1e-3 if self._job.settings.precision == "fp32" else 5e-2,
+        )
+        from_first_worker(lambda: self._record(compared, step=1))
+
+    def _count(self, worker: Worker, task: Task, flops: float, num_rows: int) -> int:
+        """How many rows are compared."""
+        job, device = self._job, worker.device
+        seconds = stage_seconds(flops * num_rows, device, job.threads)
+        count = num_affordable(job.start, seconds, device, flops, job.threads)
+        return min(count, max(1, _MOST_TOKENS // task.units_per_row))
+
+    def _compared(self, task: Task, worker: Worker, here: float, wanted: bool) -> Figures:
+        job, what = self._job, "loss before the first step"
+        bits = job.adapter.quantize_base if job.adapter else None
+        if not len(self._rows):
+            self._record(Comparison(what, skipped=TOO_LARGE), step=0)
+            return Figures(0.0)
+        plain = task.plain(job.start, job.start, self._rows, bits, worker.device, wanted)
+        precision = tolerance(job.settings.precision, bits)
+        self._record(
+            Comparison(what, here, plain.loss, transformers_version(), len(self._rows), precision),
+            step=0,
+        )
+        return plain
+
+    def _record(self, comparison: Comparison, step: int) -> None:
+        """Tell the user of a comparison, and keep it in the history."""
+        assert self._history, "only the first worker compares"
+        records = conclude([comparison], self._job.proofs, "train")
+        self._history.append(
+            step=step, num_steps=self._num_steps, note=comparison.line, proof=records
+        )
+
+
+def loss_of_few(
+    job: Job, strategy: Strategy, task: Task, validation: Mapping[str, StoredRows], worker: Worker
+) -> dict[str, Any]:
+    """The loss of a few held-out rows, which the exported model must have again."""
+    dataset, split = next(iter(validation.items()))
+    numbers = few_held_out(task, split, job.settings)
+    loss = loss_of_rows(strategy, task, split.rows[numbers], job.settings, worker)
+    return {"dataset": dataset, "rows": numbers.tolist(), "loss": loss}
+
+
+def _first_step(parts: Sequence[Part], mixture: Mixture) -> Rows:
+    """The rows of the first step; of a run whose rows aren't stored, some that are held out."""
+    if all((part.store / "train.rows").is_file() for part in parts):
+        splits = [StoredRows(part.store, "train") for part in parts]
+        return next(from_memory(splits, mixture, Shard(0, 1, 0, 1)))
+    return StoredRows(parts[0].store, "test").rows[: mixture.global_batch_size]
