@@ -98,6 +98,7 @@ def execution_of(
     return {
         stage: {"num_workers": num_workers, "batch_size": batch_size},
         "launcher": launcher,
+        "proofs": "refuse",
         "ray": {},
         "stall_timeout": 600.0,
     }
@@ -116,6 +117,7 @@ def training_command(
     result = {"adapter": None, "datasets": {"data": 1.0}, "train": result_keys(settings)}
     execution = {
         "data": {"loader": loader},
+        "proofs": "refuse",
         "ray": execution_keys(ray),
         "tracking": tracking or [],
         "train": execution_keys(settings),

@@ -203,6 +203,7 @@ def test_models_are_evaluated_on_both_nodes_with_the_figures_of_this_machine(
             "evaluate": {"num_workers": workers, "batch_size": 4},
             "launcher": "ray",
             "ray": execution_keys(ray),
+            "proofs": "refuse",
             "stall_timeout": 600.0,
         }
         command = stage_command(

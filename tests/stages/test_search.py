@@ -54,6 +54,7 @@ def arguments(
             "data": execution_keys(Data(block_size=64)),
             "ray": execution_keys(Ray(storage_path=str(folder / "state"), num_workers=1)),
             "train": execution_keys(whole),
+            "proofs": "refuse",
             "tracking": [],
         },
     }

@@ -22,6 +22,8 @@ rule download:
             of=wildcards.dataset,
         ),
         cfg=lambda wildcards: plan.dataset_config(EXPERIMENT, wildcards.dataset),
+        # Not compared with the last execution, because it takes `input`.
+        proofs=lambda wildcards, input: EXPERIMENT.proofs_of_dataset(wildcards.dataset),
     message:
         "download {wildcards.dataset}"
     script:

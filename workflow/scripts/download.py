@@ -11,4 +11,5 @@ with stage(snakemake.log[0]):
         output=Path(snakemake.output.index).parent,
         cfg=snakemake.params.cfg,
         files={split: list(files) for split, files in snakemake.input.items()},
+        proofs=snakemake.params.proofs,
     )

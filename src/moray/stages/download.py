@@ -1,5 +1,6 @@
 """Read a dataset from its source, split it, and write it as Parquet."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from moray.config.schema.datasets import Dataset
+from moray.config.schema.sections import Proofs
 from moray.console import progress, say
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.dataset import Document, group_of, write_dataset
@@ -16,24 +18,32 @@ from moray.corpus.sources import opened
 from moray.corpus.split import Documents, by_hash, by_tail
 from moray.errors import UserError
 from moray.hub import refusals_explained
-from moray.provenance.manifest import whole_or_nothing
+from moray.proofs.comparison import conclude, write_proof
+from moray.proofs.dataset import dataset_compared
+from moray.provenance.manifest import DATASET, whole_or_nothing
 
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 
 
-def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = None) -> None:
+def download(
+    output: Path,
+    cfg: dict[str, Any],
+    files: dict[str, Any] | None = None,
+    proofs: Proofs = "refuse",
+) -> None:
     """Write `train.parquet`, `validation.parquet`, `test.parquet` and `dataset.json`.
 
     Args:
         cfg: the dataset's section of the config; `state`, what its rows depend on besides.
         files: for `source: files`, the files of each split.
+        proofs: what follows if plain readers find other rows.
 
     Raises:
         UserError: if its documents can't be read, none are left to train or to test on, or images
             are all of one class.
     """
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
-    images = section.format == "images"
+    images, began = section.format == "images", time.monotonic()
     duplicates, blanks, related = Counter[str](), Counter[str](), Counter[str]()
     with (
         refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),
@@ -50,7 +60,8 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         facts = bad_rows.facts
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
-        if getattr(section, "split_by", "hash") == "tail":
+        tail = getattr(section, "split_by", "hash") == "tail"
+        if tail:
             rows = by_tail(given, validation, test)
         else:
             rows = by_hash(given, validation, test, duplicates, blanks, related)
@@ -78,6 +89,17 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         valid = sum(written["rows"] for written in described["splits"].values())
         valid += duplicates.total() + blanks.total()
         bad_rows.check(key, valid)
+        if proofs != "off":
+            compared = dataset_compared(
+                output,
+                described,
+                files or {},
+                time.monotonic() - began,
+                by_rows=section.source == "files" and not tail,
+                apart=not tail and len(source.given) == 1,
+            )
+            proof = conclude(list(compared), proofs, f"datasets.{output.name}")
+            write_proof(output, proof, [output / DATASET])
     splits = described["splits"].items()
     counts = ", ".join(f"{split} {written['rows']:,}" for split, written in splits)
     size = sum(written["bytes"] for _, written in splits) / 1e6

@@ -1,0 +1,156 @@
+"""A downloaded dataset by plain readers: no row is lost, and splits share nothing.
+
+Files are read again by pandas, PyArrow and the JSON of Python's library, and splits by PyArrow.
+"""
+
+import csv
+import gzip
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from moray.proofs.comparison import Comparison
+
+# What is read in a second; see `budget`.
+_BYTES_PER_SECOND = 30e6
+_FEW_SECONDS, _SHARE = 3.0, 0.02
+_TOO_LARGE = "reading the rows again takes too long"
+# What isn't content: it says where a row belongs, or comes from.
+_NO_CONTENT = ("group", "place")
+
+
+def dataset_compared(
+    folder: Path,
+    description: Mapping[str, Any],
+    files: Mapping[str, Sequence[str]],
+    seconds: float,
+    by_rows: bool,
+    apart: bool,
+) -> Iterator[Comparison]:
+    """Compare the rows of a dataset with those of its files, and its splits with each other.
+
+    Args:
+        folder: with a Parquet file for each split.
+        description: `dataset.json`.
+        files: those of the user, by split; empty for other sources.
+        seconds: that it took to write the splits.
+        by_rows: whether each row of a file becomes one row, unless it is dropped.
+        apart: whether the splits were made by their rows, so that they can share none.
+    """
+    room = max(_FEW_SECONDS, _SHARE * seconds) * _BYTES_PER_SECOND
+    paths = [Path(name) for names in files.values() for name in names]
+    if by_rows and paths and (known := [_num_rows(path) for path in paths]) and None not in known:
+        what, library = "rows of the files", f"pyarrow {version('pyarrow')} and csv"
+        if sum(path.stat().st_size for path in paths) > room:
+            yield Comparison(what, skipped=_TOO_LARGE)
+        else:
+            rows = sum(count() for count in known if count)
+            yield Comparison(what, _accounted(description), rows, library, rows)
+    splits = {split: folder / f"{split}.parquet" for split in description["splits"]}
+    if sum(path.stat().st_size for path in splits.values()) > room:
+        yield Comparison("rows that are in two splits", skipped=_TOO_LARGE)
+        return
+    yield from _disjoint(splits, apart)
+
+
+def _accounted(description: Mapping[str, Any]) -> int:
+    """The rows that were kept, or dropped for a reason."""
+    kept = sum(split["rows"] for split in description["splits"].values())
+    dropped = sum(sum(description[kind].values()) for kind in ("duplicates", "blanks"))
+    bad = sum(reason["rows"] for reason in description.get("bad_rows", ()))
+    return int(kept + dropped + bad)
+
+
+def _num_rows(path: Path) -> Any:
+    """A function that counts the rows of a file; None for a kind that isn't counted."""
+    name = path.name.lower()
+    opener = gzip.open if name.endswith(".gz") else open
+    name = name.removesuffix(".gz")
+
+    def lines() -> Iterator[str]:
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            yield from file
+
+    if name.endswith(".parquet"):
+        return lambda: pq.read_metadata(path).num_rows
+    if name.endswith((".jsonl", ".ndjson")):
+        return lambda: sum(bool(line.strip()) for line in lines())
+    if name.endswith(".csv"):
+        return lambda: sum(any(cells) for cells in csv.reader(lines())) - 1
+    if name.endswith(".json"):
+        return lambda: _length(json.loads("".join(lines())))
+    return None
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 1
+
+
+def _disjoint(splits: Mapping[str, Path], apart: bool) -> Iterator[Comparison]:
+    contents = {split: list(_contents(path)) for split, path in splits.items()}
+    groups = {split: set(_groups(path)) for split, path in splits.items()}
+    library = f"pyarrow {version('pyarrow')}"
+    rows = sum(pq.read_metadata(path).num_rows for path in splits.values())
+    whole, bare = (
+        {split: {one[kind] for one in some} for split, some in contents.items()} for kind in (0, 1)
+    )
+    shared = _shared(whole)
+    yield Comparison("rows that are in two splits", 0, shared, library, rows, advisory=not apart)
+    # Rows differ if their white space does, so this is about the user's data.
+    yield Comparison(
+        "rows that are in two splits but for white space",
+        0,
+        _shared(bare) - shared,
+        library,
+        rows,
+        advisory=True,
+    )
+    if any(groups.values()):
+        yield Comparison(
+            "groups that are in two splits", 0, _shared(groups), library, rows, advisory=not apart
+        )
+
+
+def _shared(values: Mapping[str, set[Any]]) -> int:
+    """How many values are in more than one split."""
+    counts = Counter(value for some in values.values() for value in some)
+    return sum(count > 1 for count in counts.values())
+
+
+def _contents(path: Path) -> Iterator[tuple[int, int]]:
+    """Hashes of each row's content, as it is and without white space at the ends of texts."""
+    for rows in _batches(path):
+        for row in rows:
+            parts = [row[name] for name in row if name not in _NO_CONTENT]
+            bare = [part.strip() if isinstance(part, str) else part for part in parts]
+            yield hash(tuple(parts)), hash(tuple(bare))
+
+
+def _groups(path: Path) -> Iterator[str]:
+    """The groups of rows, numbers as such: 1 and 1.0 are one."""
+    if "group" not in pq.read_schema(path).names:
+        return
+    for rows in _batches(path, ["group"]):
+        for row in rows:
+            if row["group"] is not None:
+                yield _number(row["group"].strip())
+
+
+def _number(text: str) -> str:
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return f"{number:.12g}" if math.isfinite(number) else text
+
+
+def _batches(path: Path, columns: list[str] | None = None) -> Iterable[list[dict[str, Any]]]:
+    with pq.ParquetFile(path) as table:
+        for batch in table.iter_batches(columns=columns):
+            yield batch.to_pylist()

@@ -1,0 +1,116 @@
+"""Faults planted into a download, and the comparison with plain readers that finds them."""
+
+import csv
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from moray.corpus.dataset import Document
+from moray.errors import UserError
+from moray.proofs.comparison import read_proof
+from moray.stages import download as stage
+from moray.stages.download import download
+
+ROWS = [{"text": f"row {number}, é\n"} for number in range(60)]
+
+
+def as_jsonl(folder: Path) -> Path:
+    path = folder / "rows.jsonl.gz"
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps(row) + "\n\n" for row in ROWS)
+    return path
+
+
+def as_csv(folder: Path) -> Path:
+    path = folder / "rows.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["text"])
+        writer.writeheader()
+        writer.writerows(ROWS)
+    return path
+
+
+def as_parquet(folder: Path) -> Path:
+    path = folder / "rows.parquet"
+    pd.DataFrame(ROWS).to_parquet(path)
+    return path
+
+
+def as_json(folder: Path) -> Path:
+    path = folder / "rows.json"
+    path.write_text(json.dumps(ROWS, indent=1))
+    return path
+
+
+def cfg(path: Path, **more: Any) -> dict[str, Any]:
+    shares = {"validation_share": 0.2, "test_share": 0.2}
+    return {"source": "files", "path": [str(path)], "format": "text", **shares, **more}
+
+
+@pytest.mark.parametrize("write", [as_jsonl, as_csv, as_parquet, as_json])
+def test_all_rows_of_a_file_are_accounted_for(
+    write: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    path = write(tmp_path)
+    download(tmp_path / "out", cfg(path), {"train": [str(path)]})
+    found = {one["what"]: (one["here"], one["plain"]) for one in read_proof(tmp_path / "out")}
+    assert found["rows of the files"] == (60, 60)
+    assert found["rows that are in two splits"] == (0, 0)
+
+
+Rows = Iterator[tuple[str, Document]]
+
+
+def without_third(rows: Rows) -> Rows:
+    return ((split, row) for number, (split, row) in enumerate(rows) if number != 2)
+
+
+def with_copies(rows: Rows) -> Rows:
+    for split, row in rows:
+        yield split, row
+        if split == "test":
+            yield "train", row
+
+
+def with_numbers_apart(rows: Rows) -> Rows:
+    for number, (split, row) in enumerate(rows):
+        group = str(number % 7) if split == "train" else f"{number % 7}.0"
+        yield split, row | Document(group=group)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (without_third, "rows of the files: 59, pyarrow .*: 60"),
+        (with_copies, r"rows of the files|rows that are in two splits: 0, pyarrow .*: \d"),
+        (with_numbers_apart, r"groups that are in two splits: 0, pyarrow .*: [5-7]"),
+    ],
+    ids=["lost", "copied", "1 and 1.0"],
+)
+def test_a_planted_fault_leaves_no_dataset(
+    change: Callable[[Rows], Rows], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = stage.write_dataset
+    monkeypatch.setattr(
+        stage, "write_dataset", lambda folder, rows, *others: write(folder, change(rows), *others)
+    )
+    path = as_jsonl(tmp_path)
+    columns = {"columns": {"group": "text"}} if change is with_numbers_apart else {}
+    with pytest.raises(UserError, match=what):
+        download(tmp_path / "out", cfg(path, **columns), {"train": [str(path)]})
+    assert not (tmp_path / "out").exists()
+
+
+def test_texts_that_differ_in_white_space_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    texts = [f"row {number}{end}" for number in range(60) for end in ("", " ")]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    download(tmp_path / "out", cfg(path), {"train": [str(path)]})
+    assert "rows that are in two splits but for white space: 0, pyarrow" in capsys.readouterr().err
