@@ -67,9 +67,9 @@ def test_a_proof_is_read_back_and_verified(tmp_path: Path) -> None:
     ]
 
 
-def test_a_summary_names_what_differs() -> None:
+def test_a_summary_says_how_many_differ() -> None:
     both = [figures(1.0, 1.0), figures(1.0, 2.0), Comparison("tokens", skipped="no time")]
     records = conclude(both, "warn", "runs.tuned")
-    assert summary(records[:1]) == "1 comparisons with numpy 2 on 3 of your rows hold"
-    assert summary(records) == "loss differ from numpy 2 on 3 of your rows"
+    assert summary(records[:1]) == "checked against numpy 2: all 1 equal"
+    assert summary(records) == "checked against numpy 2: 1 of 2 differ"
     assert summary(records[2:]) is None

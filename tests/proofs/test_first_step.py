@@ -180,7 +180,7 @@ def test_a_warning_lets_the_run_go_on(
     job = dataclasses.replace(make_job(max_steps=2), proofs="warn")
     assert train(job, alone)["ended"]
     assert [one["holds"] for one in proofs_of(job)] == [False, False]
-    assert "warning: train: loss before the first step: " in capsys.readouterr().err
+    assert "warning: training: loss before the first step: " in capsys.readouterr().err
 
 
 def test_without_proofs_nothing_is_compared(

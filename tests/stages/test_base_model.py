@@ -60,7 +60,7 @@ def test_a_folder_is_copied_without_what_it_does_not_need(
     manifest = read_manifest(tmp_path / "out")
     listed = sorted(manifest["files"])
     assert listed == sorted(
-        {path.name for path in (tmp_path / "out").iterdir()} - {"manifest.json"}
+        {path.name for path in (tmp_path / "out").iterdir()} - {"manifest.json", "proof.json"}
     )
     assert listed == [
         "config.json",
@@ -70,7 +70,7 @@ def test_a_folder_is_copied_without_what_it_does_not_need(
         "tokenizer_config.json",
     ]
     on_disk = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {*manifest["files"]} == on_disk - {"manifest.json"}
+    assert {*manifest["files"]} == on_disk - {"manifest.json", "proof.json"}
     weights = load_file(source / "model.safetensors")
     assert manifest["parameters"] == sum(weight.numel() for weight in weights.values())
     # The source is a folder of ours, with a manifest; its own is another.

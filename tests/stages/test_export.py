@@ -31,6 +31,7 @@ from moray.corpus.dataset import SPLITS, write_dataset
 from moray.errors import UserError
 from moray.model.load import empty_model, load_model
 from moray.model.quantization import Quantization
+from moray.proofs.comparison import read_proof
 from moray.provenance.manifest import MANIFEST, damaged_files, read_manifest, write_manifest
 from moray.stages import export_text
 from moray.stages.export import export
@@ -94,6 +95,7 @@ def train_run(
         "continued_from": None,
         "adapter": adapter and result_keys(adapter),
         "train": {},
+        "inputs": {"stores": {"data": str(folder / "tokens")}},
         "software": {},
         **facts,
     }
@@ -106,6 +108,36 @@ def run(
     files = trained / name / "train.json", trained / name / "history.jsonl"
     export(trained / start, *files, [trained / start / MANIFEST], output, CFG | changes, "text")
     return output
+
+
+def test_what_transformers_reads_back_is_compared_with_what_was_trained(
+    trained: Path, tmp_path: Path
+) -> None:
+    found = {one["what"]: one for one in read_proof(run(trained, tmp_path / "model"))}
+    loss = found.pop("loss of the exported model on validation rows")
+    assert loss["here"] == pytest.approx(loss["plain"], rel=1e-5)
+    assert found["stop tokens of generation"]["plain"] == [0, 321]
+    assert all(one["holds"] for one in found.values())
+
+
+def test_adapters_that_are_merged_by_another_factor_are_refused(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(trained, tmp_path / "trained", ignore=shutil.ignore_patterns("run"))
+    # After two steps, an adapter has changed little.
+    train_run(tmp_path / "trained", "adapted", Adapter(rank=4, alpha=512))
+    merge = export_text.merged
+
+    def twice(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
+        config = folder / "adapter_config.json"
+        read = json.loads(config.read_text())
+        config.write_text(json.dumps(read | {"lora_alpha": 2 * read["lora_alpha"]}))
+        return merge(base, folder)
+
+    monkeypatch.setattr(export_text, "merged", twice)
+    with pytest.raises(UserError, match="in loss of the exported model on validation rows: "):
+        run(tmp_path / "trained", tmp_path / "model", "adapted")
+    assert not (tmp_path / "model").exists()
 
 
 def test_the_folder_has_the_trained_weights_and_says_where_it_is_from(

@@ -57,8 +57,8 @@ class Comparison:
         """Both figures in a line."""
         if self.skipped is not None:
             return f"{self.what}: not compared, {self.skipped}"
-        of_rows = f" on {self.rows} of your rows" if self.rows else ""
-        return f"{self.what}: {_short(self.here)}, {self.library}: {_short(self.plain)}{of_rows}"
+        of_rows = f" on {self.rows:,} of your rows" if self.rows else ""
+        return f"{self.what}: {short(self.here)}, {self.library}: {short(self.plain)}{of_rows}"
 
 
 def transformers_version() -> str:
@@ -70,7 +70,7 @@ def conclude(comparisons: Sequence[Comparison], mode: Proofs, path: str) -> list
     """Say what differs, or refuse to go on; returns the comparisons for a record.
 
     Args:
-        path: of what was made, as `runs.tuned` or `models.tiny`.
+        path: of what was made, as `runs.tuned` or `models.tiny`; recorded as `of`.
 
     Raises:
         UserError: with both figures of the first comparison that doesn't hold, if `mode` is
@@ -86,12 +86,7 @@ def conclude(comparisons: Sequence[Comparison], mode: Proofs, path: str) -> list
                 "please report it; proofs: warn goes on all the same",
             )
         say(f"warning: {path}: {one.line}")
-    return [as_record(one) for one in comparisons]
-
-
-def as_record(comparison: Comparison) -> dict[str, Any]:
-    """A comparison for JSON, with whether it holds."""
-    return {**asdict(comparison), "holds": comparison.holds}
+    return [{"of": path, **asdict(one), "holds": one.holds} for one in comparisons]
 
 
 def write_proof(folder: Path, records: Sequence[dict[str, Any]], inputs: Iterable[Path]) -> None:
@@ -119,16 +114,14 @@ def summary(records: Iterable[dict[str, Any]]) -> str | None:
     compared = [one for one in records if one["skipped"] is None]
     if not compared:
         return None
+    differing = sum(not one["holds"] for one in compared)
     libraries = ", ".join(dict.fromkeys(one["library"] for one in compared))
-    rows = max(one["rows"] for one in compared)
-    on = f" on {rows} of your rows" if rows else ""
-    differing = [one["what"] for one in compared if not one["holds"]]
-    if differing:
-        return f"{', '.join(differing)} differ from {libraries}{on}"
-    return f"{len(compared)} comparisons with {libraries}{on} hold"
+    result = f"{differing} of {len(compared)} differ" if differing else f"all {len(compared)} equal"
+    return f"checked against {libraries}: {result}"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A figure, text or list as it is shown."""
     if isinstance(value, float):
         return f"{value:.6g}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

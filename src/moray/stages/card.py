@@ -10,6 +10,7 @@ from huggingface_hub import EvalResult, ModelCard
 from moray.config.tasks import SCORED
 from moray.console import say
 from moray.corpus.overlap import told
+from moray.proofs.comparison import read_proof, short, summary
 
 _EVALUATION = """
 ## Usage
@@ -28,7 +29,7 @@ On {number} of the test split; in brackets, {confidence:.0%} confidence interval
 | | before | after |
 |---|---|---|
 {rows}
-{benchmarks}
+{benchmarks}{checks}
 ## Lineage
 
 `lineage.json` has the settings, the software, the machine, and the SHA-256 of everything that the
@@ -45,6 +46,15 @@ By lm-evaluation-harness {version}; in brackets, {confidence:.0%} confidence int
 
 | | before | after |
 |---|---|---|
+{rows}
+"""
+_CHECKS = """
+## Checks
+
+Each stage compared a sample of its result with plain libraries; {summary}.
+
+| | | here | plain library |
+|---|---|---|---|
 {rows}
 """
 
@@ -90,6 +100,7 @@ def card(
             overlaps="".join(f"\n{line}." for line in told(found)),
             rows="\n".join(_rows(found)),
             benchmarks=of_benchmarks,
+            checks=_checks([*read_proof(model), *found.get("proof", ())]),
             inputs="\n".join(
                 f"| {name} | `{digest}` |" for name, digest in lineage["inputs"].items()
             ),
@@ -97,6 +108,24 @@ def card(
     )
     written.save(output)
     say(f"card of {cfg['run']}: {output}")
+
+
+def _checks(records: list[dict[str, Any]]) -> str:
+    """The comparisons with plain libraries; nothing without any."""
+    said = summary(records)
+    if said is None:
+        return ""
+    rows = (
+        [one["of"], one["what"], *(_cell(one[side]) for side in ("here", "plain"))]
+        for one in records
+        if one["skipped"] is None
+    )
+    return _CHECKS.format(summary=said, rows="\n".join(f"| {' | '.join(row)} |" for row in rows))
+
+
+def _cell(value: Any) -> str:
+    """A value in a table: of one line, and without what ends a cell."""
+    return " ".join(short(value).split()).replace("|", "\\|")
 
 
 def _results(

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,13 @@ from moray.config.tasks import TASK_SECTIONS, Modality
 from moray.console import say
 from moray.model.folder import stored_dtype
 from moray.proofs.budget import TOO_LARGE, num_affordable
-from moray.proofs.comparison import Comparison, conclude, transformers_version, write_proof
+from moray.proofs.comparison import (
+    Comparison,
+    conclude,
+    read_proof,
+    transformers_version,
+    write_proof,
+)
 from moray.proofs.language import tolerance
 from moray.provenance.lineage import LINEAGE, write_sealed
 from moray.provenance.manifest import DATASET, MANIFEST, whole_or_nothing, write_manifest
@@ -101,11 +108,6 @@ def export(
     with whole_or_nothing(output):
         exported: Exported = write(start, record, output, cfg)
         _write_card(output, cfg, record, history, exported)
-        proof = []
-        if proofs != "off":
-            seconds = time.monotonic() - began
-            compared = [*exported.compared, _loss_compared(output, start, record, history, seconds)]
-            proof = conclude(compared, proofs, f"runs.{cfg['run']}")
         lineage = json.loads((start / MANIFEST).read_text())
         lineage.pop("files")
         write_manifest(
@@ -117,7 +119,16 @@ def export(
             **exported.facts,
         )
         _write_lineage(output, train, history, sources)
-        write_proof(output, [*record.get("proof", ()), *proof], [output / MANIFEST, train])
+        proof = []
+        if proofs != "off":
+            # Now the manifest names the base of an adapter.
+            seconds = time.monotonic() - began
+            compared = [*exported.compared, _loss_compared(output, start, record, history, seconds)]
+            proof = conclude(compared, proofs, f"runs.{cfg['run']}")
+        # A run that this one starts from has a proof of its own.
+        earlier = [read_proof(source.parent) for source in sources if source.parent != start]
+        whole = [*chain.from_iterable(earlier), *record.get("proof", ()), *proof]
+        write_proof(output, whole, [output / MANIFEST, train])
     say(f"model of {cfg['run']}: {output}")
 
 

@@ -103,7 +103,7 @@ class FirstStep:
     def _record(self, comparison: Comparison, step: int) -> None:
         """Tell the user of a comparison, and keep it in the history."""
         assert self._history, "only the first worker compares"
-        records = conclude([comparison], self._job.proofs, "train")
+        records = conclude([comparison], self._job.proofs, "training")
         self._history.append(
             step=step, num_steps=self._num_steps, note=comparison.line, proof=records
         )

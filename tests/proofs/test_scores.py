@@ -1,0 +1,71 @@
+"""Faults planted into scores and continuations, and what plain transformers computes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from moray.evaluate.generation import Sampling, continue_prompts
+from moray.evaluate.likelihood import score, select_documents
+from moray.proofs.comparison import Comparison
+from moray.proofs.scores import Continued, continuations_compared, scores_compared
+from moray.tasks.language.rows import Segment, StoredSplit
+
+
+def compared(
+    tuned_folder: Path, store: Path, nll: np.ndarray[Any, Any], segments: np.ndarray[Any, Any]
+) -> Comparison:
+    rows = StoredSplit(store, "test").rows
+    (found,) = scores_compared({"x": tuned_folder}, rows, segments, {"x": nll}, 0, False)
+    return found
+
+
+def test_scores_are_those_of_plain_transformers(
+    model: PreTrainedModel, tuned_folder: Path, store: Path
+) -> None:
+    split = StoredSplit(store, "test")
+    selection = select_documents(split, None)
+    scores = score(model, split, selection, [selection.rows])
+    found = compared(tuned_folder, store, scores.nll, selection.segments)
+    assert found.here == pytest.approx(found.plain, rel=1e-5)
+    assert found.rows == 8
+    # Of a piece more or less, and of the next piece's tokens.
+    for wrong in (scores.nll * 1.001, np.roll(scores.nll, 1)):
+        assert not compared(tuned_folder, store, wrong, selection.segments).holds
+    moved = selection.segments.copy()
+    moved[:, Segment.LENGTH] -= 1
+    assert not compared(tuned_folder, store, scores.nll, moved).holds
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.0, 1.0), (0.8, 0.9)])
+def test_continuations_are_possible_under_plain_transformers(
+    model: PreTrainedModel,
+    tuned_folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    temperature: float,
+    top_p: float,
+) -> None:
+    prompts = {
+        n: tokenizer(text)["input_ids"] for n, text in enumerate(("def self", "not in if a"))
+    }
+    stop = tokenizer.eos_token_id
+    sampling = Sampling(12, temperature, top_p, 0, (stop,), stop)
+
+    def of(new: dict[int, list[int]]) -> Comparison:
+        samples = {"x": [Continued(prompts[n], new[n]) for n in prompts]}
+        models = {"x": tuned_folder}
+        (found,) = continuations_compared(models, samples, temperature, top_p, 0, False)
+        return found
+
+    new = continue_prompts(model, prompts, sampling)
+    assert of(new).holds
+    assert of(new).here == sum(map(len, new.values()))
+    # As if the padding of a batch counted, or another model had written them.
+    assert not of({n: tokens[::-1] for n, tokens in new.items()}).holds
+    torch.manual_seed(0)
+    for weight in model.parameters():
+        weight.data += torch.randn_like(weight)
+    assert not of(continue_prompts(model, prompts, sampling)).holds
