@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from moray.corpus.dataset import Document
+from moray.corpus.dataset import Document, write_dataset
 from moray.errors import UserError
 from moray.proofs.comparison import read_proof
 from moray.stages import download as stage
@@ -95,9 +95,10 @@ def with_numbers_apart(rows: Rows) -> Rows:
 def test_a_planted_fault_leaves_no_dataset(
     change: Callable[[Rows], Rows], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = stage.write_dataset
     monkeypatch.setattr(
-        stage, "write_dataset", lambda folder, rows, *others: write(folder, change(rows), *others)
+        stage,
+        "write_dataset",
+        lambda folder, rows, *others: write_dataset(folder, change(rows), *others),
     )
     path = as_jsonl(tmp_path)
     columns = {"columns": {"group": "text"}} if change is with_numbers_apart else {}

@@ -20,6 +20,7 @@ from moray.config.schema.train import Adapter, Preference
 from moray.corpus.dataset import SPLITS, Document, write_dataset
 from moray.errors import UserError
 from moray.model import adapter as adapters
+from moray.model.load import load_model
 from moray.provenance.manifest import write_manifest
 from moray.stages.tokenize import tokenize
 from moray.tasks.language import task as language
@@ -27,6 +28,7 @@ from moray.tasks.language.loss import TokenBatch, make_batch
 from moray.tasks.preference import task as preference
 from moray.train import loop, proof
 from moray.train.loop import train
+from moray.train.step import gradients
 from moray.workers.entry import Worker
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -44,6 +46,8 @@ def attentive(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = folder / "model/model.safetensors"
     weights = load_file(file)
     larger = {name: 5 * weight if weight.dim() == 2 else weight for name, weight in weights.items()}
+    # Fresh norms are ones, which bf16 has.
+    larger["model.norm.weight"] = torch.linspace(0.9, 1.1, 32)
     save_file(larger, file, {"format": "pt"})
     write_manifest(folder / "model", architecture="llama", isolates_documents=True)
     texts = [f"def f_{number}(x): return x + {number}" for number in range(200)]
@@ -98,22 +102,17 @@ def join_documents(batch: TokenBatch) -> TokenBatch:
 
 
 def with_norm_in_bf16(patch: pytest.MonkeyPatch) -> None:
-    load = language.load_model
-
     def loaded(*arguments: Any, **named: Any) -> Any:
-        model = load(*arguments, **named)
-        # Fresh norms are ones, which bf16 has.
-        model.model.norm.weight.data = torch.linspace(0.9, 1.1, 32).bfloat16().float()
+        model = load_model(*arguments, **named)
+        model.model.norm.weight.data = model.model.norm.weight.data.bfloat16().float()
         return model
 
     patch.setattr(language, "load_model", loaded)
 
 
 def with_frozen_layer(patch: pytest.MonkeyPatch) -> None:
-    load = language.load_model
-
     def loaded(*arguments: Any, **named: Any) -> Any:
-        model = load(*arguments, **named)
+        model = load_model(*arguments, **named)
         model.model.layers[0].requires_grad_(False)
         return model
 
@@ -124,7 +123,7 @@ def with_nonzero_adapter(patch: pytest.MonkeyPatch) -> None:
     add = adapters.add_adapter
 
     def added(model: nn.Module, *arguments: Any) -> None:
-        add(model, *arguments)  # type: ignore[arg-type]
+        add(model, *arguments)
         for name, weight in model.named_parameters():
             if "lora_B" in name:
                 nn.init.constant_(weight, 0.05)
@@ -133,8 +132,6 @@ def with_nonzero_adapter(patch: pytest.MonkeyPatch) -> None:
 
 
 def with_other_denominator(patch: pytest.MonkeyPatch) -> None:
-    gradients = loop.gradients
-
     def divided(strategy: Any, batches: Any, weight: float, *others: Any) -> Tensor:
         return gradients(strategy, batches, weight * 2, *others)
 

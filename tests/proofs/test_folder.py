@@ -10,9 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from moray.errors import UserError
+from moray.model.obtain import copy_folder
 from moray.proofs.comparison import read_proof
 from moray.stages import base_model_text
 from moray.stages.base_model import base_model
+from moray.stages.base_model_text import set_eos_token
 
 
 def test_what_is_read_back_from_a_copied_model_is_recorded(
@@ -31,11 +33,9 @@ def test_what_is_read_back_from_a_copied_model_is_recorded(
 def test_a_stop_token_that_transformers_does_not_read_back_is_refused(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_eos = base_model_text.set_eos_token
-
     def stale(folder: Path, *others: Any) -> None:
         before = (folder / "tokenizer_config.json").read_bytes()
-        set_eos(folder, *others)
+        set_eos_token(folder, *others)
         (folder / "tokenizer_config.json").write_bytes(before)
 
     monkeypatch.setattr(base_model_text, "set_eos_token", stale)
@@ -48,10 +48,8 @@ def test_a_stop_token_that_transformers_does_not_read_back_is_refused(
 def test_weights_that_are_not_those_of_the_source_are_refused(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = base_model_text.copy_folder
-
     def scaled(source: Path, target: Path) -> None:
-        copy(source, target)
+        copy_folder(source, target)
         file = target / "model.safetensors"
         weights = load_file(file)
         weights["lm_head.weight"] *= 1.05

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from jobs import execution_of, job_maker
-from plain import log_probability, loss_of, pairs_of
 from transformers import AutoModelForCausalLM
 
 from moray.config.schema.base import result_keys
@@ -21,6 +20,8 @@ from moray.errors import UserError
 from moray.evaluate.execution import batches_of
 from moray.evaluate.likelihood import figures, score, select_documents
 from moray.model.load import load_model
+from moray.proofs.language import log_probabilities
+from moray.proofs.pairs import loss_of, pairs_of
 from moray.provenance.manifest import write_manifest
 from moray.stages.evaluate import evaluate
 from moray.storage.interface import folder_of, path_of
@@ -240,18 +241,21 @@ def test_figures_are_those_of_an_independent_computation(
 ) -> None:
     result = run_pairs(preferences, tuned, tmp_path / "eval.json", settings)
     split = StoredSplit(preferences / "pairs", "test")
-    pairs = [pair for row in split.rows for pair in pairs_of(row)]
+    pairs = list(pairs_of(split.rows))
     models = [AutoModelForCausalLM.from_pretrained(p) for p in (preferences / "model", tuned)]
     with torch.no_grad():
         before, after = (
-            [[log_probability(model, one) for one in pair] for pair in pairs] for model in models
+            [[log_probabilities(model, *one).sum() for one in pair] for pair in pairs]
+            for model in models
         )
     margins, losses = [], []
     for pair, old, new in zip(pairs, before, after, strict=True):
         ratios = [a - b for a, b in zip(new, old, strict=True)]
         margins.append(settings.beta * float(ratios[0] - ratios[1]))
-        keys = result_keys(settings)
-        losses.append(float(loss_of(ratios, [sum(mask) for _, mask in pair], keys)))
+        lengths = [sum(mask) if settings.loss == "ipo" else 1 for _, mask in pair]
+        difference = ratios[0] / lengths[0] - ratios[1] / lengths[1]
+        how = settings.loss, settings.beta, settings.label_smoothing
+        losses.append(float(loss_of(difference, *how)))
     chosen = [float(-new[0]) for new in after]
     tokens = sum(sum(mask) for (_, mask), _ in pairs)
     size = int(split.segments[::2, 3].sum())

@@ -29,6 +29,7 @@ from moray.config.schema.sections import Data
 from moray.config.schema.train import Adapter, Train
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.errors import UserError
+from moray.model.adapter import merged
 from moray.model.load import empty_model, load_model
 from moray.model.quantization import Quantization
 from moray.proofs.comparison import read_proof
@@ -126,13 +127,12 @@ def test_adapters_that_are_merged_by_another_factor_are_refused(
     shutil.copytree(trained, tmp_path / "trained", ignore=shutil.ignore_patterns("run"))
     # After two steps, an adapter has changed little.
     train_run(tmp_path / "trained", "adapted", Adapter(rank=4, alpha=512))
-    merge = export_text.merged
 
     def twice(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
         config = folder / "adapter_config.json"
         read = json.loads(config.read_text())
         config.write_text(json.dumps(read | {"lora_alpha": 2 * read["lora_alpha"]}))
-        return merge(base, folder)
+        return merged(base, folder)
 
     monkeypatch.setattr(export_text, "merged", twice)
     with pytest.raises(UserError, match="in loss of the exported model on validation rows: "):

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plain import log_probability, pairs_of
 from small_model import EXECUTION, HELD, make_reference, write_stores
 from transformers import AutoModelForCausalLM
 
 from moray.config.schema.sections import Data
 from moray.errors import UserError
+from moray.proofs.language import log_probabilities
+from moray.proofs.pairs import pairs_of
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.rows.store import StoredRows
 from moray.stages.reference import reference
@@ -24,9 +25,11 @@ def check_values(folder: Path, store: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder / "model").eval()
     for name in ("train", "validation"):
         for row in StoredRows(store, name).rows[:6]:
-            pairs = pairs_of(row)
+            pairs = list(pairs_of(np.array([row])))
             with torch.no_grad():
-                expected = [[float(log_probability(model, one)) for one in pair] for pair in pairs]
+                expected = [
+                    [float(log_probabilities(model, *one).sum()) for one in pair] for pair in pairs
+                ]
             np.testing.assert_allclose(row["reference"][: len(pairs)], expected, rtol=1e-5)
             assert not row["reference"][len(pairs) :].any()
 

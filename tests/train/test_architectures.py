@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from architectures import HYBRID, PACKED, UNPACKED, build
 from engines import LORA, jobs_of, losses_alone, workers_of
 from engines import check_losses as check_layouts
 from fleet import losses, train_all
-from plain import documents_of, losses_one_by_one
+from plain import losses_one_by_one
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -25,6 +24,7 @@ from moray.errors import UserError
 from moray.evaluate.execution import batches_of
 from moray.evaluate.likelihood import score, select_documents
 from moray.model.load import load_model
+from moray.proofs.language import log_probabilities, pieces_of
 from moray.provenance.manifest import read_manifest
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
@@ -77,12 +77,9 @@ def check_scores(folder: Path) -> None:
     split = StoredSplit(folder / "tokens", "test")
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     expected = []
-    for row in range(len(split)):
-        for tokens, mask in documents_of(split, row):
-            with torch.no_grad():
-                logits = model(input_ids=tokens.unsqueeze(0)).logits[0, :-1]
-            nll = F.cross_entropy(logits, tokens[1:], reduction="none")
-            expected.append(float(nll[mask[1:]].sum()))
+    for piece in pieces_of(split.rows):
+        with torch.no_grad():
+            expected.append(-float(log_probabilities(model, *piece).sum()))
     selection = select_documents(split, None)
     scores = score(load_model(folder / "model"), split, selection, batches_of(selection.rows, 4))
     assert scores.nll.tolist() == pytest.approx(expected, rel=1e-5)

@@ -17,6 +17,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
+Piece = tuple[list[int], list[bool]]
+"""Tokens of a document, or of a part that doesn't see the rest, and which of them are trained."""
+
 _TRAINED, _FIRST = 1, 2
 _LOCAL = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
 # Weights in 8 bits have no plain counterpart, so they are compared with whole ones.
@@ -36,8 +39,8 @@ class Figures:
     gradient_norm: float | None = None
 
 
-def pieces_of(rows: NDArray[np.void]) -> Iterator[tuple[list[int], list[bool]]]:
-    """The tokens and the mask of each piece in some rows that has a trained token."""
+def pieces_of(rows: NDArray[np.void]) -> Iterator[Piece]:
+    """Each piece in some rows that has a trained token, up to its last one."""
     for row in rows:
         starts = np.flatnonzero(row["flags"] & _FIRST)
         ends = [*starts[1:].tolist(), len(row["flags"])]

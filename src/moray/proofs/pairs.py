@@ -10,55 +10,48 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
-from moray.proofs.language import log_probabilities, pieces_of
+from moray.proofs.language import Piece, log_probabilities, pieces_of
 
 _REJECTED = 4
 
 
-def mean_loss(
-    model: Any,
-    reference: Any,
-    rows: NDArray[np.void],
-    kind: str,
-    beta: float,
-    smoothing: float,
-) -> float:
-    """Mean over the pairs of some rows; see `loss_of`."""
-    losses = []
-    for pair in _pairs_of(rows):
+def losses(
+    model: Any, reference: Any, rows: NDArray[np.void], kind: str, beta: float, smoothing: float
+) -> Iterator[Tensor]:
+    """The loss of each pair in some rows, nats, shape (); see `loss_of`."""
+    for pair in pairs_of(rows):
         ratios = []
         for tokens, mask in pair:
+            now = log_probabilities(model, tokens, mask).sum()
             with torch.no_grad():
-                now, before = (
-                    log_probabilities(one, tokens, mask).sum() for one in (model, reference)
-                )
-            length = sum(mask[1:]) if kind == "ipo" else 1
-            ratios.append(float(now - before) / length)
-        losses.append(loss_of(ratios[0], ratios[1], kind, beta, smoothing))
-    return sum(losses) / len(losses)
+                before = log_probabilities(reference, tokens, mask).sum()
+            ratios.append((now - before) / (sum(mask[1:]) if kind == "ipo" else 1))
+        yield loss_of(ratios[0] - ratios[1], kind, beta, smoothing)
 
 
-def loss_of(chosen: float, rejected: float, kind: str, beta: float, smoothing: float) -> float:
-    """The loss of a pair.
+def loss_of(difference: Tensor, kind: str, beta: float, smoothing: float) -> Tensor:
+    """The loss of a pair, shape ().
 
-    Sources: Rafailov et al., "Direct Preference Optimization", 2023, equation 7; Azar et al., "A
-    general theoretical paradigm to understand learning from human preferences", 2023, equation 17.
+    Sources: Rafailov et al., "Direct Preference Optimization", 2023, equation 7; Mitchell, "A note
+    on DPO with noisy preferences and relationship to IPO", 2023; Azar et al., "A general
+    theoretical paradigm to understand learning from human preferences", 2023, equation 17.
 
     Args:
-        chosen: log-probability of the chosen answer under the model minus that under the
-            reference, nats; of `ipo`, a mean over its tokens.
-        rejected: the same of the rejected one.
+        difference: log-probability of the chosen answer under the model minus that under the
+            reference, minus the same of the rejected one, nats, shape (); of `ipo`, of means over
+            an answer's tokens.
         kind: `dpo` or `ipo`.
     """
     if kind == "ipo":
-        return (chosen - rejected - 1 / (2 * beta)) ** 2
-    margin = torch.tensor(beta * (chosen - rejected), dtype=torch.float64)
-    return float((1 - smoothing) * F.softplus(-margin) + smoothing * F.softplus(margin))
+        return (difference - 1 / (2 * beta)) ** 2
+    margin = beta * difference
+    return (1 - smoothing) * F.softplus(-margin) + smoothing * F.softplus(margin)
 
 
-def _pairs_of(rows: NDArray[np.void]) -> Iterator[tuple[Any, Any]]:
-    """Both answers of each pair: a rejected one follows its chosen one."""
+def pairs_of(rows: NDArray[np.void]) -> Iterator[tuple[Piece, Piece]]:
+    """Both answers of each pair in some rows; a rejected one follows its chosen one."""
     for row in rows:
         halves = []
         for flag in (0, _REJECTED):

@@ -162,14 +162,15 @@ class PreferenceTask(LanguageTask):
         device: torch.device,
         gradient: bool,
     ) -> Figures:
-        keys = self._settings
+        how = self._settings.loss, self._settings.beta, self._settings.label_smoothing
         if folder == start:
             # A model that equals its reference, whatever the pairs.
-            return Figures(pairs.loss_of(0.0, 0.0, keys.loss, keys.beta, keys.label_smoothing))
+            equal = torch.zeros((), dtype=torch.float64)
+            return Figures(float(pairs.loss_of(equal, *how)))
         model, reference = (language.load(one, bits).to(device) for one in (folder, start))
-        return Figures(
-            pairs.mean_loss(model, reference, rows, keys.loss, keys.beta, keys.label_smoothing)
-        )
+        with torch.no_grad():
+            losses = torch.stack(list(pairs.losses(model, reference, rows, *how)))
+        return Figures(float(losses.mean()))
 
 
 task = PreferenceTask
