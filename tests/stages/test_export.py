@@ -4,6 +4,7 @@ import gc
 import json
 import shutil
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from checkpoints import tensors_of
 from conversations import CHATML, TALKS
+from older_files import OLDER, change
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -22,6 +24,7 @@ from transformers import (
     AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
+    ProcessorMixin,
 )
 
 from moray.config.schema.base import result_keys
@@ -172,6 +175,23 @@ def test_generation_stops_at_each_stop_token_that_was_trained(
     assert GenerationConfig.from_pretrained(folder).eos_token_id == [0, 321]
 
 
+@pytest.mark.parametrize("older", OLDER)
+def test_transformers_reads_the_tokenizer_of_the_run_whatever_older_files_say(
+    older: Callable[[Path], None], trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "trained")
+    start = tmp_path / "trained/start"
+    older(start)
+    expected = AutoTokenizer.from_pretrained(start)
+    folder = run(tmp_path / "trained", tmp_path / "model")
+    found = AutoTokenizer.from_pretrained(folder)
+    assert found.special_tokens_map == expected.special_tokens_map
+    assert found.get_vocab() == expected.get_vocab()
+    assert found.chat_template == CHATML
+    stops = GenerationConfig.from_pretrained(folder).eos_token_id
+    assert expected.eos_token_id in (stops if isinstance(stops, list) else [stops])
+
+
 def test_a_model_says_which_checkpoint_its_run_continued_from(
     trained: Path, tmp_path: Path
 ) -> None:
@@ -243,6 +263,15 @@ def test_the_tokenizer_has_the_template_that_the_run_spoke_by(
     messages = [{"role": "user", "content": "é"}]
     said = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert said == "<|im_start|>user\né<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("name", ["chat_template.json", "processor_config.json"])
+def test_a_processor_has_that_template_too(name: str, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "trained")
+    change(tmp_path / "trained/start" / name, chat_template="older")
+    for own, expected in ((None, "older"), (CHATML, CHATML)):
+        folder = run(tmp_path / "trained", tmp_path / expected[:5], chat_template=own)
+        assert ProcessorMixin.get_processor_dict(folder)[0]["chat_template"] == expected
 
 
 def test_without_one_the_tokenizer_stays_as_it_was(trained: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A base model of text, with its tokenizer, to which it can add tokens."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from moray.model.load import load_config, load_model
 from moray.model.obtain import copy_folder, copy_unchanged
 from moray.model.scratch import save_llama, save_random_weights, train_tokenizer
 from moray.model.shapes import quantization_in, shapes_in
-from moray.tasks.language.tokenizer import load_tokenizer
+from moray.tasks.language.tokenizer import load_tokenizer, save_tokenizer, stop_token_ids
 
 # 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.
 _GROUPS_TO_LEARN_FROM = 64
@@ -127,7 +128,7 @@ def add_tokens(
     for file in folder.glob("*.safetensors*"):
         file.unlink()
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
 
 
 def set_eos_token(folder: Path, tokenizer: PreTrainedTokenizerFast, word: str, key: str) -> None:
@@ -139,7 +140,21 @@ def set_eos_token(folder: Path, tokenizer: PreTrainedTokenizerFast, word: str, k
     if word not in tokenizer.get_vocab():
         raise UserError(key, f"the tokenizer has no token {word!r}", "add it to new_tokens")
     tokenizer.eos_token = word
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
+    _name_stop(folder, "config.json", tokenizer.eos_token_id)
+    if (folder / "generation_config.json").is_file():
+        # A chat model may have several.
+        stops = stop_token_ids(tokenizer, folder)
+        _name_stop(folder, "generation_config.json", stops if len(stops) > 1 else stops[0])
+
+
+def _name_stop(folder: Path, name: str, stop: int | list[int]) -> None:
+    """Set `eos_token_id` in a file of a folder, also in the section for text if it is there."""
+    config = json.loads((folder / name).read_text())
+    for section in (config, config.get("text_config") or {}):
+        if section is config or "eos_token_id" in section:
+            section["eos_token_id"] = stop
+    (folder / name).write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _embeddings(model: PreTrainedModel) -> list[Tensor]:

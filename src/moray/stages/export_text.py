@@ -20,7 +20,7 @@ from moray.model.folder import (
 from moray.model.load import convert, load_config, load_model
 from moray.model.obtain import copy_unchanged
 from moray.stages.export import Exported
-from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
+from moray.tasks.language.tokenizer import load_tokenizer, save_tokenizer, stop_token_ids
 from moray.train.restore import trained_model
 
 _ALONE = """ This folder contains
@@ -61,11 +61,12 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
                 described.dtype = torch.float32
         _stop_at(model, stops).save_pretrained(output)
         _name_rope_as_before(output / "config.json")
-    if cfg["chat_template"] is not None:
-        tokenizer.chat_template = cfg["chat_template"]
-    tokenizer.save_pretrained(output)
     if not alone:
         copy_unchanged(whole, output)
+    if cfg["chat_template"] is not None:
+        tokenizer.chat_template = cfg["chat_template"]
+        _drop_template_of_processor(output)
+    save_tokenizer(tokenizer, output)
     return Exported(
         unit="per pair" if "preference" in record else "nats per token",
         pipeline="text-generation",
@@ -89,6 +90,15 @@ def _stop_at(model: PreTrainedModel, stops: list[int]) -> PreTrainedModel:
     """Have the model's generation config name the stop tokens that are trained."""
     model.generation_config.eos_token_id = stops[0] if len(stops) == 1 else stops
     return model
+
+
+def _drop_template_of_processor(folder: Path) -> None:
+    """Remove the chat template that a processor would take instead of its tokenizer's."""
+    (folder / "chat_template.json").unlink(missing_ok=True)
+    config = folder / "processor_config.json"
+    if config.is_file() and "chat_template" in (settings := json.loads(config.read_text())):
+        del settings["chat_template"]
+        config.write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def _name_rope_as_before(path: Path) -> None:
