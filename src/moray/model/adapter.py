@@ -122,11 +122,13 @@ def save_adapter(
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """Merge an adapter into its base, each layer in fp32; returns a plain model.
 
-    The weights keep their types.
+    The weights keep their types, and those that can be trained still can be.
     """
     from peft import PeftModel
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    # PEFT freezes it, for good.
+    trained = {name: weight.requires_grad for name, weight in base.named_parameters()}
     whole: Any = PeftModel.from_pretrained(base, str(folder))
     for layer in whole.modules():
         if isinstance(layer, BaseTunerLayer):
@@ -139,6 +141,8 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
             for weight, before in zip(weights, stored, strict=True):
                 weight.data = before.copy_(weight.data)
     model: PreTrainedModel = whole.unload()
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(trained[name])
     return model
 
 
