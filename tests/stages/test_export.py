@@ -14,7 +14,7 @@ import torch
 from checkpoints import tensors_of
 from conversations import CHATML, TALKS
 from older_files import OLDER, change
-from peft import PeftModel
+from peft import AutoPeftModelForCausalLM, PeftConfig, PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
@@ -414,6 +414,32 @@ def test_peft_loads_an_adapter_by_itself_onto_its_base_with_the_same_loss(chain:
     assert held_out_loss(load_model(chain / "first"), chain / "tokens") == pytest.approx(
         found, rel=1e-5
     )
+
+
+def test_peft_finds_the_base_of_an_adapter_by_itself(chain: Path) -> None:
+    tokens = torch.arange(32).unsqueeze(0)
+    by_peft: Any = AutoPeftModelForCausalLM.from_pretrained(str(chain / "first"))
+    with torch.no_grad():
+        expected = load_model(chain / "first")(tokens).logits
+        torch.testing.assert_close(by_peft(tokens).logits, expected, rtol=1e-5, atol=1e-5)
+    # It would drop one of two.
+    assert PeftConfig.from_pretrained(str(chain / "second")).base_model_name_or_path is None
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_adapter_names_its_base_on_the_hub_unless_it_was_changed(
+    alone: bool, chain: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(chain, tmp_path / "chain")
+    section = {"source": "hub", "repo_id": "owner/name", "revision": "0" * 40}
+    changed, start = {"new_tokens": ["<|a|>"]}, tmp_path / "chain/start"
+    places = ((section, ("owner/name", "0" * 40)), (section | changed, (str(start), None)))
+    for number, (made, expected) in enumerate(places):
+        write_manifest(start, model=made)
+        output = tmp_path / str(number)
+        run(tmp_path / "chain", output, "run of first", merge_adapter=not alone)
+        config = PeftConfig.from_pretrained(str(output if alone else output / "adapter"))
+        assert (config.base_model_name_or_path, config.revision) == expected
 
 
 def test_an_adapter_by_itself_has_the_type_that_the_config_names(

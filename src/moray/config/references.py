@@ -323,12 +323,17 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
         )
     base = experiment.base_model(name)
     if getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
-        yield UserError(
-            path,
-            f"can't be combined with train.strategy: {train.strategy}, because PEFT's layer for "
-            f"the rows of models.{base}.new_tokens can't be sharded",
-            "set strategy to ddp, or train all weights",
-        )
+        yield new_tokens_unsharded(path, train.strategy, f"models.{base}.new_tokens")
+
+
+def new_tokens_unsharded(path: str, strategy: str, tokens: str) -> UserError:
+    """The error for an adapter on a model with new tokens; `tokens` says where they stand."""
+    return UserError(
+        path,
+        f"can't be combined with train.strategy: {strategy}, because PEFT's layer for the rows of "
+        f"{tokens} can't be sharded",
+        "set strategy to ddp, or train all weights",
+    )
 
 
 def _tasks(experiment: Experiment) -> Iterator[UserError]:

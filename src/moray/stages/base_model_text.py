@@ -14,14 +14,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from moray.console import say
 from moray.corpus.dataset import num_groups, plain_text, read_group
 from moray.errors import UserError
-from moray.model.adapter import NEW_TOKENS
 from moray.model.dequantize import dequantize
 from moray.model.folder import stored_dtype
 from moray.model.isolation import computed_in_fp32, isolates_documents
 from moray.model.load import load_config, load_model
 from moray.model.obtain import copy_folder, copy_unchanged
 from moray.model.scratch import save_llama, save_random_weights, train_tokenizer
-from moray.model.shapes import quantization_in, shapes_in
+from moray.model.shapes import NEW_TOKENS, quantization_in, shapes_in
 from moray.tasks.language.tokenizer import load_tokenizer, save_tokenizer, stop_token_ids
 
 # 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.

@@ -19,6 +19,7 @@ from moray.model.folder import (
 )
 from moray.model.load import convert, load_config, load_model
 from moray.model.obtain import copy_unchanged
+from moray.provenance.manifest import read_manifest
 from moray.stages.export import Exported
 from moray.tasks.language.tokenizer import load_tokenizer, save_tokenizer, stop_token_ids
 from moray.train.restore import trained_model
@@ -43,13 +44,13 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     tokenizer = load_tokenizer(start)
     stops = stop_token_ids(tokenizer, start)
     if adapter is not None and alone:
-        save_adapter(model, adapter, output, _ADAPTER_DTYPE[cfg["dtype"]])
+        save_adapter(model, adapter, output, _ADAPTER_DTYPE[cfg["dtype"]], _base(start))
         _stop_at(model, stops).generation_config.save_pretrained(output)
         facts["parameters"] = model.num_parameters(only_trainable=True)
         facts["base"] = base_reference(output, start)
     else:
         if adapter is not None:
-            save_adapter(model, adapter, output / "adapter", torch.float32)
+            save_adapter(model, adapter, output / "adapter", torch.float32, _base(start))
             # A large model fits into memory once.
             del model
             model = merged(load(start), output / "adapter")
@@ -74,6 +75,22 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         library="peft" if alone else "transformers",
         more=_ALONE.format(start=cfg["start"]) if alone else "",
     )
+
+
+def _base(start: Path) -> tuple[str | None, str | None]:
+    """Where PEFT finds the model of a folder: its name on the Hub and commit, or its path.
+
+    The path is as in the workflow, relative to its working directory. PEFT would drop one of two
+    adapters on top of each other, so it isn't told of the first.
+    """
+    manifest = read_manifest(start)
+    if "base" in manifest:
+        return None, None
+    made: dict[str, Any] = manifest.get("model", {})
+    changed = made.get("random_weights") or made.get("new_tokens")
+    if made.get("source") == "hub" and not changed:
+        return made["repo_id"], made["revision"]
+    return str(start), None
 
 
 def _to_merge_in(start: Path, dtype: torch.dtype) -> torch.dtype:
