@@ -56,6 +56,7 @@ TRAIN_FLOORS = [
         "schedule",
         "statistics",
         "stochastic_rounding",
+        "trained",
     },
 ]
 

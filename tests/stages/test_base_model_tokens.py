@@ -109,6 +109,24 @@ def test_a_token_that_the_model_has_is_refused_and_one_without_a_row_gets_it(
     assert len(load_model(folder).get_input_embeddings().weight) == count + 2
 
 
+def test_rows_between_the_model_s_and_the_new_ones_are_filled_too(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    """As for a [PAD] that someone added to the tokenizer alone."""
+    tokenizer = load_tokenizer(model_folder)
+    count = len(tokenizer)
+    folder = folder_of(apart(count), model_folder, tmp_path / "model")
+    tokenizer.add_tokens(["[PAD]"])
+    tokenizer.save_pretrained(folder)
+    add_tokens(folder, load_tokenizer(folder), WORDS, "models.m.new_tokens")
+    model = load_model(folder, torch.bfloat16)
+    assert model.config.new_token_ids == [count + 1, count + 2]
+    for embedding in (model.get_input_embeddings(), model.get_output_embeddings()):
+        rows = embedding.weight.detach()
+        mean = rows[:count].double().mean(0).bfloat16()
+        assert torch.equal(rows[count:], mean.expand(3, -1))
+
+
 def test_a_token_becomes_the_one_that_stops_if_the_tokenizer_has_it(
     model_folder: Path, tmp_path: Path
 ) -> None:

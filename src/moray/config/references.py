@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from moray.config import plan
 from moray.config.formats import FORMATS, sequence_length
+from moray.config.layout import new_tokens_unsharded
 from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.config.schema.models import ScratchModel
@@ -324,16 +325,6 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
     base = experiment.base_model(name)
     if getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
         yield new_tokens_unsharded(path, train.strategy, f"models.{base}.new_tokens")
-
-
-def new_tokens_unsharded(path: str, strategy: str, tokens: str) -> UserError:
-    """The error for an adapter on a model with new tokens; `tokens` says where they stand."""
-    return UserError(
-        path,
-        f"can't be combined with train.strategy: {strategy}, because PEFT's layer for the rows of "
-        f"{tokens} can't be sharded",
-        "set strategy to ddp, or train all weights",
-    )
 
 
 def _tasks(experiment: Experiment) -> Iterator[UserError]:

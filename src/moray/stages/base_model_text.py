@@ -21,7 +21,8 @@ from moray.model.load import load_config, load_model
 from moray.model.obtain import copy_folder, copy_unchanged
 from moray.model.scratch import save_llama, save_random_weights, train_tokenizer
 from moray.model.shapes import NEW_TOKENS, quantization_in, shapes_in
-from moray.tasks.language.tokenizer import load_tokenizer, save_tokenizer, stop_token_ids
+from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
+from moray.tasks.language.tokenizer_files import save_tokenizer
 
 # 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.
 _GROUPS_TO_LEARN_FROM = 64
@@ -120,9 +121,11 @@ def add_tokens(
         model.resize_token_embeddings(max(ids) + 1, mean_resizing=False)
     given = sorted(old.values())
     for rows in _embeddings(model):
+        # Also those in between, of other tokens that had none.
+        filled = sorted({*ids, *range(num_rows, len(rows))})
         # All columns at once would take four times the memory of an embedding in bf16.
         for columns in torch.split(rows.view(len(rows), -1), _COLUMNS_AT_ONCE, dim=1):
-            columns[ids] = columns[given].double().mean(0).to(rows.dtype)
+            columns[filled] = columns[given].double().mean(0).to(rows.dtype)
     setattr(model.config, NEW_TOKENS, ids)
     for file in folder.glob("*.safetensors*"):
         file.unlink()

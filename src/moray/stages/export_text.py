@@ -21,7 +21,8 @@ from moray.model.load import convert, load_config, load_model
 from moray.model.obtain import copy_unchanged
 from moray.provenance.manifest import read_manifest
 from moray.stages.export import Exported
-from moray.tasks.language.tokenizer import load_tokenizer, save_tokenizer, stop_token_ids
+from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
+from moray.tasks.language.tokenizer_files import save_tokenizer
 from moray.train.restore import trained_model
 
 _ALONE = """ This folder contains

@@ -10,8 +10,12 @@ from pathlib import Path
 import psutil
 
 from moray import machine
-from moray.config.layout import check_gpus, lay_out_here, workers_are_here
-from moray.config.references import new_tokens_unsharded
+from moray.config.layout import (
+    check_gpus,
+    lay_out_here,
+    new_tokens_unsharded,
+    workers_are_here,
+)
 from moray.config.schema.sections import Ray
 from moray.config.schema.train import STRATEGIES, Adapter, Train
 from moray.errors import UserError
