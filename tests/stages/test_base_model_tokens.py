@@ -39,10 +39,12 @@ LLAMA: dict[str, Any] = {
 
 
 def tied(rows: int) -> PreTrainedModel:
+    torch.manual_seed(0)
     return LlamaForCausalLM(LlamaConfig(vocab_size=rows, tie_word_embeddings=True, **LLAMA))
 
 
 def apart(rows: int) -> PreTrainedModel:
+    torch.manual_seed(0)
     return LlamaForCausalLM(LlamaConfig(vocab_size=rows, tie_word_embeddings=False, **LLAMA))
 
 

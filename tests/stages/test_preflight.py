@@ -252,6 +252,10 @@ def test_what_experts_do_not_take_is_reported(unmet: Unmet, architecture: str) -
             "share a tensor; set dropout to 0.0, or target_modules to [k_proj, o_proj, q_proj, "
             "v_proj]"
         )
+    (line,) = unmet(["base"], **keys, **{"runs.base.adapter.quantize_base": "8bit"})
+    assert line.startswith(
+        f"runs.base.adapter.quantize_base: 8bit doesn't quantize the experts of a {kind} model ("
+    )
     (line,) = unmet(["base"], **keys, **{"runs.base.adapter.target_modules": ["q_prj"]})
     assert line == (
         "runs.base.adapter.target_modules: got q_prj, expected the name of a layer; did you mean "
