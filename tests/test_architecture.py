@@ -57,6 +57,7 @@ TRAIN_FLOORS = [
         "schedule",
         "statistics",
         "stochastic_rounding",
+        "trained",
     },
 ]
 

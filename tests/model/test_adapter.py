@@ -174,6 +174,22 @@ def test_peft_loads_what_was_saved_and_a_merged_model_says_the_same(
     torch.testing.assert_close(logits_of(whole), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("architecture", ["Llama", "Gemma 3 with images", "Mixtral"])
+def test_of_a_merged_model_the_same_weights_can_be_trained(
+    architecture: str, tmp_path: Path
+) -> None:
+    """Of one with images, its tower can't."""
+    build(PACKED[architecture]()).save_pretrained(tmp_path / "base")
+    adapter = Adapter(rank=2)
+    model = adapted(tmp_path / "base", adapter)
+    save_adapter(model, adapter, tmp_path / "adapter", torch.float32)
+    base = load_model(tmp_path / "base")
+    expected = {name: weight.requires_grad for name, weight in base.named_parameters()}
+    whole = merged(base, tmp_path / "adapter")
+    assert {name: weight.requires_grad for name, weight in whole.named_parameters()} == expected
+    assert any(expected.values())
+
+
 def test_the_layers_are_listed_in_the_same_order_by_each_process(
     model_folder: Path, tmp_path: Path
 ) -> None:

@@ -134,6 +134,24 @@ def test_a_router_s_own_loss_is_said_to_be_left_out(
     ]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_finite_numbers_are_named(
+    value: float, tmp_path: Path, model_folder: Path
+) -> None:
+    source = Path(shutil.copytree(model_folder, tmp_path / "source"))
+    weights = load_file(source / "model.safetensors")
+    names = ["model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.weight"]
+    for name in names:
+        weights[name][3, 2] = value
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError) as caught:
+        base_model(tmp_path / "out", {"source": "path", "path": str(source)})
+    assert str(caught.value) == (
+        f"models.out: {names[1]} has values that aren't finite numbers (NaN or infinity); copy or "
+        "download the model again, or choose another"
+    )
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A local cache of the hub's, and no network."""

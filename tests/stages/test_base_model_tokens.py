@@ -1,13 +1,18 @@
 """Tokens that a base model gets: what their rows are, and that they are trained."""
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from older_files import END, OLD, OLDER, WORDS, sentencepiece
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
+    AutoTokenizer,
     GPTJConfig,
     GPTJForCausalLM,
     LlamaConfig,
@@ -16,13 +21,15 @@ from transformers import (
 )
 
 from moray.config.schema.train import Adapter
+from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.model.adapter import add_adapter, merged, save_adapter
 from moray.model.load import load_model
+from moray.stages.base_model import base_model
 from moray.stages.base_model_text import add_tokens, set_eos_token
-from moray.tasks.language.tokenizer import load_tokenizer
+from moray.tasks.language.encode import Encoder
+from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
 
-WORDS = ["<|im_start|>", "<|im_end|>"]
 LLAMA: dict[str, Any] = {
     "hidden_size": 16,
     "intermediate_size": 32,
@@ -32,10 +39,12 @@ LLAMA: dict[str, Any] = {
 
 
 def tied(rows: int) -> PreTrainedModel:
+    torch.manual_seed(0)
     return LlamaForCausalLM(LlamaConfig(vocab_size=rows, tie_word_embeddings=True, **LLAMA))
 
 
 def apart(rows: int) -> PreTrainedModel:
+    torch.manual_seed(0)
     return LlamaForCausalLM(LlamaConfig(vocab_size=rows, tie_word_embeddings=False, **LLAMA))
 
 
@@ -102,6 +111,24 @@ def test_a_token_that_the_model_has_is_refused_and_one_without_a_row_gets_it(
     assert len(load_model(folder).get_input_embeddings().weight) == count + 2
 
 
+def test_rows_between_the_model_s_and_the_new_ones_are_filled_too(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    """As for a [PAD] that someone added to the tokenizer alone."""
+    tokenizer = load_tokenizer(model_folder)
+    count = len(tokenizer)
+    folder = folder_of(apart(count), model_folder, tmp_path / "model")
+    tokenizer.add_tokens(["[PAD]"])
+    tokenizer.save_pretrained(folder)
+    add_tokens(folder, load_tokenizer(folder), WORDS, "models.m.new_tokens")
+    model = load_model(folder, torch.bfloat16)
+    assert model.config.new_token_ids == [count + 1, count + 2]
+    for embedding in (model.get_input_embeddings(), model.get_output_embeddings()):
+        rows = embedding.weight.detach()
+        mean = rows[:count].double().mean(0).bfloat16()
+        assert torch.equal(rows[count:], mean.expand(3, -1))
+
+
 def test_a_token_becomes_the_one_that_stops_if_the_tokenizer_has_it(
     model_folder: Path, tmp_path: Path
 ) -> None:
@@ -145,3 +172,39 @@ def test_with_an_adapter_only_their_rows_are_trained_and_merged(
     ):
         changed = (embedding.weight != base[name]).any(1).nonzero().flatten().tolist()
         assert changed == [count, count + 1]
+
+
+@pytest.mark.parametrize("older", OLDER)
+def test_transformers_reads_the_stop_token_of_the_config_whatever_older_files_say(
+    older: Callable[[Path], None], model_folder: Path, tmp_path: Path
+) -> None:
+    source = Path(shutil.copytree(model_folder, tmp_path / "source"))
+    count = len(AutoTokenizer.from_pretrained(source))
+    older(source)
+    folder = tmp_path / "base"
+    asked = {"new_tokens": WORDS, "eos_token": END}
+    base_model(folder, {"source": "path", "path": str(source), **asked})
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.convert_tokens_to_ids(WORDS) == [count, count + 1]
+    assert (tokenizer.eos_token, tokenizer.bos_token) == (END, OLD)
+    assert AutoConfig.from_pretrained(folder).eos_token_id == count + 1
+    stops = AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id
+    assert count + 1 in (stops if isinstance(stops, list) else [stops])
+    ours = load_tokenizer(folder)
+    [document] = Encoder(ours, 64).encoded([Document(text="a")], 0, False)
+    assert document.tokens[-1] == count + 1
+    assert count + 1 in stop_token_ids(ours, folder)
+
+
+def test_llama_cpp_reads_new_tokens_beside_a_file_of_sentencepiece(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    """Its converter looks for them in this key."""
+    source = Path(shutil.copytree(model_folder, tmp_path / "source"))
+    sentencepiece(source)
+    base_model(tmp_path / "base", {"source": "path", "path": str(source), "new_tokens": WORDS})
+    config = json.loads((tmp_path / "base/tokenizer_config.json").read_text())
+    count = len(AutoTokenizer.from_pretrained(source))
+    found = {int(id): token for id, token in config["added_tokens_decoder"].items()}
+    assert {id: found[id]["content"] for id in found} == dict(enumerate(WORDS, count)) | {0: OLD}
+    assert all(token["special"] for token in found.values())

@@ -4,6 +4,7 @@ import gc
 import json
 import shutil
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 import torch
 from checkpoints import tensors_of
 from conversations import CHATML, TALKS
-from peft import PeftModel
+from older_files import OLDER, change
+from peft import AutoPeftModelForCausalLM, PeftConfig, PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
@@ -22,6 +24,7 @@ from transformers import (
     AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
+    ProcessorMixin,
 )
 
 from moray.config.schema.base import result_keys
@@ -204,6 +207,23 @@ def test_generation_stops_at_each_stop_token_that_was_trained(
     assert GenerationConfig.from_pretrained(folder).eos_token_id == [0, 321]
 
 
+@pytest.mark.parametrize("older", OLDER)
+def test_transformers_reads_the_tokenizer_of_the_run_whatever_older_files_say(
+    older: Callable[[Path], None], trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "trained")
+    start = tmp_path / "trained/start"
+    older(start)
+    expected = AutoTokenizer.from_pretrained(start)
+    folder = run(tmp_path / "trained", tmp_path / "model")
+    found = AutoTokenizer.from_pretrained(folder)
+    assert found.special_tokens_map == expected.special_tokens_map
+    assert found.get_vocab() == expected.get_vocab()
+    assert found.chat_template == CHATML
+    stops = GenerationConfig.from_pretrained(folder).eos_token_id
+    assert expected.eos_token_id in (stops if isinstance(stops, list) else [stops])
+
+
 def test_a_model_says_which_checkpoint_its_run_continued_from(
     trained: Path, tmp_path: Path
 ) -> None:
@@ -275,6 +295,15 @@ def test_the_tokenizer_has_the_template_that_the_run_spoke_by(
     messages = [{"role": "user", "content": "é"}]
     said = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert said == "<|im_start|>user\né<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("name", ["chat_template.json", "processor_config.json"])
+def test_a_processor_has_that_template_too(name: str, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "trained")
+    change(tmp_path / "trained/start" / name, chat_template="older")
+    for own, expected in ((None, "older"), (CHATML, CHATML)):
+        folder = run(tmp_path / "trained", tmp_path / expected[:5], chat_template=own)
+        assert ProcessorMixin.get_processor_dict(folder)[0]["chat_template"] == expected
 
 
 def test_without_one_the_tokenizer_stays_as_it_was(trained: Path, tmp_path: Path) -> None:
@@ -417,6 +446,32 @@ def test_peft_loads_an_adapter_by_itself_onto_its_base_with_the_same_loss(chain:
     assert held_out_loss(load_model(chain / "first"), chain / "tokens") == pytest.approx(
         found, rel=1e-5
     )
+
+
+def test_peft_finds_the_base_of_an_adapter_by_itself(chain: Path) -> None:
+    tokens = torch.arange(32).unsqueeze(0)
+    by_peft: Any = AutoPeftModelForCausalLM.from_pretrained(str(chain / "first"))
+    with torch.no_grad():
+        expected = load_model(chain / "first")(tokens).logits
+        torch.testing.assert_close(by_peft(tokens).logits, expected, rtol=1e-5, atol=1e-5)
+    # It would drop one of two.
+    assert PeftConfig.from_pretrained(str(chain / "second")).base_model_name_or_path is None
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_adapter_names_its_base_on_the_hub_unless_it_was_changed(
+    alone: bool, chain: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(chain, tmp_path / "chain")
+    section = {"source": "hub", "repo_id": "owner/name", "revision": "0" * 40}
+    changed, start = {"new_tokens": ["<|a|>"]}, tmp_path / "chain/start"
+    places = ((section, ("owner/name", "0" * 40)), (section | changed, (str(start), None)))
+    for number, (made, expected) in enumerate(places):
+        write_manifest(start, model=made)
+        output = tmp_path / str(number)
+        run(tmp_path / "chain", output, "run of first", merge_adapter=not alone)
+        config = PeftConfig.from_pretrained(str(output if alone else output / "adapter"))
+        assert (config.base_model_name_or_path, config.revision) == expected
 
 
 def test_an_adapter_by_itself_has_the_type_that_the_config_names(

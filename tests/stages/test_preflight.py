@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from architectures import PACKED, build
 from small_config import HUB, config_with, experiment_with
 
 from moray.config.load import load_experiment
@@ -232,6 +233,48 @@ def test_layers_of_adapters_that_the_base_does_not_have_are_reported(
         "its own; did you mean v_proj?",
         "runs.base.adapter.target_modules: got c_attn_of_another, expected the name of a layer "
         "with weights of its own; choose all-linear",
+    ]
+
+
+@pytest.mark.parametrize("architecture", ["Qwen3-MoE", "Mixtral"])
+def test_what_experts_do_not_take_is_reported(unmet: Unmet, architecture: str) -> None:
+    build(PACKED[architecture]()).save_pretrained("models/experts")
+    model = {"models.experts": {"source": "path", "path": "models/experts"}}
+    keys = model | {"runs.base.model": "experts", "runs.base.data.block_size": 8}
+    usual = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    for targets in ("all-linear", usual):
+        adapter = {"runs.base.adapter.target_modules": targets}
+        assert unmet(["base"], **keys, **adapter) == []
+        (line,) = unmet(["base"], **keys, **adapter, **{"runs.base.adapter.dropout": 0.05})
+        kind = {"Qwen3-MoE": "qwen3_moe", "Mixtral": "mixtral"}[architecture]
+        assert line == (
+            f"runs.base.adapter.dropout: can't be used with the experts of a {kind} model, which "
+            "share a tensor; set dropout to 0.0, or target_modules to [k_proj, o_proj, q_proj, "
+            "v_proj]"
+        )
+    (line,) = unmet(["base"], **keys, **{"runs.base.adapter.quantize_base": "8bit"})
+    assert line.startswith(
+        f"runs.base.adapter.quantize_base: 8bit doesn't quantize the experts of a {kind} model ("
+    )
+    (line,) = unmet(["base"], **keys, **{"runs.base.adapter.target_modules": ["q_prj"]})
+    assert line == (
+        "runs.base.adapter.target_modules: got q_prj, expected the name of a layer; did you mean "
+        "q_proj?"
+    )
+
+
+def test_new_tokens_of_a_base_are_not_sharded_with_an_adapter(unmet: Unmet, folder: Path) -> None:
+    """As if the config named them."""
+    values = {"runs.base.model": "folder", "runs.base.adapter": {}}
+    sharded = values | {"runs.base.train.strategy": "fsdp2"}
+    assert unmet(["base"], **sharded) == []
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"new_token_ids": [3, 4]}))
+    assert unmet(["base"], **values) == []
+    assert unmet(["base"], **sharded) == [
+        "runs.base.adapter: can't be combined with train.strategy: fsdp2, because PEFT's layer for "
+        "the rows of new_token_ids in models/folder/config.json can't be sharded; set strategy to "
+        "ddp, or train all weights"
     ]
 
 

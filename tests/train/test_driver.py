@@ -1,6 +1,8 @@
 """A run from the outside: what is reported before workers start, and requests."""
 
+import json
 import os
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,18 @@ def test_layers_that_the_model_does_not_have_are_reported_before_workers_start(
     with pytest.raises(ConfigError, match=r"adapter\.target_modules: got q_prj, .* q_proj\?$"):
         train_run(job, small, tmp_path / "output", job.settings, num_workers=1)
     assert not list(job.work.iterdir())
+
+
+def test_new_tokens_that_cannot_be_sharded_are_reported_before_workers_start(
+    make_job: Any, small: Path, tmp_path: Path
+) -> None:
+    """Of a start that another run has exported."""
+    shutil.copytree(small, tmp_path / "small")
+    file = tmp_path / "small/model/config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"new_token_ids": [3]}))
+    job = make_job(adapter=Adapter(), strategy="deepspeed")
+    with pytest.raises(ConfigError, match=r"the rows of new_token_ids in .* can't be sharded"):
+        train_run(job, tmp_path / "small", tmp_path / "output", job.settings, num_workers=1)
 
 
 @pytest.mark.long

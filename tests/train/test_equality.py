@@ -27,8 +27,9 @@ from engines import (
 from fleet import losses, train_all
 from jobs import Make, job_maker
 
-from moray.model.adapter import NEW_TOKENS, merged, save_adapter
+from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
+from moray.model.shapes import NEW_TOKENS
 from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.loss import TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import StoredSplit

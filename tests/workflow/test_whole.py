@@ -72,7 +72,7 @@ def test_a_run_starts_from_the_weights_of_the_run_that_it_names(finished: Projec
 def test_the_history_has_a_line_for_each_step_and_a_last_evaluation(finished: Project) -> None:
     path = finished.folder / "results/runs/base/history.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert "parameters are trained" in lines[0]["note"]
+    assert lines[0]["note"].startswith("trained: all ")
     assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4]
     assert [line["step"] for line in lines if "eval_loss" in line] == [4]
     assert {"loss", "learning_rate", "grad_norm", "tokens_per_second"} <= set(lines[1])

@@ -50,7 +50,7 @@ _IMAGES = (
 )
 _TRAINING = (
     *_in("rows", "loader order store"),
-    *_in("model", "adapter attention forward"),
+    *_in("model", "adapter attention forward targets"),
     *_in("tasks", "__init__ interface"),
     *_in("train", "adamw_8bit engine kernels loop optimizer schedule statistics step"),
     *_in("train", "stochastic_rounding strategies/*"),
@@ -64,7 +64,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "base_model text": (
         *_DATASET,
         *_in("model", "dequantize isolation scratch"),
-        "tasks/language/tokenizer",
+        *_in("tasks/language", "tokenizer tokenizer_files"),
     ),
     "base_model images": _in("model", "classifier image_processor"),
     "benchmark": (
@@ -111,7 +111,10 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_in("train", "optimizer restore statistics"),
         *_in("model", "folder load"),
     ),
-    "export text": (*_in("model", "adapter obtain"), "tasks/language/tokenizer"),
+    "export text": (
+        *_in("model", "adapter obtain targets"),
+        *_in("tasks/language", "tokenizer tokenizer_files"),
+    ),
     "export images": _in("model", "classifier image_processor"),
     "finetune": ("stages/finetune", "model/folder", *_TRAINING),
     "finetune language": (
@@ -168,33 +171,33 @@ DECIDING: dict[str, tuple[str, ...]] = {
 # What stages import without using it for their result: to check something (a base model is loaded
 # once, so that it fails early), or because it shares a module with what they need.
 IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
-    "base_model": _in("model", "adapter folder forward load quantization"),
-    "benchmark": (*_STDLIB, "evaluate/doctests", *_in("model", "forward quantization")),
+    "base_model": _in("model", "adapter folder forward load quantization targets"),
+    "benchmark": (*_STDLIB, "evaluate/doctests", *_in("model", "forward quantization targets")),
     "card": ("corpus/dataset",),
     "decode": _in("model", "classifier folder"),
     "download": ("corpus/image", *_COLUMNS),
     "evaluate": (
-        *_in("model", "adapter forward isolation quantization"),
+        *_in("model", "adapter forward isolation quantization targets"),
         *_in("rows", "loader order"),
         "tasks/language/task",
     ),
     "export": (
         *_in("train", "adamw_8bit stochastic_rounding"),
-        *_in("model", "adapter attention forward isolation loss quantization"),
+        *_in("model", "adapter attention forward isolation loss quantization targets"),
         *_in("corpus", "bad_rows conversation dataset formats"),
         *_in("rows", "loader order store"),
         *_in("tasks", "__init__ interface images/* language/* preference/*"),
     ),
     "finetune": _in("model", "isolation load quantization"),
-    "generate": (*_STDLIB, "evaluate/doctests", *_in("model", "forward quantization")),
+    "generate": (*_STDLIB, "evaluate/doctests", *_in("model", "forward quantization targets")),
     "predict": (
         "evaluate/bootstrap",
-        *_in("model", "adapter forward quantization"),
+        *_in("model", "adapter forward quantization targets"),
         *_in("rows", "loader order"),
     ),
     "reference": (
         "evaluate/bootstrap",
-        "model/isolation",
+        *_in("model", "isolation targets"),
         *_in("rows", "loader order"),
         *_in("tasks", "language/task preference/task"),
     ),
@@ -219,7 +222,7 @@ NEVER_DECIDING = (
     "storage/*",
     "tracking/*",
     *_in("train", "checkpoints checks driver entry failures history identity job"),
-    *_in("train", "memory micro_batch performance proof restore saver supervision"),
+    *_in("train", "memory micro_batch performance proof restore saver supervision trained"),
     "workers/*",
 )
 

@@ -194,3 +194,13 @@ def _here(experiment: Experiment, run: str, stage: Stage) -> Layout | None:
     if stage == "train":
         return lay_out_here(section.ray, section.train.global_batch_size)
     return lay_out_here(for_stage(section.ray, getattr(section, stage).num_workers))
+
+
+def new_tokens_unsharded(path: str, strategy: str, tokens: str) -> UserError:
+    """The error for an adapter on a model with new tokens; `tokens` says where they stand."""
+    return UserError(
+        path,
+        f"can't be combined with train.strategy: {strategy}, because PEFT's layer for the rows of "
+        f"{tokens} can't be sharded",
+        "set strategy to ddp, or train all weights",
+    )

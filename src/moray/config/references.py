@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from moray.config import plan
 from moray.config.formats import FORMATS, sequence_length
+from moray.config.layout import new_tokens_unsharded
 from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.config.schema.models import ScratchModel
@@ -323,12 +324,7 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
         )
     base = experiment.base_model(name)
     if getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
-        yield UserError(
-            path,
-            f"can't be combined with train.strategy: {train.strategy}, because PEFT's layer for "
-            f"the rows of models.{base}.new_tokens can't be sharded",
-            "set strategy to ddp, or train all weights",
-        )
+        yield new_tokens_unsharded(path, train.strategy, f"models.{base}.new_tokens")
 
 
 def _tasks(experiment: Experiment) -> Iterator[UserError]:

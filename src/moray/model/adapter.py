@@ -3,57 +3,33 @@
 PEFT is imported when it is needed: that takes over a second, and most runs have no adapter.
 """
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Collection
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Adapter
-from moray.errors import UserError, first_line
 from moray.model.forward import freeze_unused
-
-if TYPE_CHECKING:
-    from peft import LoraConfig
-
-# The key of `config.json` with the tokens whose embeddings an adapter trains too.
-NEW_TOKENS = "new_token_ids"
-# Linear layers whose weights an architecture's code or kernels read without calling the layer: an
-# adapter would have no effect. PEFT refuses `out_proj` for the same reason.
-_NOT_CALLED = {
-    "falcon_h1": ["out_proj"],
-    "falcon_mamba": ["dt_proj", "out_proj"],
-    "gemma3n_text": ["correction_coefs"],
-    "jamba": ["dt_proj"],
-    "mamba": ["dt_proj", "out_proj"],
-    "mamba2": ["out_proj"],
-    "nemotron_h": ["out_proj"],
-}
+from moray.model.targets import lora_config, unknown_targets
 
 
 def add_adapter(model: PreTrainedModel, settings: Adapter, seed: int) -> None:
     """Freeze a model and add adapters that start as zero, in fp32 regardless of the model's type.
 
     Raises:
-        UserError: if a target isn't a layer of the model, or is an embedding whose weights the
-            input and the output share.
+        UserError: see `lora_config`.
     """
-    if not isinstance(settings.target_modules, str):
-        _check_names(model, settings.target_modules)
+    config = lora_config(model, settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            model.add_adapter(_config(settings, model))
+            model.add_adapter(config)
         except ValueError as error:
-            raise UserError(
-                "adapter.target_modules",
-                f"got {settings.target_modules} ({first_line(error)})",
-                "name linear layers of the model, or choose all-linear",
-            ) from error
+            raise unknown_targets(settings, error) from error
     # Also those that it puts where text doesn't pass.
     freeze_unused(model)
     # PEFT creates adapters in the layer's compute type, in which small updates would be lost.
@@ -76,41 +52,32 @@ def leave_casts_to_autocast(model: PreTrainedModel, settings: Adapter) -> None:
             module.cast_input_dtype_enabled = False
 
 
-def _check_names(model: PreTrainedModel, names: Iterable[str]) -> None:
-    modules = dict(model.named_modules())
-    both = model.get_input_embeddings(), model.get_output_embeddings()
-    tied = both if both[0].weight is both[1].weight else ()
-    for name in names:
-        found = [path for path in modules if path == name or path.endswith(f".{name}")]
-        if not found:
-            known = {path.rpartition(".")[2] for path in modules}
-            close = difflib.get_close_matches(name, known, n=1)
-            raise UserError(
-                "adapter.target_modules",
-                f"got {name}, expected the name of a layer",
-                f"did you mean {close[0]}?" if close else "choose all-linear",
-            )
-        if any(modules[path] is embedding for path in found for embedding in tied):
-            # Merging would change both embeddings.
-            raise UserError(
-                "adapter.target_modules",
-                f"got {name}, whose weights are shared by the input and output embeddings",
-                "remove it",
-            )
-
-
 def save_adapter(
-    model: PreTrainedModel, settings: Adapter, folder: Path, dtype: torch.dtype
+    model: PreTrainedModel,
+    settings: Adapter,
+    folder: Path,
+    dtype: torch.dtype,
+    base: tuple[str | None, str | None] = (None, None),
 ) -> None:
-    """Write a model's adapters in PEFT's format; `settings` are those that they were made with."""
+    """Write a model's adapters in PEFT's format.
+
+    Args:
+        settings: those that they were made with.
+        base: where PEFT finds the model without them: its path, or its name on the Hub and its
+            commit.
+    """
     from peft.utils import get_peft_model_state_dict
 
     folder.mkdir(exist_ok=True)
-    config = _config(settings, model)
-    for key in ("target_modules", "exclude_modules"):
-        if isinstance(names := getattr(config, key), set):
+    config = copy(model.peft_config["default"])
+    if not config.target_parameters:
+        # As it was given, instead of the names that it stands for.
+        config.target_modules = settings.target_modules
+    for key in ("target_modules", "target_parameters", "exclude_modules"):
+        if isinstance(names := getattr(config, key), Collection) and not isinstance(names, str):
             # The order of a set is another in each process.
             setattr(config, key, sorted(names))
+    config.base_model_name_or_path, config.revision = base
     config.save_pretrained(str(folder))
     weights = {
         f"base_model.model.{name}": value.to(dtype).contiguous()
@@ -122,11 +89,13 @@ def save_adapter(
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """Merge an adapter into its base, each layer in fp32; returns a plain model.
 
-    The weights keep their types.
+    The weights keep their types, and those that can be trained still can be.
     """
     from peft import PeftModel
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    # PEFT freezes it, for good.
+    trained = {name: weight.requires_grad for name, weight in base.named_parameters()}
     whole: Any = PeftModel.from_pretrained(base, str(folder))
     for layer in whole.modules():
         if isinstance(layer, BaseTunerLayer):
@@ -139,45 +108,6 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
             for weight, before in zip(weights, stored, strict=True):
                 weight.data = before.copy_(weight.data)
     model: PreTrainedModel = whole.unload()
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(trained[name])
     return model
-
-
-def _config(settings: Adapter, model: PreTrainedModel) -> "LoraConfig":
-    from peft import LoraConfig
-
-    ids = getattr(model.config, NEW_TOKENS, None)
-    targets = settings.target_modules
-    return LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,
-        lora_dropout=settings.dropout,
-        target_modules=targets if isinstance(targets, str) else list(targets),
-        exclude_modules=_not_adapted(model) or None if isinstance(targets, str) else None,
-        use_rslora=settings.use_rslora,
-        use_dora=settings.use_dora,
-        trainable_token_indices=dict.fromkeys(_embeddings(model), ids) if ids else None,
-        task_type="CAUSAL_LM",
-    )
-
-
-def _not_adapted(model: PreTrainedModel) -> list[str]:
-    """The names of linear layers that `all-linear` leaves out, besides the output embedding.
-
-    Routers that are linear layers return more than one tensor. Those of other mixtures of experts
-    aren't linear layers, and aren't adapted either.
-    """
-    routers = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")
-    ]
-    return [*routers, *_NOT_CALLED.get(model.config.get_text_config().model_type, ())]
-
-
-def _embeddings(model: PreTrainedModel) -> list[str]:
-    """The names of the input and output embeddings; of tied ones, PEFT trains both by the first."""
-    both = [model.get_input_embeddings(), model.get_output_embeddings()]
-    if model.config.get_text_config().tie_word_embeddings:
-        both.pop()
-    names = {id(module): name for name, module in model.named_modules()}
-    return [names[id(module)].rpartition(".")[2] for module in both]

@@ -13,6 +13,9 @@ from moray.errors import UserError
 
 Shapes = dict[str, tuple[int, ...]]
 
+# The key of `config.json` with the tokens whose embeddings an adapter trains too.
+NEW_TOKENS = "new_token_ids"
+
 
 def shapes_in(folder: Path) -> Shapes:
     """The shapes of the weights in a Hugging Face folder, by name.
@@ -75,6 +78,28 @@ def positions_of(config: Mapping[str, Any]) -> int | None:
         sections = [rope, text]
     found = (section.get(key) for key in keys for section in sections)
     return next((int(value) for value in found if value), None)
+
+
+def has_experts(config: Path) -> bool:
+    """Whether the model of a `config.json` is a mixture of experts.
+
+    Raises:
+        UserError: if the file can't be read.
+    """
+    content = _read(config)
+    keys = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    sections = (content, content.get("text_config") or {})
+    counts = [section.get(key) for section in sections for key in keys]
+    return any(isinstance(count, int) and count > 1 for count in counts)
+
+
+def has_new_tokens(config: Path) -> bool:
+    """Whether a `config.json` is that of a model which moray added tokens to.
+
+    Raises:
+        UserError: if the file can't be read.
+    """
+    return bool(_read(config).get(NEW_TOKENS))
 
 
 def quantization_in(config: Path, path: str) -> str | None:

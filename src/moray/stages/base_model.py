@@ -5,8 +5,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import PreTrainedModel
+
 from moray.config.schema.sections import Proofs
 from moray.console import say
+from moray.errors import UserError
 from moray.hub import refusals_explained
 from moray.model.obtain import download_snapshot
 from moray.proofs import folder
@@ -42,6 +46,7 @@ def base_model(
         elif cfg["source"] == "path":
             source = Path(cfg["path"])
         model, facts = make(output, cfg, source, dataset)
+        _check_finite(model, f"models.{output.name}")
         proof = []
         if proofs != "off" and modality == "text":
             seconds = time.monotonic() - began
@@ -54,3 +59,15 @@ def base_model(
             write_proof(output, proof, [output / MANIFEST])
     classes = f", {model.config.num_labels} classes" if modality == "images" else ""
     say(f"model {output.name}: {parameters / 1e6:.1f} M parameters{classes}")
+
+
+@torch.no_grad()
+def _check_finite(model: PreTrainedModel, path: str) -> None:
+    for name, weight in model.named_parameters():
+        # Of no weights, there is no largest one.
+        if weight.numel() and not torch.linalg.vector_norm(weight, torch.inf).isfinite():
+            raise UserError(
+                path,
+                f"{name} has values that aren't finite numbers (NaN or infinity)",
+                "copy or download the model again, or choose another",
+            )

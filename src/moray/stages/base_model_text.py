@@ -1,5 +1,6 @@
 """A base model of text, with its tokenizer, to which it can add tokens."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +14,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from moray.console import say
 from moray.corpus.dataset import num_groups, plain_text, read_group
 from moray.errors import UserError
-from moray.model.adapter import NEW_TOKENS
 from moray.model.dequantize import dequantize
 from moray.model.folder import stored_dtype
 from moray.model.isolation import computed_in_fp32, isolates_documents
 from moray.model.load import load_config, load_model
 from moray.model.obtain import copy_folder, copy_unchanged
 from moray.model.scratch import save_llama, save_random_weights, train_tokenizer
-from moray.model.shapes import quantization_in, shapes_in
-from moray.tasks.language.tokenizer import load_tokenizer
+from moray.model.shapes import NEW_TOKENS, quantization_in, shapes_in
+from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
+from moray.tasks.language.tokenizer_files import save_tokenizer
 
 # 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.
 _GROUPS_TO_LEARN_FROM = 64
@@ -120,14 +121,16 @@ def add_tokens(
         model.resize_token_embeddings(max(ids) + 1, mean_resizing=False)
     given = sorted(old.values())
     for rows in _embeddings(model):
+        # Also those in between, of other tokens that had none.
+        filled = sorted({*ids, *range(num_rows, len(rows))})
         # All columns at once would take four times the memory of an embedding in bf16.
         for columns in torch.split(rows.view(len(rows), -1), _COLUMNS_AT_ONCE, dim=1):
-            columns[ids] = columns[given].double().mean(0).to(rows.dtype)
+            columns[filled] = columns[given].double().mean(0).to(rows.dtype)
     setattr(model.config, NEW_TOKENS, ids)
     for file in folder.glob("*.safetensors*"):
         file.unlink()
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
 
 
 def set_eos_token(folder: Path, tokenizer: PreTrainedTokenizerFast, word: str, key: str) -> None:
@@ -139,7 +142,21 @@ def set_eos_token(folder: Path, tokenizer: PreTrainedTokenizerFast, word: str, k
     if word not in tokenizer.get_vocab():
         raise UserError(key, f"the tokenizer has no token {word!r}", "add it to new_tokens")
     tokenizer.eos_token = word
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
+    _name_stop(folder, "config.json", tokenizer.eos_token_id)
+    if (folder / "generation_config.json").is_file():
+        # A chat model may have several.
+        stops = stop_token_ids(tokenizer, folder)
+        _name_stop(folder, "generation_config.json", stops if len(stops) > 1 else stops[0])
+
+
+def _name_stop(folder: Path, name: str, stop: int | list[int]) -> None:
+    """Set `eos_token_id` in a file of a folder, also in the section for text if it is there."""
+    config = json.loads((folder / name).read_text())
+    for section in (config, config.get("text_config") or {}):
+        if section is config or "eos_token_id" in section:
+            section["eos_token_id"] = stop
+    (folder / name).write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _embeddings(model: PreTrainedModel) -> list[Tensor]:

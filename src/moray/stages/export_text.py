@@ -20,8 +20,10 @@ from moray.model.folder import (
 from moray.model.load import convert, load_config, load_model
 from moray.model.obtain import copy_unchanged
 from moray.proofs.folder import stops_compared, tokenizer_compared
+from moray.provenance.manifest import read_manifest
 from moray.stages.export import Exported
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
+from moray.tasks.language.tokenizer_files import save_tokenizer
 from moray.train.restore import trained_model
 
 _ALONE = """ This folder contains
@@ -44,13 +46,13 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     tokenizer = load_tokenizer(start)
     stops = stop_token_ids(tokenizer, start)
     if adapter is not None and alone:
-        save_adapter(model, adapter, output, _ADAPTER_DTYPE[cfg["dtype"]])
+        save_adapter(model, adapter, output, _ADAPTER_DTYPE[cfg["dtype"]], _base(start))
         _stop_at(model, stops).generation_config.save_pretrained(output)
         facts["parameters"] = model.num_parameters(only_trainable=True)
         facts["base"] = base_reference(output, start)
     else:
         if adapter is not None:
-            save_adapter(model, adapter, output / "adapter", torch.float32)
+            save_adapter(model, adapter, output / "adapter", torch.float32, _base(start))
             # A large model fits into memory once.
             del model
             model = merged(load(start), output / "adapter")
@@ -62,11 +64,12 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
                 described.dtype = torch.float32
         _stop_at(model, stops).save_pretrained(output)
         _name_rope_as_before(output / "config.json")
-    if cfg["chat_template"] is not None:
-        tokenizer.chat_template = cfg["chat_template"]
-    tokenizer.save_pretrained(output)
     if not alone:
         copy_unchanged(whole, output)
+    if cfg["chat_template"] is not None:
+        tokenizer.chat_template = cfg["chat_template"]
+        _drop_template_of_processor(output)
+    save_tokenizer(tokenizer, output)
     compared = [*tokenizer_compared(output, tokenizer), stops_compared(output, stops)]
     return Exported(
         compared=compared,
@@ -76,6 +79,22 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         library="peft" if alone else "transformers",
         more=_ALONE.format(start=cfg["start"]) if alone else "",
     )
+
+
+def _base(start: Path) -> tuple[str | None, str | None]:
+    """Where PEFT finds the model of a folder: its name on the Hub and commit, or its path.
+
+    The path is as in the workflow, relative to its working directory. PEFT would drop one of two
+    adapters on top of each other, so it isn't told of the first.
+    """
+    manifest = read_manifest(start)
+    if "base" in manifest:
+        return None, None
+    made: dict[str, Any] = manifest.get("model", {})
+    changed = made.get("random_weights") or made.get("new_tokens")
+    if made.get("source") == "hub" and not changed:
+        return made["repo_id"], made["revision"]
+    return str(start), None
 
 
 def _to_merge_in(start: Path, dtype: torch.dtype) -> torch.dtype:
@@ -92,6 +111,15 @@ def _stop_at(model: PreTrainedModel, stops: list[int]) -> PreTrainedModel:
     """Have the model's generation config name the stop tokens that are trained."""
     model.generation_config.eos_token_id = stops[0] if len(stops) == 1 else stops
     return model
+
+
+def _drop_template_of_processor(folder: Path) -> None:
+    """Remove the chat template that a processor would take instead of its tokenizer's."""
+    (folder / "chat_template.json").unlink(missing_ok=True)
+    config = folder / "processor_config.json"
+    if config.is_file() and "chat_template" in (settings := json.loads(config.read_text())):
+        del settings["chat_template"]
+        config.write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def _name_rope_as_before(path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from moray.config import plan
 from moray.config.formats import FORMATS, sequence_length
-from moray.config.schema.experiment import Experiment
+from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import (
     BaseModelSource,
     HubModel,
@@ -22,6 +22,7 @@ from moray.hub import has_token, no_token
 from moray.model.shapes import (
     Shapes,
     has_chat_template,
+    has_experts,
     llama_shapes,
     positions_in,
     quantization_in,
@@ -30,7 +31,7 @@ from moray.model.shapes import (
 from moray.provenance.manifest import MANIFEST
 from moray.serving.llama_cpp import missing_tools
 from moray.tracking.interface import missing_packages
-from moray.train.checks import misfits, unmet_requirements
+from moray.train.checks import misfits, unmet_requirements, unsharded
 
 _RESULTS = Path("results")
 
@@ -59,6 +60,7 @@ def preflight(
             try:
                 positions = _positions(experiment, model)
                 shapes = _shapes(experiment, model)
+                found += _adapter(experiment, name, run, model)
             except UserError as error:
                 found.append(error)
             found += _no_template(experiment, name, model)
@@ -136,6 +138,29 @@ def _no_template(experiment: Experiment, run: str, model: str) -> Iterator[UserE
         )
 
 
+def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterator[UserError]:
+    """What an adapter can't do with its base, by the base's `config.json`.
+
+    Files of a mixture of experts name other layers than the model has, so it is made without them.
+    """
+    config = _config(experiment.models[model], model)
+    yield from unsharded(name, run.train, run.adapter, config)
+    if not run.adapter or not config or not has_experts(config):
+        return
+    # Takes a while to import.
+    from moray.model.load import empty_model
+    from moray.model.quantization import check_quantized
+    from moray.model.targets import lora_config
+
+    empty = empty_model(config.parent)
+    try:
+        lora_config(empty, run.adapter)
+        if run.adapter.quantize_base:
+            check_quantized(empty, run.adapter.quantize_base)
+    except UserError as error:
+        yield UserError(f"runs.{name}.{error.path}", error.problem, error.remedy)
+
+
 def _shapes(experiment: Experiment, model: str) -> Shapes | None:
     """The shapes of a base's weights; None if a hub model isn't downloaded yet.
 
@@ -163,17 +188,25 @@ def _positions(experiment: Experiment, model: str) -> int | None:
         return section.max_position_embeddings
     if plan.modality_of_model(experiment, model) == "images":
         return None
-    folder = _folder(section, model)
-    config = folder / "config.json" if folder else None
-    if config is None and isinstance(section, HubModel):
-        # Takes a while to import.
-        from moray.model.obtain import hub_config
-
-        config = hub_config(section.repo_id, section.revision)
+    config = _config(section, model)
     if config is None:
         return None
     quantization_in(config, f"models.{model}")
     return positions_in(config)
+
+
+def _config(section: BaseModelSource, model: str) -> Path | None:
+    """The `config.json` of a base that isn't from scratch; None if it can't be had."""
+    if not isinstance(section, PathModel | HubModel):
+        return None
+    if folder := _folder(section, model):
+        return folder / "config.json"
+    if isinstance(section, PathModel):
+        return None
+    # Takes a while to import.
+    from moray.model.obtain import hub_config
+
+    return hub_config(section.repo_id, section.revision)
 
 
 def _folder(section: BaseModelSource, model: str) -> Path | None:

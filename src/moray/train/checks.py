@@ -10,12 +10,19 @@ from pathlib import Path
 import psutil
 
 from moray import machine
-from moray.config.layout import check_gpus, lay_out_here, workers_are_here
+from moray.config.layout import (
+    check_gpus,
+    lay_out_here,
+    new_tokens_unsharded,
+    workers_are_here,
+)
 from moray.config.schema.sections import Ray
 from moray.config.schema.train import STRATEGIES, Adapter, Train
 from moray.errors import UserError
 from moray.model.shapes import (
+    NEW_TOKENS,
     Shapes,
+    has_new_tokens,
     layers_of,
     num_adapter_parameters,
     num_in_linear_layers,
@@ -109,6 +116,9 @@ def misfits(
         )
     if adapter is None or adapter.target_modules == "all-linear" or not shapes:
         return
+    if any(".experts." in name for name in shapes):
+        # In the model, the layers of experts are others than in its files.
+        return
     layers = layers_of(shapes)
     for name in adapter.target_modules:
         # Names in checkpoints can have other prefixes than in the model.
@@ -120,6 +130,15 @@ def misfits(
                 f"got {name}, expected the name of a layer with weights of its own",
                 f"did you mean {close[0]}?" if close else "choose all-linear",
             )
+
+
+def unsharded(
+    run: str, settings: Train, adapter: Adapter | None, config: Path | None
+) -> Iterator[UserError]:
+    """What of an adapter can't be sharded, by the `config.json` of its base; None if not known."""
+    if adapter and config and settings.strategy != "ddp" and has_new_tokens(config):
+        tokens = f"{NEW_TOKENS} in {config}"
+        yield new_tokens_unsharded(f"runs.{run}.adapter", settings.strategy, tokens)
 
 
 def _processors(run: str, ray: Ray, batch_size: int) -> Iterator[UserError]:

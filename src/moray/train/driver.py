@@ -24,7 +24,7 @@ from moray.storage.transfer import Delivery, copy_to, deliver, scratch
 from moray.tracking.following import tracked
 from moray.tracking.interface import TrackedRun, missing_packages, tracked_run
 from moray.train.checkpoints import continued_from, newest_step, prepare_work
-from moray.train.checks import misfits, unmet_requirements
+from moray.train.checks import misfits, unmet_requirements, unsharded
 from moray.train.entry import run_job
 from moray.train.failures import forget, meaning_of
 from moray.train.history import HISTORY, read_history
@@ -75,6 +75,7 @@ def run_training(
         length = sequence_length(store["recipe"]["format"], length)
     found = unmet_requirements(run, settings, adapter, ray, shapes, output, storage.work)
     found += [*misfits(run, length, positions, adapter, shapes)]
+    found += [*unsharded(run, settings, adapter, whole / "config.json")]
     if found := [*found, *missing_packages(run, spec.trackers)]:
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from moray.errors import UserError
 from moray.model.folder import DTYPES
 from moray.model.forward import hook_saved
 from moray.model.quantization import Quantization, quantize_empty
-from moray.model.size import num_quantized, num_weights
+from moray.model.size import num_quantized
 from moray.tasks.interface import Task
 from moray.train.job import Job
 from moray.train.kernels import (
@@ -27,6 +27,7 @@ from moray.train.memory import footprint, rows_of_micro_batch
 from moray.train.optimizer import trained_parameters
 from moray.train.statistics import Statistics, statistics_of
 from moray.train.strategies import Strategy
+from moray.train.trained import Trained, trained_of
 from moray.workers.collectives import from_any_worker, from_first_worker, together
 from moray.workers.entry import Worker
 
@@ -39,12 +40,14 @@ class Built:
         flops_per_row: FLOPs of a forward and a backward pass.
         compiled: whether its blocks are compiled.
         note: description for the user.
+        trained: what of its model is trained.
         statistics: its running statistics.
     """
 
     flops_per_row: float
     compiled: bool
     note: str
+    trained: Trained
     statistics: Statistics
 
 
@@ -59,8 +62,9 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
     """
     settings = job.settings
     model = together(lambda: _model(job, task, strategy.loads_weights))
+    trained = together(lambda: trained_of(model, job.adapter))
     flops = task.flops_per_row(model)
-    held = _held(model, job, worker)
+    held = _held(trained, num_quantized(model), job, worker)
     processors = worker.world_size * (job.threads if worker.device.type == "cpu" else 1)
     use_cache(job.cache)
     # Machines may differ, and all can check at the same time.
@@ -97,7 +101,8 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
     statistics = Statistics(module.model, worker)
     count = rows_of_micro_batch(settings, worker.world_size)
     rows = f"micro-batches of {count} row{'s' * (count != 1)}"
-    return Built(flops, reason is None, f"{held}; {rows}; blocks are {note}", statistics)
+    note = f"{trained}; {held}; {rows}; blocks are {note}"
+    return Built(flops, reason is None, note, trained, statistics)
 
 
 def _check_checkpointing(model: PreTrainedModel) -> None:
@@ -156,22 +161,14 @@ def check_weights(model: PreTrainedModel, settings: Train) -> None:
         )
 
 
-def _held(model: PreTrainedModel, job: Job, worker: Worker) -> str:
-    trained = model.num_parameters(only_trainable=True)
-    quantized = num_quantized(model)
-    frozen = sum(map(num_weights, model.parameters())) - trained
-    other = frozen - quantized
-    held = footprint(job.settings, worker.world_size, trained, job.adapter, quantized, other).total
-    share = f" of {_number(trained + frozen)}" if frozen else ""
+def _held(trained: Trained, quantized: int, job: Job, worker: Worker) -> str:
+    count, other = trained.parameters, trained.total - trained.parameters - quantized
+    held = footprint(job.settings, worker.world_size, count, job.adapter, quantized, other).total
     workers = "the worker" if worker.world_size == 1 else f"each of {worker.world_size} workers"
     return (
-        f"{_number(trained)}{share} parameters are trained; {workers} ({worker.device.type}) "
-        f"needs {held / 1e6:,.0f} MB for weights, gradients and optimizer state"
+        f"{workers} ({worker.device.type}) needs {held / 1e6:,.0f} MB for weights, gradients and "
+        "optimizer state"
     )
-
-
-def _number(parameters: int) -> str:
-    return f"{parameters / 1e6:.1f} M" if parameters > 1e5 else f"{parameters:,}"
 
 
 def compute_deterministically(device: torch.device) -> None:

@@ -206,6 +206,7 @@ def _train(
         "resumed_from": first_step,
         "precision": precision,
         "compiled": built.compiled,
+        "trained": built.trained.facts,
         "device": worker.device.type,
         "machine": machine.description(),
         "num_workers": worker.world_size,

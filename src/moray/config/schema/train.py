@@ -284,7 +284,9 @@ class Adapter(Section):
         "all-linear",
         description="Names, or ends of names, of the layers to adapt. `all-linear`: all linear "
         "layers except the output embedding, routers, and layers of which an architecture's code "
-        "uses the weights alone.",
+        "uses the weights alone; of mixtures of experts, also the experts where PEFT takes them "
+        "for linear layers. `gate_proj`, `up_proj` and `down_proj` stand for those of the experts "
+        "too, which take neither `dropout` nor `use_dora`.",
     )
     use_rslora: bool = Field(
         False,

@@ -1,0 +1,211 @@
+"""Which layers of a model get an adapter.
+
+In transformers 5, the experts of a mixture are no layers: each layer has one tensor for all of its
+experts, with the gate and the upward projection of each side by side. PEFT adapts such tensors as
+parameters, without dropout and DoRA.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from moray.config.schema.train import Adapter
+from moray.errors import UserError, first_line
+from moray.model.shapes import NEW_TOKENS
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
+# Linear layers whose weights an architecture's code or kernels read without calling the layer: an
+# adapter would have no effect. PEFT refuses `out_proj` for the same reason.
+_NOT_CALLED = {
+    "falcon_h1": ["out_proj"],
+    "falcon_mamba": ["dt_proj", "out_proj"],
+    "gemma3n_text": ["correction_coefs"],
+    "jamba": ["dt_proj"],
+    "mamba": ["dt_proj", "out_proj"],
+    "mamba2": ["out_proj"],
+    "nemotron_h": ["out_proj"],
+}
+# The layers of a single expert, by the tensor that has them of all.
+_OF_EXPERTS = {
+    "gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")),
+    "down_proj": (("down_proj",), ("w2",)),
+}
+_LAYERS_OF_EXPERTS = {
+    name for layers in _OF_EXPERTS.values() for together in layers for name in together
+}
+# What PEFT calls the router's weight, which was a linear layer before transformers 5.
+_ROUTER = "gate.weight"
+
+
+def lora_config(model: PreTrainedModel, settings: Adapter) -> "LoraConfig":
+    """PEFT's settings of an adapter, with the layers and parameters of a model that get one.
+
+    Raises:
+        UserError: if a target isn't a layer of the model, is an embedding whose weights the input
+            and the output share, or doesn't work with the other settings.
+    """
+    from peft import LoraConfig
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+    ids = getattr(model.config, NEW_TOKENS, None)
+    targets, parameters = settings.target_modules, dict[str, int]()
+    if not isinstance(targets, str):
+        parameters = _experts(model, targets)
+        targets = [
+            name for name in targets if name not in _LAYERS_OF_EXPERTS or _layers(model, name)
+        ]
+        _check_names(model, targets)
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        target_modules=targets,
+        target_parameters=[*parameters] or None,
+        rank_pattern={_pattern(name): settings.rank * n for name, n in parameters.items() if n > 1},
+        alpha_pattern={
+            _pattern(name): settings.alpha * n for name, n in parameters.items() if n > 1
+        },
+        exclude_modules=_not_adapted(model) or None if isinstance(targets, str) else None,
+        use_rslora=settings.use_rslora,
+        lora_dropout=settings.dropout,
+        use_dora=settings.use_dora,
+        trainable_token_indices=dict.fromkeys(_embeddings(model), ids) if ids else None,
+        task_type="CAUSAL_LM",
+    )
+    try:
+        # What PEFT does with it later, too: then, nothing is left to convert.
+        convert_peft_config_for_transformers(config, model, None)
+    except ValueError as error:
+        raise unknown_targets(settings, error) from error
+    if config.target_parameters:
+        named = {*config.target_parameters}
+        if isinstance(targets, str):
+            named.discard(_ROUTER)
+        config.target_parameters = sorted(named | {*_left_out(model, config, targets)})
+        config.target_modules = sorted(config.target_modules)
+        _check_experts(model, settings, config)
+    return config
+
+
+def unknown_targets(settings: Adapter, error: Exception) -> UserError:
+    """The error for targets that PEFT refuses."""
+    return UserError(
+        "adapter.target_modules",
+        f"got {settings.target_modules} ({first_line(error)})",
+        "name linear layers of the model, or choose all-linear",
+    )
+
+
+def _experts(model: PreTrainedModel, names: Iterable[str]) -> dict[str, int]:
+    """The tensors of experts that names stand for, with the number of layers side by side.
+
+    Raises:
+        UserError: if a name stands for one of two layers in a tensor.
+    """
+    tensors = {
+        name.rpartition(".")[2] for name, weight in model.named_parameters() if weight.dim() == 3
+    }
+    named = {name for name in names if not _layers(model, name)}
+    found: dict[str, int] = {}
+    for tensor in sorted(tensors & _OF_EXPERTS.keys()):
+        for together in _OF_EXPERTS[tensor]:
+            missing = [name for name in together if name not in named]
+            if missing and len(missing) < len(together):
+                raise UserError(
+                    "adapter.target_modules",
+                    f"got {', '.join(sorted({*together} - {*missing}))} without "
+                    f"{', '.join(missing)}, which is in the same tensors of the experts",
+                    "name both",
+                )
+            if not missing:
+                found[tensor] = len(together)
+    return found
+
+
+def _pattern(tensor: str) -> str:
+    """The key of PEFT's patterns for a tensor of experts."""
+    return rf".*\.{tensor}"
+
+
+def _layers(model: PreTrainedModel, name: str) -> list[str]:
+    """The paths of the layers that a name, or an end of a name, stands for."""
+    return [path for path, _ in model.named_modules() if path == name or path.endswith(f".{name}")]
+
+
+def _left_out(
+    model: PreTrainedModel, config: "LoraConfig", targets: str | list[str]
+) -> Iterator[str]:
+    """The weights of layers that are named as those of an expert, such as a shared expert's.
+
+    PEFT takes such a name for the tensors of all experts alone.
+    """
+    names = _LAYERS_OF_EXPERTS if isinstance(targets, str) else _LAYERS_OF_EXPERTS & {*targets}
+    for path, module in model.named_modules():
+        parent, _, name = path.rpartition(".")
+        if isinstance(module, nn.Linear) and name in names - {*config.target_modules}:
+            yield f"{parent.rpartition('.')[2]}.{name}.weight"
+
+
+def _check_experts(model: PreTrainedModel, settings: Adapter, config: "LoraConfig") -> None:
+    given = {"dropout": settings.dropout, "use_dora": settings.use_dora}
+    for key in [key for key, value in given.items() if value]:
+        off = " and ".join(
+            f"{other} to {type(value)(0)}" for other, value in given.items() if value
+        ).replace("False", "false")
+        others = ", ".join(sorted(config.target_modules))
+        raise UserError(
+            f"adapter.{key}",
+            f"can't be used with the experts of a {model.config.model_type} model, which share "
+            "a tensor",
+            f"set {off}" + (f", or target_modules to [{others}]" if others else ""),
+        )
+
+
+def _check_names(model: PreTrainedModel, names: Iterable[str]) -> None:
+    modules = dict(model.named_modules())
+    both = model.get_input_embeddings(), model.get_output_embeddings()
+    tied = both if both[0].weight is both[1].weight else ()
+    for name in names:
+        found = _layers(model, name)
+        if not found:
+            known = {path.rpartition(".")[2] for path in modules}
+            close = difflib.get_close_matches(name, known, n=1)
+            raise UserError(
+                "adapter.target_modules",
+                f"got {name}, expected the name of a layer",
+                f"did you mean {close[0]}?" if close else "choose all-linear",
+            )
+        if any(modules[path] is embedding for path in found for embedding in tied):
+            # Merging would change both embeddings.
+            raise UserError(
+                "adapter.target_modules",
+                f"got {name}, whose weights are shared by the input and output embeddings",
+                "remove it",
+            )
+
+
+def _not_adapted(model: PreTrainedModel) -> list[str]:
+    """The names of linear layers that `all-linear` leaves out, besides the output embedding.
+
+    Routers that are linear layers return more than one tensor. Those of other mixtures of experts
+    aren't linear layers.
+    """
+    routers = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")
+    ]
+    return [*routers, *_NOT_CALLED.get(model.config.get_text_config().model_type, ())]
+
+
+def _embeddings(model: PreTrainedModel) -> list[str]:
+    """The names of the input and output embeddings; of tied ones, PEFT trains both by the first."""
+    both = [model.get_input_embeddings(), model.get_output_embeddings()]
+    if model.config.get_text_config().tie_word_embeddings:
+        both.pop()
+    names = {id(module): name for name, module in model.named_modules()}
+    return [names[id(module)].rpartition(".")[2] for module in both]
