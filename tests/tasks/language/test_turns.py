@@ -156,14 +156,11 @@ def test_a_call_is_trained_where_the_tool_s_answer_needs_it(
     ]
 
 
-@pytest.mark.parametrize("thought", ["", "Five letters."])
-def test_the_last_turn_begins_behind_the_prompt_for_it(
-    tokenizer: PreTrainedTokenizerFast, thought: str
-) -> None:
+def test_the_last_turn_begins_behind_the_prompt_for_it(tokenizer: PreTrainedTokenizerFast) -> None:
     """A model has to write what stands there."""
-    last = {"role": "assistant", "content": "non.", "reasoning_content": thought}
+    last = {"role": "assistant", "content": "non.", "reasoning_content": "Five letters."}
     talk = [*TURNS[:3], last]
-    expected = [f"2{IM_END}", f"<think>\n{thought}\n</think>\n\nnon.{IM_END}"]
+    expected = [f"2{IM_END}", f"<think>\nFive letters.\n</think>\n\nnon.{IM_END}"]
     assert said(tokenizer, QWEN3, talk) == expected
     chat, document = ChatTemplate(tokenizer, QWEN3, [IM_END]), conversation(*talk)
     prompt, reference = chat.prompt(document)
@@ -286,8 +283,6 @@ def test_a_turn_begins_with_the_answer_where_the_prompt_is_not_in_the_text(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     assert said(tokenizer, DEEPSEEK, TURNS) == [f"2{IM_END}", f"non, 東京 🐍.{IM_END}"]
-    thought: list[Message] = [*TURNS[:3], ("assistant", "<think>\nHm.\n</think>non.")]
-    assert said(tokenizer, DEEPSEEK, thought) == [f"2{IM_END}", f"non.{IM_END}"]
 
 
 def test_of_two_answers_in_a_row_the_last_alone_may_stop(

@@ -16,8 +16,9 @@ Alterations = Counter[tuple[str, str]]
 """The number of trained answers with an alteration of a kind, and the template's text, if any.
 
 Kinds: `untrained` and `trained` text of the template in front of an answer; `prompt`, text at the
-end of the generation prompt that isn't there in training; `left_out` parts of an answer; other
-`white_space`; `changed` text. And `answers`, all of them.
+end of the generation prompt that isn't there in training; `shared`, a first token that begins in
+the generation prompt; `left_out` parts of an answer; other `white_space`; `changed` text. And
+`answers`, all of them, and the number of conversations of which other `messages` are left out.
 """
 
 # Maximum numbers of texts that are told apart, and of their characters.
@@ -43,7 +44,8 @@ def alteration(
     worst = ("", "")
     for key in ("reasoning_content", "content"):
         said = messages[number].get(key) or ""
-        if said in turn:
+        # White space in front of it may be the header's.
+        if said in answer or (said == said.lstrip() and said in turn):
             continue
         if squeezed(said) in squeezed(turn):
             worst = worst if worst[0] else ("white_space", "")
@@ -87,6 +89,8 @@ def lines(found: Alterations) -> Iterator[str]:
             "trained": f"the chat template puts {text!r} before {answers}, trained with them",
             "prompt": f"in generation, prompts end in {text!r}, which {answers} lack here",
             "left_out": f"the chat template leaves out a part of {answers}",
+            "shared": f"the first token of {answers} begins in the text before it",
+            "messages": f"the chat template leaves out messages of {number:,} conversations",
             "white_space": f"white space of {answers} is changed",
             "changed": f"the chat template changes the text of {answers}",
         }[kind]

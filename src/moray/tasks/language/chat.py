@@ -44,12 +44,14 @@ class Turn:
         end: the end of its stop token.
         alterations: what the template does to the answer besides rendering it.
         lost: what of the answer the text doesn't have.
+        has_prompt: whether the text has the generation prompt, and the turn starts behind it.
     """
 
     start: int
     end: int
     alterations: frozenset[tuple[str, str]]
     lost: str
+    has_prompt: bool
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,14 @@ class Rendered:
     Attributes:
         messages: role, start and end of all turns of the assistant, and of the other messages.
         alterations: what the template does to the trained answers besides rendering them.
+        prompted: starts of spans that are the end of a generation prompt.
     """
 
     text: str
     spans: list[tuple[int, int]]
     messages: list[tuple[str, int, int]] = field(default_factory=list)
     alterations: Alterations = field(default_factory=Counter)
+    prompted: frozenset[int] = frozenset()
 
 
 def no_chat_template() -> UserError:
@@ -152,11 +156,17 @@ class ChatTemplate:
         for number, turn in trained[-1:]:
             _check_whole(number, turn)
         said = [("assistant", turn.start, turn.end) for turn in turns]
+        others, some_left_out = other_messages(render, messages, text)
+        found = Counter(chain.from_iterable(turn.alterations for _, turn in trained))
+        found["answers", ""] = len(trained)
+        if some_left_out:
+            found["messages", ""] = 1
         return Rendered(
             text,
             [(turn.start, turn.end) for _, turn in trained],
-            [*said, *other_messages(render, messages, text)],
-            Counter(chain([("answers", "")] * len(trained), *(t.alterations for _, t in trained))),
+            [*said, *others],
+            found,
+            frozenset(turn.start for _, turn in trained if turn.has_prompt),
         )
 
     def prompt(self, document: Document) -> tuple[str, str]:
@@ -303,7 +313,8 @@ def _turn_of(
     )
     if kind:
         found.add((kind, ""))
-    return Turn(begin, end, frozenset(found), lost)
+    has_prompt = start.has_prompt and begin == start.place
+    return Turn(begin, end, frozenset(found), lost, has_prompt)
 
 
 def _check_whole(number: int, turn: Turn) -> None:

@@ -283,7 +283,7 @@ class Encoder:
                     reached = ends.clip(start, end) - start
                     sizes += _bytes_behind(conversation.text[start:end], reached)
                 sizes[np.isin(tokens, self.stops)] = 0
-            alterations = conversation.alterations + self._swallowed(encoding, conversation)
+            alterations = conversation.alterations + self._shared(encoding, ends, conversation)
             yield Encoded(tokens, mask, sizes, roles, alterations)
 
     def _own_spans(self, encoding: Encoding, text: str) -> tuple[NDArray[np.int64], ...]:
@@ -304,15 +304,22 @@ class Encoder:
                     ends[place] -= len(taken) - len(taken.rstrip())
         return starts, ends
 
-    def _swallowed(self, encoding: Encoding, conversation: Rendered) -> Alterations:
-        """The answers that begin in a special token in front of them, which takes white space."""
-        if not self._greedy:
-            return Counter()
-        begun = np.array([start for start, _ in conversation.spans])
+    def _shared(
+        self, encoding: Encoding, own_ends: NDArray[np.int64], conversation: Rendered
+    ) -> Alterations:
+        """The answers that begin in a token of the text in front of them.
+
+        If it is a special one, it takes their white space; otherwise, it begins an answer that
+        generation can't begin in this way.
+        """
         starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
-        greedy = np.isin(encoding.ids, [*self._greedy])
-        inside = (starts[greedy] < begun[:, None]) & (begun[:, None] < ends[greedy])
-        return Counter({("white_space", ""): int(inside.any(axis=1).sum())})
+        found = Alterations()
+        for begin, _ in conversation.spans:
+            over = (starts < begin) & (begin < ends)
+            found["white_space", ""] += int((over & (own_ends <= begin)).any())
+            if begin in conversation.prompted:
+                found["shared", ""] += int((over & (own_ends > begin)).any())
+        return +found
 
     def _pieces(self, document: Encoded, number: int) -> list[Piece]:
         length = len(document.tokens)

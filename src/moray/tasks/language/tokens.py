@@ -106,12 +106,11 @@ def _roles(counts: dict[str, Any]) -> str:
     found = counts.get("roles", {})
     if len(found) < 2:
         return ""
-    named = (
-        f"{role} {count['tokens']:,}"
-        + (f" ({count['trained']:,} trained)" if count["trained"] else "")
+    shares = (
+        (role, f"{count['tokens']:,}", f" ({count['trained']:,} trained)" * (count["trained"] > 0))
         for role, count in found.items()
     )
-    return f"; tokens by role: {', '.join(named)}"
+    return "; tokens by role: " + ", ".join(f"{role} {of}{some}" for role, of, some in shares)
 
 
 def _special_tokens(facts: dict[str, dict[str, Any]]) -> str:
@@ -254,9 +253,8 @@ def _remarks(
                 f"{number}, beginning with {parts[0].strip()[:40]!r}"
             )
         (whole,) = encoder.encoded([talk], 0, count_bytes=False)
-        found = Alterations(
-            {one: n for one, n in whole.alterations.items() if one[0] != "left_out"}
-        )
+        found = whole.alterations.copy()
+        del found["left_out", ""]  # said above
         yield from (f"... {line}, in {name} {number}" for line in alterations.lines(found))
         if end := _end_of_other_prompt(talk, whole.tokens.tolist(), encoder):
             yield (

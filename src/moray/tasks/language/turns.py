@@ -90,6 +90,9 @@ def turn_start(render: Render, messages: Messages, number: int, text: str, lates
     changed = or_none(render, plain)
     if changed and changed.count(STAND_IN) == 1:
         place = min(latest, _common(text, changed.partition(STAND_IN)[0]))
+        # Without a prompt for it, the model also has to write the space in front of its answer.
+        if prompt == before and header is not None and text[header:place].isspace():
+            place = header
     elif header and header <= latest:
         place = header
     else:
@@ -129,10 +132,15 @@ def behind_empty_reasoning(
     return start
 
 
-def other_messages(render: Render, messages: Messages, text: str) -> list[tuple[str, int, int]]:
+def other_messages(
+    render: Render, messages: Messages, text: str
+) -> tuple[list[tuple[str, int, int]], bool]:
     """Role, start and end, in characters, of the messages that aren't the assistant's.
 
-    Those whose text the template changes, and those behind them, are left out.
+    Those whose text the template changes, and those behind them, are not among them.
+
+    Returns:
+        The messages, and whether the template leaves any out.
     """
     others = [
         (message["role"], message["content"])
@@ -145,10 +153,12 @@ def other_messages(render: Render, messages: Messages, text: str) -> list[tuple[
         else {**message, "content": STAND_IN}
         for message in messages
     ]
-    before, *behind = (or_none(render, replaced) or "").split(STAND_IN)
     found: list[tuple[str, int, int]] = []
+    if (changed := or_none(render, replaced)) is None:
+        return found, False
+    before, *behind = changed.split(STAND_IN)
     if len(behind) != len(others) or not text.startswith(before):
-        return found
+        return found, len(behind) < len(others)
     place = len(before)
     for (role, said), following in zip(others, behind, strict=True):
         # Templates often strip what is said.
@@ -158,7 +168,7 @@ def other_messages(render: Render, messages: Messages, text: str) -> list[tuple[
             break
         found.append((role, place, place + len(form)))
         place += len(form) + len(following)
-    return found
+    return found, False
 
 
 def or_none(render: Render, messages: Messages, **options: Any) -> str | None:
