@@ -1,5 +1,6 @@
 """Where a conversation's turns begin and end, by templates that write them in their own way."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,7 +119,7 @@ def test_of_mistral_s_conversations_the_call_and_the_answer_are_trained(
 ) -> None:
     assert said(tokenizer, MISTRAL, [*CALLED], END, tools=tools) == [
         '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "東京"}}]' + END,
-        f"12, weather: mild.{END}",
+        f" 12, weather: mild.{END}",
     ]
 
 
@@ -256,6 +257,37 @@ def test_reasoning_since_the_last_question_is_trained(tokenizer: PreTrainedToken
         f'<think>\nI look.\n</think>\n\n<tool_call>{{"city": "東京"}}</tool_call>{IM_END}',
         f"<think>\n12 is mild.\n</think>\n\nMild.{IM_END}",
     ]
+
+
+@pytest.mark.parametrize("template", [QWEN3, REASONING])
+def test_empty_reasoning_of_a_row_is_trained_and_that_of_a_template_is_not(
+    tokenizer: PreTrainedTokenizerFast, template: str
+) -> None:
+    empty = "<think>\n\n</think>\n\n"
+    assert said(tokenizer, template, [TURNS[0], ("assistant", f"{empty}2")]) == [
+        f"{empty}2{IM_END}"
+    ]
+    assert said(tokenizer, template, [TURNS[0], ("assistant", "2")]) == [f"2{IM_END}"]
+
+
+def test_of_a_call_with_empty_reasoning_in_front_the_call_alone_is_trained(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    template = (Path(__file__).parents[2] / "stock_templates/qwen3.jinja").read_text()
+    empty = "<think>\n\n</think>\n\n"
+    talk = [TURNS[0], CALLING]
+    assert said(tokenizer, template, talk, tools=TOOLS) == [CALL_TEXT + IM_END]
+    text = ChatTemplate(tokenizer, template, [IM_END]).render(conversation(*talk)).text
+    assert text.endswith(f"assistant\n{empty}{CALL_TEXT}{IM_END}\n")
+
+
+def test_a_template_that_renders_one_of_two_calls_is_refused(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    twice = CALLING | {"tool_calls": [CALL, CALL]}
+    with pytest.raises(RowError) as caught:
+        said(special(tokenizer, *OSS), GPT_OSS, [CALLED[0], twice, *CALLED[2:]], "<|return|>")
+    assert caught.value.problem == "the chat template leaves out the tool call 2 of message 2"
 
 
 def test_a_turn_may_be_reasoning_alone(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -234,7 +234,7 @@ class Encoder:
         ):
             ends = [end for _, end in encoding.offsets] if slow else []
             # A token of both is trained: it has text of the completion.
-            own = self._own_spans(encoding, prompt + text)[1] if not apart and prompt else ends
+            own = self._own_spans(encoding, text)[1] if not apart and prompt else ends
             inside = 0 if apart or not prompt else bisect_right(own, len(prompt))
             before = [*self._opening, *context.ids]
             tokens = np.array([*before, *encoding.ids, self._stop], self.dtype)
