@@ -75,7 +75,7 @@ def export(
     Args:
         sources: manifests of the start and of the run's rows, and descriptions of its datasets.
         cfg: names of the run, its start and its datasets; the `export` section; of text, the run's
-            chat template.
+            chat template, and `data.bos` if it isn't `auto`.
     """
     # By name: the other need not be imported.
     write = import_module(f"moray.stages.export_{modality}").write

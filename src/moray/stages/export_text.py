@@ -3,6 +3,7 @@
 import json
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import torch
@@ -20,7 +21,13 @@ from moray.model.folder import (
 from moray.model.load import convert, load_config, load_model
 from moray.model.obtain import copy_unchanged
 from moray.stages.export import Exported
-from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
+from moray.tasks.language.tokenizer import (
+    adds_bos,
+    begin_with_bos,
+    load_tokenizer,
+    opening,
+    stop_token_ids,
+)
 from moray.train.restore import trained_model
 
 _ALONE = """ This folder contains
@@ -61,11 +68,21 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
                 described.dtype = torch.float32
         _stop_at(model, stops).save_pretrained(output)
         _name_rope_as_before(output / "config.json")
+    bos = cfg.get("bos", "auto")
+    # What documents began with in training, which a call of the tokenizer doesn't always say.
+    facts["bos"] = bool(opening(tokenizer, bos))
+    if bos != "auto" and bos != adds_bos(tokenizer):
+        begin_with_bos(tokenizer, bos)
     if cfg["chat_template"] is not None:
-        tokenizer.chat_template = cfg["chat_template"]
+        # By name, if the tokenizer has several.
+        tokenizer.chat_template = tokenizer.get_chat_template(cfg["chat_template"])
     tokenizer.save_pretrained(output)
     if not alone:
         copy_unchanged(whole, output)
+    if cfg["chat_template"] is not None:
+        # Others would go on with the base's for conversations with tools, or with images.
+        rmtree(output / "additional_chat_templates", ignore_errors=True)
+        (output / "chat_template.json").unlink(missing_ok=True)
     return Exported(
         unit="per pair" if "preference" in record else "nats per token",
         pipeline="text-generation",
