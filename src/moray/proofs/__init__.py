@@ -1,0 +1,1 @@
+"""Comparisons of what moray makes with what the plain libraries make of the same rows."""
