@@ -17,6 +17,7 @@ FLOORS = [
     {"planning"},
     {"results"},
     {"evaluate", "serving", "train"},
+    {"proofs"},
     {"tasks"},
     {"proofs"},
     {"model"},

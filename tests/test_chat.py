@@ -97,6 +97,22 @@ def test_a_model_gets_the_tokens_that_it_was_trained_with(chat: Chat) -> None:
         chat.messages.append({"role": "assistant", "content": TURNS[number + 1]})
 
 
+@pytest.mark.parametrize("bos", [False, True, None])
+def test_a_text_begins_as_in_training(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bos: bool | None
+) -> None:
+    """By the model's manifest; that of earlier versions says nothing."""
+    make_run(tmp_path, model_folder)
+    facts = {} if bos is None else {"bos": bos}
+    write_manifest(tmp_path / "results/runs/tuned/model", **facts)
+    monkeypatch.chdir(tmp_path)
+    chat = open_chats("tuned", base=False, tuned=True)["tuned"]
+    chat.length = 10_000
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    alone = tokenizer("def", add_special_tokens=False)["input_ids"]
+    assert chat.tokens("def") == [tokenizer.bos_token_id] * (bos is not False) + alone
+
+
 @pytest.mark.parametrize("chat", ["chatml"], indirect=True)
 def test_the_oldest_messages_are_forgotten_if_there_is_no_room(chat: Chat) -> None:
     chat.length = 10_000

@@ -16,6 +16,7 @@ from moray.errors import UserError
 from moray.evaluate.execution import dtype_of
 from moray.evaluate.generation import Sampling, stream
 from moray.model.load import load_config, load_model, longest_sequence
+from moray.provenance.manifest import MANIFEST
 from moray.tasks.language.encode import Encoder, make_encoder
 from moray.tasks.language.tokenizer import load_tokenizer
 
@@ -142,7 +143,9 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
 
 def _encoder(folder: Path) -> Encoder:
     text = "messages" if is_chat(load_tokenizer(folder)) else "prompt-completion"
-    return make_encoder(folder, {"format": text, **result_keys(Data())})
+    # As in training, which the tokenizer alone doesn't say; nor do models of earlier versions.
+    bos = json.loads((folder / MANIFEST).read_text()).get("bos", "auto")
+    return make_encoder(folder, {"format": text, **result_keys(Data()), "bos": bos})
 
 
 def _sampling(folder: Path, encoder: Encoder) -> Sampling:

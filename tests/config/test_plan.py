@@ -292,6 +292,15 @@ def test_a_run_has_the_template_of_its_conversations_or_of_where_it_starts_from(
     assert stores == [None, expected[1], None, expected[3]]
 
 
+def test_an_export_has_the_rule_for_bos_of_its_run_unless_it_is_the_default() -> None:
+    """So that exports of versions without the key stay up to date."""
+    experiment = experiment_with(
+        CHAIN | {"runs.texts.data.bos": False, "runs.talks.data.bos": True}
+    )
+    found = {run: plan.export_config(experiment, run).get("bos") for run in experiment.runs}
+    assert found == {"texts": False, "talks": True, "more": None, "last": None}
+
+
 def test_another_template_makes_another_store_of_conversations_and_none_of_texts() -> None:
     plain = experiment_with(CHAIN)
     templated = experiment_with(CHAIN | {"defaults.data.chat_template": "T"})

@@ -247,6 +247,20 @@ def test_the_nearest_system_prompt_holds() -> None:
         assert made == nearest + TALK_ALONE, (own, row, config)
 
 
+@pytest.mark.parametrize("nothing", [None, []])
+def test_a_system_prompt_that_is_null_or_an_empty_list_is_none(nothing: Any) -> None:
+    """Tables give it to rows without one; one that is an empty text overrides a template's."""
+    empty = {"role": "system", "content": nothing}
+    assert spoken([empty, ANSWER]) == [ANSWER]
+    assert spoken([empty, ANSWER], default_system="D") == [said("system", "D"), ANSWER]
+    assert spoken([said("system", ""), ANSWER]) == [said("system", ""), ANSWER]
+    assert refusal([empty], None) == "the conversation has no assistant message to train on"
+
+
+def test_reasoning_of_white_space_is_none() -> None:
+    assert spoken([said("assistant", "a", reasoning_content="\n\n")]) == [ANSWER]
+
+
 def test_system_prompts_are_removed_where_the_config_has_false() -> None:
     for talk in (TALK_ALONE, [said("system", "own"), *TALK_ALONE]):
         assert spoken(talk, system="row", default_system=False) == TALK_ALONE

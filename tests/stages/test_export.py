@@ -17,6 +17,7 @@ from older_files import OLDER, change
 from peft import AutoPeftModelForCausalLM, PeftConfig, PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -304,6 +305,74 @@ def test_a_processor_has_that_template_too(name: str, trained: Path, tmp_path: P
     for own, expected in ((None, "older"), (CHATML, CHATML)):
         folder = run(tmp_path / "trained", tmp_path / expected[:5], chat_template=own)
         assert ProcessorMixin.get_processor_dict(folder)[0]["chat_template"] == expected
+
+
+@pytest.mark.parametrize("kept", ["in files", "in the config", "of a processor"])
+def test_the_template_of_the_run_is_the_only_one(trained: Path, tmp_path: Path, kept: str) -> None:
+    """Bases can have another one for tools, which conversations of the run didn't go through."""
+    start = Path(shutil.copytree(trained / "start", tmp_path / "trained/start"))
+    shutil.copytree(trained / "run", tmp_path / "trained/run")
+    several = {"default": "of the base", "tool_use": "of the base, for tools"}
+    if kept == "in files":
+        tokenizer = AutoTokenizer.from_pretrained(start)
+        tokenizer.chat_template = several
+        tokenizer.save_pretrained(start)
+        assert (start / "additional_chat_templates/tool_use.jinja").is_file()
+    elif kept == "in the config":
+        config = json.loads((start / "tokenizer_config.json").read_text())
+        listed = [{"name": name, "template": text} for name, text in several.items()]
+        (start / "tokenizer_config.json").write_text(
+            json.dumps({**config, "chat_template": listed})
+        )
+    else:
+        (start / "chat_template.json").write_text(json.dumps({"chat_template": "of the base"}))
+    folder = run(tmp_path / "trained", tmp_path / "model")
+    assert AutoTokenizer.from_pretrained(folder).chat_template == CHATML
+    for file in folder.rglob("*"):
+        if file.is_file() and file.suffix in (".json", ".jinja"):
+            assert "of the base" not in file.read_text("utf-8"), file
+    listed_files = read_manifest(folder)["files"]
+    assert set(listed_files) == {
+        str(file.relative_to(folder))
+        for file in folder.rglob("*")
+        if file.is_file() and file.name not in (MANIFEST, "lineage.json", "proof.json")
+    }
+
+
+def test_a_template_that_the_config_names_is_exported_as_it_was_trained(
+    trained: Path, tmp_path: Path
+) -> None:
+    start = Path(shutil.copytree(trained / "start", tmp_path / "trained/start"))
+    shutil.copytree(trained / "run", tmp_path / "trained/run")
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    tokenizer.chat_template = {"default": "of the base", "short": CHATML}
+    tokenizer.save_pretrained(start)
+    folder = run(tmp_path / "trained", tmp_path / "model", chat_template="short")
+    assert AutoTokenizer.from_pretrained(folder).chat_template == CHATML
+
+
+@pytest.mark.parametrize("bos", [False, True, "auto"])
+@pytest.mark.parametrize("adds", [False, True])
+def test_a_text_begins_with_the_bos_token_if_it_did_in_training(
+    trained: Path, tmp_path: Path, adds: bool, bos: bool | str
+) -> None:
+    """For others, by a call of the tokenizer; for moray, by the manifest."""
+    start = Path(shutil.copytree(trained / "start", tmp_path / "trained/start"))
+    shutil.copytree(trained / "run", tmp_path / "trained/run")
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    tokenizer.bos_token = "<|im_start|>"
+    if adds:
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single="<|im_start|> $A", special_tokens=[("<|im_start|>", tokenizer.bos_token_id)]
+        )
+    tokenizer.save_pretrained(start)
+    begins = {"bos": bos} if bos != "auto" else {}
+    folder = run(tmp_path / "trained", tmp_path / "model", **begins)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    alone = tokenizer("é", add_special_tokens=False)["input_ids"]
+    expected = adds if bos == "auto" else bos
+    assert tokenizer("é")["input_ids"] == [tokenizer.bos_token_id] * expected + alone
+    assert read_manifest(folder)["bos"] == expected
 
 
 def test_without_one_the_tokenizer_stays_as_it_was(trained: Path, tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conversations import CHATML, SAID, TALKS
+from conversations import CHATML, SAID, TALKS, TURNS, conversation
 from run_stage import stage_command
 from transformers import PreTrainedTokenizerFast
+from turn_templates import DEEPSEEK, QWEN3
 
+from moray.config.formats import FormatName
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import SPLITS, Document, read_documents, write_dataset
@@ -26,6 +28,7 @@ from moray.stages.base_model import base_model
 from moray.stages.download import download
 from moray.stages.tokenize import tokenize
 from moray.tasks import task_of
+from moray.tasks.language.encode import ROLES
 from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 from moray.tasks.language.tokenizer import load_tokenizer
 
@@ -344,6 +347,111 @@ def test_documents_that_are_dropped_are_counted_and_reported(
         assert kept == set(range(len(texts))) - dropped
         total += len(dropped)
     assert f", {total} documents longer than a row dropped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("when", ["ahead", "on-the-fly"])
+def test_tokens_are_counted_by_role(
+    tmp_path: Path,
+    talks: Path,
+    chat_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    when: str,
+) -> None:
+    loader = "memory" if when == "ahead" else "stream"
+    cfg = recipe("messages", block_size=512, chat_template=CHATML, tokenize=when, loader=loader)
+    tokenize(talks, chat_folder, tmp_path / "out", cfg)
+    tokenizer, expected = load_tokenizer(chat_folder), dict.fromkeys(ROLES, 0)
+    for talk, answers in zip(TALKS, SAID, strict=True):
+        for message in json.loads(talk["messages"]):
+            if message["role"] != "assistant":
+                count = len(tokenizer(message["content"], add_special_tokens=False)["input_ids"])
+                expected[message["role"]] += count
+        for answer in answers:
+            # What is in front of a first call is the header's.
+            tokens = tokenizer(answer, add_special_tokens=False)["input_ids"]
+            expected["assistant"] += len(tokens)
+    facts = read_manifest(tmp_path / "out")["splits"]["train"]
+    counts = facts["roles"]
+    for role in ("system", "user", "tool"):
+        assert counts[role] == {"tokens": expected[role], "trained": 0}, role
+    assert counts["assistant"] == {"tokens": facts["weight"], "trained": facts["weight"]}
+    assert facts["weight"] == expected["assistant"]
+    assert sum(count["tokens"] for count in counts.values()) == facts["tokens"]
+    assert (
+        f"; tokens by role: template {counts['template']['tokens']}, system {expected['system']}, "
+        f"user {expected['user']}, assistant {facts['weight']} ({facts['weight']} trained), tool "
+    ) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format", ["text", "prompt-completion"])
+def test_of_texts_the_parts_are_counted(
+    tmp_path: Path,
+    model_folder: Path,
+    documents: dict[str, list[Document]],
+    capsys: pytest.CaptureFixture[str],
+    format: FormatName,
+) -> None:
+    rows = [(split, row) for split in SPLITS for row in documents[format]]
+    write_dataset(tmp_path / "dataset", iter(rows), format, {})
+    tokenize(tmp_path / "dataset", model_folder, tmp_path / "out", recipe(format, block_size=4096))
+    facts = read_manifest(tmp_path / "out")["splits"]["train"]
+    rest = facts["tokens"] - facts["weight"]
+    line = capsys.readouterr().err
+    if format == "text":
+        # All but the first token of each document.
+        assert facts["roles"] == {"text": {"tokens": facts["tokens"], "trained": facts["weight"]}}
+        assert "by role" not in line
+    else:
+        assert facts["roles"] == {
+            "prompt": {"tokens": rest, "trained": 0},
+            "completion": {"tokens": facts["weight"], "trained": facts["weight"]},
+        }
+        trained = f"{facts['weight']:,}"
+        assert (
+            f"; tokens by role: prompt {rest:,}, completion {trained} ({trained} trained)" in line
+        )
+
+
+def test_what_a_template_does_to_answers_is_named_and_recorded(
+    tmp_path: Path, chat_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    thought = conversation(
+        ("user", "Two?"),
+        ("assistant", "<think>\none and one\n</think>\n\n2"),
+        ("user", "Three?"),
+        ("assistant", "<think>\ntwo and one\n</think>\n\n3"),
+    )
+    rows = [(split, row) for split in SPLITS for row in (thought, conversation(*TURNS))]
+    write_dataset(tmp_path / "dataset", iter(rows), "messages", {})
+    cfg = recipe("messages", block_size=512, chat_template=QWEN3)
+    tokenize(tmp_path / "dataset", chat_folder, tmp_path / "out", cfg)
+    block = "<think>\n\n</think>\n\n"
+    facts = read_manifest(tmp_path / "out")["splits"]["test"]["chat_template"]
+    assert facts == {"answers": 4, "left_out": 1, "untrained": {block: 1}}
+    line = capsys.readouterr().err
+    assert f"; the chat template puts {block!r} before 3 of 12 answers, not trained" in line
+    assert "; the chat template leaves out a part of 3 of 12 answers" in line
+    shown = (tmp_path / "out/preview.txt").read_text("utf-8")
+    assert (
+        f"⟦non, 東京 🐍.<|im_end|>⟧\n\n... the chat template puts {block!r} before 1 of 2" in shown
+    )
+
+
+def test_an_answer_of_which_the_template_drops_reasoning_is_refused(
+    tmp_path: Path, chat_folder: Path
+) -> None:
+    lost = conversation(("user", "2?"), ("assistant", "<think>\nHm.\n</think>\n\n2"))
+    rows = [(split, row) for split in SPLITS for row in (conversation(*TURNS), lost)]
+    write_dataset(tmp_path / "dataset", iter(rows), "messages", {})
+    cfg = recipe("messages", block_size=512, chat_template=DEEPSEEK)
+    with pytest.raises(UserError) as caught:
+        tokenize(tmp_path / "dataset", chat_folder, tmp_path / "out", cfg)
+    assert str(caught.value) == (
+        r"datasets.dataset: the chat template leaves out '<think>\nHm.\n</think>' of message 2, "
+        "the last that is trained, in the conversation that begins "
+        r"'2?\n<think>\nHm.\n</think>\n\n2'; "
+        "set a data.chat_template that renders it, or remove it from the row"
+    )
 
 
 def test_special_tokens_in_texts_are_named(

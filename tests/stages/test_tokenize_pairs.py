@@ -123,10 +123,15 @@ def test_of_each_half_of_a_pair_what_the_template_leaves_out_is_counted(
     tokenize(dataset, chat_folder, tmp_path / "out", cfg)
     shown = (tmp_path / "out/preview.txt").read_text("utf-8").splitlines()
     count = len(load_tokenizer(chat_folder)("not in", add_special_tokens=False)["input_ids"])
-    assert shown[-2:] == [
+    assert [line for line in shown if "leaves out" in line] == [
         f"... the chat template leaves out {count} tokens of the messages of {half} 0, "
         "beginning with 'not in'"
         for half in ("chosen", "rejected")
+    ]
+    # The rejected answer has a thought of its own.
+    assert [line for line in shown if "puts" in line] == [
+        r"... the chat template puts '<think>\n\n</think>\n\n' before 1 of 2 answers, not trained, "
+        "in chosen 0"
     ]
 
 

@@ -31,7 +31,7 @@ _DATASET = ("config/formats", "corpus/dataset")
 _STDLIB = _in("corpus", "bad_rows dataset sources/__init__ sources/text_python_stdlib split")
 _COLUMNS = _in("corpus", "conversation formats")
 # Prompts and conversations as tokens; documents as rows of tokens.
-_PROMPTS = ("corpus/dataset", *_in("tasks/language", "chat encode tokenizer"))
+_PROMPTS = ("corpus/dataset", *_in("tasks/language", "alterations chat encode tokenizer turns"))
 _TOKENS = (*_PROMPTS, "tasks/language/rows")
 _CAUSAL_LM = _in("model", "adapter attention folder forward load loss quantization")
 # A model and its loss, as training and scoring compute them.
@@ -140,7 +140,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         "stages/gguf",
         *_in("serving", "llama_cpp ollama"),
         "corpus/dataset",
-        *_in("tasks/language", "chat tokenizer"),
+        *_in("tasks/language", "alterations chat tokenizer turns"),
     ),
     "predict": (
         "stages/predict",

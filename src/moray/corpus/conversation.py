@@ -53,7 +53,13 @@ def conversation(
     listed = _parsed(messages, "messages")
     if not isinstance(listed, list) or not listed:
         raise RowError(f"got {_kind(listed)} for messages, expected a list", "fix the row")
-    spoken = [_message(message, number) for number, message in enumerate(listed, 1)]
+    spoken = [
+        _message(message, number)
+        for number, message in enumerate(listed, 1)
+        if not _is_no_system_prompt(message)
+    ]
+    if not spoken:
+        raise RowError("the conversation has no assistant message to train on", "remove the row")
     if all(message["role"] != "assistant" or "weight" in message for message in spoken):
         raise RowError("the conversation has no assistant message to train on", "remove the row")
     prompt = system or default_system
@@ -86,6 +92,15 @@ def _untrained(message: Any) -> Any:
     return {**message, "weight": 0} if _ROLES.get(str(role)) == "assistant" else message
 
 
+def _is_no_system_prompt(message: Any) -> bool:
+    """Whether a message is of the system and null or an empty list, as tables fill it in."""
+    return (
+        isinstance(message, Mapping)
+        and _ROLES.get(str(message.get("role") or message.get("from"))) == "system"
+        and all(message.get(key) in (None, []) for key in ("content", "value"))
+    )
+
+
 def _message(message: Any, number: int) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not {"role", "from"} & message.keys():
         raise RowError(
@@ -114,7 +129,7 @@ def _message(message: Any, number: int) -> dict[str, Any]:
         )
     if not _is_trained(message, number):
         made["weight"] = 0
-    if reasoning:
+    if reasoning.strip():
         made["reasoning_content"] = reasoning
     for key in ("name", "tool_call_id"):
         if isinstance(message.get(key), str):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from moray.corpus.dataset import RowError
-from moray.tasks.language.chat import Messages
+from moray.tasks.language.turns import Messages
 
 Render = Callable[[Messages], str]
 """Renders messages; raises `RowError` if the template refuses them."""

@@ -96,7 +96,7 @@ def export(
     Args:
         sources: manifests of the start and of the run's rows, and descriptions of its datasets.
         cfg: names of the run, its start and its datasets; the `export` section; of text, the run's
-            chat template.
+            chat template, and `data.bos` if it isn't `auto`.
         proofs: what follows if it differs from what transformers loads.
 
     Raises:

@@ -3,6 +3,7 @@
 import json
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import torch
@@ -22,7 +23,13 @@ from moray.model.obtain import copy_unchanged
 from moray.proofs.folder import stops_compared, tokenizer_compared
 from moray.provenance.manifest import read_manifest
 from moray.stages.export import Exported
-from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
+from moray.tasks.language.tokenizer import (
+    adds_bos,
+    begin_with_bos,
+    load_tokenizer,
+    opening,
+    stop_token_ids,
+)
 from moray.tasks.language.tokenizer_files import save_tokenizer
 from moray.train.restore import trained_model
 
@@ -66,8 +73,16 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         _name_rope_as_before(output / "config.json")
     if not alone:
         copy_unchanged(whole, output)
+    bos = cfg.get("bos", "auto")
+    # What documents began with in training, which a call of the tokenizer doesn't always say.
+    facts["bos"] = bool(opening(tokenizer, bos))
+    if bos != "auto" and bos != adds_bos(tokenizer):
+        begin_with_bos(tokenizer, bos)
     if cfg["chat_template"] is not None:
-        tokenizer.chat_template = cfg["chat_template"]
+        # By name, if the tokenizer has several.
+        tokenizer.chat_template = tokenizer.get_chat_template(cfg["chat_template"])
+        # Others would go on with the base's for conversations with tools, or with images.
+        rmtree(output / "additional_chat_templates", ignore_errors=True)
         _drop_template_of_processor(output)
     save_tokenizer(tokenizer, output)
     compared = [*tokenizer_compared(output, tokenizer), stops_compared(output, stops)]

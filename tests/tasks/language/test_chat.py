@@ -99,7 +99,7 @@ END = "<|endoftext|>"  # first and stop token of the tests' tokenizer
 EOT, EOM = "<|eot_id|>", "<|eom_id|>"
 TEMPLATES: dict[str, tuple[str, tuple[str, ...], list[Message], list[str]]] = {
     "Llama 2, whose answers stand between spaces": (
-        LLAMA2, (END,), TURNS, [f"2 {END}", f"non, 東京 🐍. {END}"],
+        LLAMA2, (END,), TURNS, [f" 2 {END}", f" non, 東京 🐍. {END}"],
     ),
     "Llama 3": (LLAMA3, (EOT, EOM), TURNS, [f"2{EOT}", f"non, 東京 🐍.{EOT}"]),
     "Llama 3, which stops otherwise behind a call": (

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conversations import CHATML, SAID, TALKS, chat_tokenizer, conversation
 from tokenizers import (
+    AddedToken,
     Tokenizer,
     decoders,
     models,
@@ -251,6 +252,19 @@ def test_what_is_tokenised_decodes_to_the_document(
             # Some tokenizers take a space at the start for theirs.
             assert expected.removeprefix(" ") == text.removeprefix(" ") or text.startswith("  ")
             assert encoded.tokens[-1] == known[STOP]
+
+
+def test_a_special_token_of_the_prompt_is_not_trained_if_it_takes_the_space_behind_it(
+    texts: list[str],
+) -> None:
+    """As Phi-3's do, with a tokenizer that can't take prompt and completion apart."""
+    backend = metaspace(False, "always", [*texts, "ab cd"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=STOP)
+    tokenizer.add_tokens([AddedToken("<|assistant|>", special=True, rstrip=True)])
+    rows = [Document(prompt="<|assistant|>", completion=text) for text in ("ab", "  ab")]
+    for encoded in Encoder(tokenizer, 64).encoded(rows, 0, count_bytes=False):
+        trained = encoded.tokens[encoded.mask]
+        assert tokenizer.decode(trained, skip_special_tokens=False) == f"ab{STOP}"
 
 
 def test_training_sees_a_prompt_as_generation_does(

@@ -12,7 +12,12 @@ from transformers import PreTrainedTokenizerFast
 from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.tasks.language.encode import Encoder
-from moray.tasks.language.tokenizer import load_tokenizer, opening, stop_token_ids
+from moray.tasks.language.tokenizer import (
+    begin_with_bos,
+    load_tokenizer,
+    opening,
+    stop_token_ids,
+)
 
 
 @pytest.fixture
@@ -100,6 +105,25 @@ def test_documents_begin_with_what_the_tokenizer_adds_or_the_config_says(folder:
     bare.backend_tokenizer.post_processor = adding
     assert opening(bare) == [token]
     assert opening(bare, bos=False) == []
+
+
+@pytest.mark.parametrize("before", ["def $A", "$A", "def $A return", "$A return"])
+@pytest.mark.parametrize("bos", [False, True])
+def test_a_call_begins_with_the_bos_token_or_not_and_ends_as_before(
+    folder: Path, tmp_path: Path, before: str, bos: bool
+) -> None:
+    change(folder / "tokenizer_config.json", bos_token="def", eos_token="return")
+    tokenizer = load_tokenizer(folder)
+    known = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("def", "return")]
+    adding = TemplateProcessing(single=before, special_tokens=known)
+    tokenizer.backend_tokenizer.post_processor = adding
+    begin_with_bos(tokenizer, bos)
+    tokenizer.save_pretrained(tmp_path / "saved")
+    alone = tokenizer("x", add_special_tokens=False)["input_ids"]
+    ends = [tokenizer.eos_token_id] if before.endswith("return") else []
+    expected = [tokenizer.bos_token_id] * bos + alone + ends
+    assert tokenizer("x")["input_ids"] == expected
+    assert load_tokenizer(tmp_path / "saved")("x")["input_ids"] == expected
 
 
 def test_documents_begin_with_the_first_token_if_there_is_one(

@@ -310,7 +310,8 @@ def test_a_conversation_has_brackets_around_each_answer(texts: list[str]) -> Non
     assert entry.partition("\n")[2] == (
         f"<|im_start|>system\nS\n# Tools\n{tools}<|im_end|>\n<|im_start|>user\né<|im_end|>\n"
         "<|im_start|>assistant\n⟦ 都 <|im_end|>⟧\n<|im_start|>user<|im_end|>\n"
-        "<|im_start|>assistant⟦<|im_end|>⟧\n"
+        "<|im_start|>assistant⟦<|im_end|>⟧\n\n"
+        "... in generation, prompts end in '\\n', which 1 of 2 answers lack here, in document 3"
     )
 
 

@@ -1,5 +1,6 @@
 """Where a conversation's turns begin and end, by templates that write them in their own way."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,7 +119,7 @@ def test_of_mistral_s_conversations_the_call_and_the_answer_are_trained(
 ) -> None:
     assert said(tokenizer, MISTRAL, [*CALLED], END, tools=tools) == [
         '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "東京"}}]' + END,
-        f"12, weather: mild.{END}",
+        f" 12, weather: mild.{END}",
     ]
 
 
@@ -156,14 +157,11 @@ def test_a_call_is_trained_where_the_tool_s_answer_needs_it(
     ]
 
 
-@pytest.mark.parametrize("thought", ["", "Five letters."])
-def test_the_last_turn_begins_behind_the_prompt_for_it(
-    tokenizer: PreTrainedTokenizerFast, thought: str
-) -> None:
+def test_the_last_turn_begins_behind_the_prompt_for_it(tokenizer: PreTrainedTokenizerFast) -> None:
     """A model has to write what stands there."""
-    last = {"role": "assistant", "content": "non.", "reasoning_content": thought}
+    last = {"role": "assistant", "content": "non.", "reasoning_content": "Five letters."}
     talk = [*TURNS[:3], last]
-    expected = [f"2{IM_END}", f"<think>\n{thought}\n</think>\n\nnon.{IM_END}"]
+    expected = [f"2{IM_END}", f"<think>\nFive letters.\n</think>\n\nnon.{IM_END}"]
     assert said(tokenizer, QWEN3, talk) == expected
     chat, document = ChatTemplate(tokenizer, QWEN3, [IM_END]), conversation(*talk)
     prompt, reference = chat.prompt(document)
@@ -261,6 +259,37 @@ def test_reasoning_since_the_last_question_is_trained(tokenizer: PreTrainedToken
     ]
 
 
+@pytest.mark.parametrize("template", [QWEN3, REASONING])
+def test_empty_reasoning_of_a_row_is_trained_and_that_of_a_template_is_not(
+    tokenizer: PreTrainedTokenizerFast, template: str
+) -> None:
+    empty = "<think>\n\n</think>\n\n"
+    assert said(tokenizer, template, [TURNS[0], ("assistant", f"{empty}2")]) == [
+        f"{empty}2{IM_END}"
+    ]
+    assert said(tokenizer, template, [TURNS[0], ("assistant", "2")]) == [f"2{IM_END}"]
+
+
+def test_of_a_call_with_empty_reasoning_in_front_the_call_alone_is_trained(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    template = (Path(__file__).parents[2] / "stock_templates/qwen3.jinja").read_text()
+    empty = "<think>\n\n</think>\n\n"
+    talk = [TURNS[0], CALLING]
+    assert said(tokenizer, template, talk, tools=TOOLS) == [CALL_TEXT + IM_END]
+    text = ChatTemplate(tokenizer, template, [IM_END]).render(conversation(*talk)).text
+    assert text.endswith(f"assistant\n{empty}{CALL_TEXT}{IM_END}\n")
+
+
+def test_a_template_that_renders_one_of_two_calls_is_refused(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    twice = CALLING | {"tool_calls": [CALL, CALL]}
+    with pytest.raises(RowError) as caught:
+        said(special(tokenizer, *OSS), GPT_OSS, [CALLED[0], twice, *CALLED[2:]], "<|return|>")
+    assert caught.value.problem == "the chat template leaves out the tool call 2 of message 2"
+
+
 def test_a_turn_may_be_reasoning_alone(tokenizer: PreTrainedTokenizerFast) -> None:
     last = {"role": "assistant", "content": "", "reasoning_content": "Hm."}
     talk: list[Message] = [TURNS[0], last]
@@ -286,8 +315,6 @@ def test_a_turn_begins_with_the_answer_where_the_prompt_is_not_in_the_text(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     assert said(tokenizer, DEEPSEEK, TURNS) == [f"2{IM_END}", f"non, 東京 🐍.{IM_END}"]
-    thought: list[Message] = [*TURNS[:3], ("assistant", "<think>\nHm.\n</think>non.")]
-    assert said(tokenizer, DEEPSEEK, thought) == [f"2{IM_END}", f"non.{IM_END}"]
 
 
 def test_of_two_answers_in_a_row_the_last_alone_may_stop(

@@ -1,17 +1,10 @@
-"""Rendering conversations with a chat template, and finding the assistant's turns in the text.
+"""Rendering conversations with a chat template, and finding what is trained in the text."""
 
-A template is a program, so the position of a message in its output can't be read off the template.
-Instead, the conversation is rendered again with another text in place of the message; the part of
-the output that changes is the message. Comparing the renderings of prefixes wouldn't be enough:
-many templates render earlier turns differently from the last.
-"""
-
-import copy
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count, groupby, pairwise
+from itertools import chain
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -19,18 +12,17 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from moray.corpus.dataset import Document, RowError, messages_of, tools_of
 from moray.errors import UserError, first_line
-
-Messages = list[dict[str, Any]]
-Render = Callable[..., str]
-"""Takes messages, and whether to add the prompt for the assistant's next turn."""
-
-# Only letters and digits, which no template changes.
-STAND_IN = "5zQmorayStandsInHere5zQ"
-
-_MARK = "mark the assistant's turns with {% generation %} in data.chat_template"
-
-# Words as groups. Templates look for tags, such as <think>, [/THINK] or <|channel|>.
-_TAG_OR_WORD = re.compile(r"[<\[◁]\S*?[>\]▷]|(\w+)")
+from moray.tasks.language.alterations import Alterations, alteration, left_out, shortened
+from moray.tasks.language.turns import (
+    Messages,
+    Render,
+    Start,
+    behind_empty_reasoning,
+    other_messages,
+    said_at,
+    squeezed,
+    turn_start,
+)
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
@@ -44,14 +36,41 @@ _TODAY = (
 
 
 @dataclass(frozen=True)
+class Turn:
+    """An assistant's turn in the rendered text.
+
+    Attributes:
+        start: where the trained text starts, in characters.
+        end: the end of its stop token.
+        alterations: what the template does to the answer besides rendering it.
+        lost: what of the answer the text doesn't have.
+        has_prompt: whether the text has the generation prompt, and the turn starts behind it.
+    """
+
+    start: int
+    end: int
+    alterations: frozenset[tuple[str, str]]
+    lost: str
+    has_prompt: bool
+
+
+@dataclass(frozen=True)
 class Rendered:
     """A conversation as text, and where its trained assistant turns are, including stop tokens.
 
     Spans have start and end, in characters.
+
+    Attributes:
+        messages: role, start and end of all turns of the assistant, and of the other messages.
+        alterations: what the template does to the trained answers besides rendering them.
+        prompted: starts of spans that are the end of a generation prompt.
     """
 
     text: str
     spans: list[tuple[int, int]]
+    messages: list[tuple[str, int, int]] = field(default_factory=list)
+    alterations: Alterations = field(default_factory=Counter)
+    prompted: frozenset[int] = frozenset()
 
 
 def no_chat_template() -> UserError:
@@ -99,31 +118,56 @@ class ChatTemplate:
     def render(self, document: Document) -> Rendered:
         """Render a whole conversation.
 
+        Of what the template adds to an answer, only what the model has to write to reach it is
+        trained, but no empty reasoning.
+
         Raises:
-            RowError: if the template fails, or leaves out an assistant message.
+            RowError: if the template fails, or leaves out an assistant message, or a part of the
+                last trained one.
             UserError: if no stop token is trained after an assistant message.
         """
         messages, tools = messages_of(document), tools_of(document)
         render = partial(self.text, tools=tools)
-        turns = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+        numbers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
         if _GENERATION.search(self._with_tools if tools else self._plain):
             # Between `{% generation %}` and `{% endgeneration %}`.
             text, spans = self._rendered(messages, tools, return_assistant_tokens_mask=True)
-            for number in turns:
+            for number in numbers:
                 said_at(render, messages, number, text)  # raises if the message is left out
-            if len(spans) != len(turns):
+            if len(spans) != len(numbers):
                 raise RowError(
-                    f"the chat template marks {len(spans)} assistant turns, expected {len(turns)}",
+                    f"the chat template marks {len(spans)} assistant turns, "
+                    f"expected {len(numbers)}",
                     "fix data.chat_template or remove the row",
                 )
+            turns = [
+                self._tagged_turn(render, messages, number, text, span)
+                for number, span in zip(numbers, spans, strict=True)
+            ]
         else:
             text = render(messages)
-            spans = [self._turn(render, messages, number, text) for number in turns]
-        if not text[slice(*spans[-1])].rstrip().endswith(tuple(self._stops)):
+            turns = [self._turn(render, messages, number, text) for number in numbers]
+        if not text[turns[-1].start : turns[-1].end].rstrip().endswith(tuple(self._stops)):
             raise self._without_stop()
-        weights = [messages[number].get("weight", 1) for number in turns]
-        trained = [span for span, weight in zip(spans, weights, strict=True) if weight]
-        return Rendered(text, trained[-1:] if self._mask_history else trained)
+        weights = [messages[number].get("weight", 1) for number in numbers]
+        trained = [(n, turn) for n, turn, w in zip(numbers, turns, weights, strict=True) if w]
+        if self._mask_history:
+            trained = trained[-1:]
+        for number, turn in trained[-1:]:
+            _check_whole(number, turn)
+        said = [("assistant", turn.start, turn.end) for turn in turns]
+        others, some_left_out = other_messages(render, messages, text)
+        found = Counter(chain.from_iterable(turn.alterations for _, turn in trained))
+        found["answers", ""] = len(trained)
+        if some_left_out:
+            found["messages", ""] = 1
+        return Rendered(
+            text,
+            [(turn.start, turn.end) for _, turn in trained],
+            [*said, *others],
+            found,
+            frozenset(turn.start for _, turn in trained if turn.has_prompt),
+        )
 
     def prompt(self, document: Document) -> tuple[str, str]:
         """The conversation before the last trained turn, and the assistant's text in that turn.
@@ -142,28 +186,8 @@ class ChatTemplate:
         return text, re.sub(stop, "", rendered.text[start:end])
 
     def left_out(self, document: Document) -> list[str]:
-        """The parts of the messages' text and reasoning that the rendered text doesn't have.
-
-        They are whole words: each is rendered with a mark behind it, and some marks are missing.
-        None are found if the template fails on the marks.
-        """
-        messages, numbers = messages_of(document), count()
-        texts: list[list[tuple[int, str]]] = []
-        for message in messages:
-            for key in ("reasoning_content", "content"):
-                if text := message.get(key):
-                    message[key], words = _marked(text, numbers)
-                    texts.append(words)
-        rendered = _or_none(partial(self.text, tools=tools_of(document)), messages)
-        if rendered is None:
-            return []
-        there = set(map(int, re.findall(rf"{STAND_IN}(\d+)z", rendered)))
-        return [
-            "".join(part for _, part in parts)
-            for words in texts
-            for is_there, parts in groupby(words, lambda word: word[0] in there)
-            if not is_there
-        ]
+        """The parts of the messages' text and reasoning that the rendered text doesn't have."""
+        return left_out(partial(self.text, tools=tools_of(document)), messages_of(document))
 
     def before_answer(self, messages: Messages, tools: Any = None) -> str:
         """A conversation up to where the assistant's next text begins.
@@ -184,12 +208,26 @@ class ChatTemplate:
     def _rendered(
         self, messages: Messages, tools: Any, **options: Any
     ) -> tuple[str, list[tuple[int, int]]]:
+        template = self._with_tools if tools else self._plain
+        named = _with_its_name_of_reasoning(messages, template)
+        try:
+            return self._rendered_once(named, tools, template, options)
+        except RowError:
+            filled = [message | {"content": message.get("content") or ""} for message in named]
+            if filled == named:
+                raise
+            # Some templates take no null as the text beside a tool call.
+            return self._rendered_once(filled, tools, template, options)
+
+    def _rendered_once(
+        self, messages: Messages, tools: Any, template: str, options: dict[str, Any]
+    ) -> tuple[str, list[tuple[int, int]]]:
         try:
             # Runs in transformers' sandbox: a template has no access to anything outside it.
             (text,), spans = render_jinja_template(
                 conversations=[messages],
                 tools=tools,
-                chat_template=_TODAY + (self._with_tools if tools else self._plain),
+                chat_template=_TODAY + template,
                 **{**self._special_tokens, **options},
             )
         # A template's code can raise anything.
@@ -200,10 +238,32 @@ class ChatTemplate:
             ) from error
         return text, spans[0] if spans else []
 
-    def _turn(self, render: Render, messages: Messages, number: int, text: str) -> tuple[int, int]:
-        """Start and end of an assistant turn in the text, in characters."""
+    def _tagged_turn(
+        self, render: Render, messages: Messages, number: int, text: str, span: tuple[int, int]
+    ) -> Turn:
+        """An assistant turn between tags, without what the generation prompt has of it."""
+        said_from, said_to = said_at(render, messages, number, text)
+        try:
+            start = turn_start(render, messages, number, text, said_from)
+        except RowError:
+            start = Start(span[0], span[0])
+        begin = max(span[0], start.place) if start.has_prompt else span[0]
+        stop = re.search(
+            rf"(?:{'|'.join(map(re.escape, self._stops))})(?=\s*$)", text[slice(*span)]
+        )
+        end = span[0] + stop.end() if stop else span[1]
+        start = replace(start, place=begin)
+        return _turn_of(render, messages, number, text, start, said_from, said_to, end)
+
+    def _turn(self, render: Render, messages: Messages, number: int, text: str) -> Turn:
+        """An assistant turn that the template doesn't mark."""
         said_from, said_to = said_at(render, messages, number, text)
         start = turn_start(render, messages, number, text, said_from)
+        end = self._end(render, messages, number, text, said_to)
+        return _turn_of(render, messages, number, text, start, said_from, said_to, end)
+
+    def _end(self, render: Render, messages: Messages, number: int, text: str, said_to: int) -> int:
+        """The end of the stop token of a turn, in characters."""
         following = messages[number + 1 :]
         bound = said_at(render, messages, number + 1, text)[0] if following else len(text)
         # A tool call may have closing text between its arguments and the stop token.
@@ -212,9 +272,9 @@ class ChatTemplate:
         for ends in (self._stops, self._specials):
             end = re.compile(f"{between}(?:{'|'.join(map(re.escape, ends))})")
             if found := end.match(text, said_to, bound):
-                return start, found.end()
+                return found.end()
         if following and following[0]["role"] == "assistant":
-            return start, said_to
+            return said_to
         raise self._without_stop()
 
     def _without_stop(self) -> UserError:
@@ -227,98 +287,55 @@ class ChatTemplate:
         )
 
 
-def said_at(render: Render, messages: Messages, number: int, text: str) -> tuple[int, int]:
-    """Find the start and end, in characters, of a message's content in the rendered text.
-
-    For a tool call, only the arguments count, because the tool's answer may repeat the name. In
-    the last turn, reasoning is part of the content.
-
-    Raises:
-        RowError: if the template leaves the message out.
-    """
-    starts, ends = [], []
-    for part, other in _others(messages, number):
-        changed = render(other)
-        if STAND_IN not in changed:
-            raise RowError(
-                f"the chat template leaves out the {part} of message {number + 1}",
-                "set a data.chat_template that renders it, or remove it from the row",
-            )
-        # The content may begin or end with the same characters as its stand-in.
-        start = _common(text, changed.partition(STAND_IN)[0])
-        starts.append(start)
-        ends.append(len(text) - _common(text[start:][::-1], changed.rpartition(STAND_IN)[2][::-1]))
-    return min(starts), max(ends)
-
-
-def turn_start(render: Render, messages: Messages, number: int, text: str, latest: int) -> int:
-    """Find where the assistant's part of a turn starts in the rendered text, in characters.
-
-    It starts after the generation prompt, if the text contains it; otherwise, where the text
-    changes if the assistant's message is replaced; otherwise, after the preceding messages. It is
-    at most `latest`, where the message's content starts.
-
-    Raises:
-        RowError: if the start can't be determined.
-    """
-    before = _or_none(render, messages[:number])
-    prompt = _or_none(render, messages[:number], add_generation_prompt=True)
-    if prompt != before and prompt and text.startswith(prompt) and len(prompt) <= latest:
-        return len(prompt)
-    plain = [dict(message) for message in messages]
-    plain[number] = {"role": "assistant", "content": STAND_IN}
-    changed = _or_none(render, plain)
-    if changed and changed.count(STAND_IN) == 1:
-        return min(latest, _common(text, changed.partition(STAND_IN)[0]))
-    if before and text.startswith(before) and len(before) <= latest:
-        return len(before)
-    raise RowError(f"can't tell where the chat template begins message {number + 1}", _MARK)
-
-
-def _others(messages: Messages, number: int) -> list[tuple[str, Messages]]:
-    """Copies of the conversation, each with one part of a message replaced."""
+def _turn_of(
+    render: Render,
+    messages: Messages,
+    number: int,
+    text: str,
+    start: Start,
+    said_from: int,
+    said_to: int,
+    end: int,
+) -> Turn:
+    """A turn, with what the template does to its answer."""
     message = messages[number]
-    others = []
-    if message.get("content") or not message.get("tool_calls"):
-        other = copy.deepcopy(messages)
-        other[number]["content"] = STAND_IN
-        others.append(("text", other))
-    if message.get("tool_calls"):
-        # Only the arguments change: templates check the names and the number of calls.
-        other = copy.deepcopy(messages)
-        for call in other[number]["tool_calls"]:
-            call["function"]["arguments"] = {STAND_IN: STAND_IN}
-        others.append(("tool calls", other))
-    # Templates leave out reasoning from before the last question, as in generation.
-    answered = any(after["role"] in ("user", "assistant") for after in messages[number + 1 :])
-    if message.get("reasoning_content") and not answered:
-        other = copy.deepcopy(messages)
-        other[number]["reasoning_content"] = STAND_IN
-        others.append(("reasoning", other))
-    return others
+    begin = behind_empty_reasoning(render, messages, number, text, start.place, said_from)
+    found = {("untrained", shortened(text[start.place : begin]))} if begin > start.place else set()
+    # What comes before a call or reasoning belongs to it.
+    added = squeezed(text[begin:said_from])
+    plain = not message.get("tool_calls") and not message.get("reasoning_content")
+    if plain and added and added not in squeezed(message["content"] or ""):
+        found.add(("trained", shortened(text[begin:said_from])))
+    if start.prompt_end:
+        found.add(("prompt", shortened(start.prompt_end)))
+    kind, lost = alteration(
+        render, messages, number, text[start.header : said_to], text[begin:said_to]
+    )
+    if kind:
+        found.add((kind, ""))
+    has_prompt = start.has_prompt and begin == start.place
+    return Turn(begin, end, frozenset(found), lost, has_prompt)
 
 
-def _marked(text: str, numbers: Iterator[int]) -> tuple[str, list[tuple[int, str]]]:
-    """A text with a mark behind each word, and its parts, of a word each, with their numbers."""
-    starts = [found.start() for found in _TAG_OR_WORD.finditer(text) if found[1]]
-    parts = [text[start:end] for start, end in pairwise([0, *starts[1:], len(text)])]
-    words = [(next(numbers), part) for part in parts if starts]
-    marks = (f"{STAND_IN}{number}z" for number, _ in words)
-    marked = _TAG_OR_WORD.sub(lambda found: found[0] + (next(marks) if found[1] else ""), text)
-    return marked, words
+def _check_whole(number: int, turn: Turn) -> None:
+    """Check that the last trained answer is trained as a whole."""
+    if turn.lost:
+        raise RowError(
+            f"the chat template leaves out {turn.lost.strip()[:40]!r} of message {number + 1}, the "
+            "last that is trained",
+            "set a data.chat_template that renders it, or remove it from the row",
+        )
 
 
-def _or_none(render: Render, messages: Messages, **options: Any) -> str | None:
-    """Part of a conversation as text; None if the template refuses it."""
-    try:
-        return render(messages, **options)
-    except RowError:
-        return None
-
-
-def _common(one: str, other: str) -> int:
-    """Length of the common prefix of two texts."""
-    if one.startswith(other):
-        return len(other)
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+def _with_its_name_of_reasoning(messages: Messages, template: str) -> Messages:
+    """The messages with their reasoning under the name that the template reads."""
+    if "reasoning_content" in template:
+        return messages
+    # gpt-oss has the first.
+    names = [name for name in ("thinking", "reasoning") if name in template]
+    return [
+        message | dict.fromkeys(names, message["reasoning_content"])
+        if message.get("reasoning_content")
+        else message
+        for message in messages
+    ]

@@ -4,19 +4,27 @@ import copy
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Encoding
 from transformers import PreTrainedTokenizerFast
 
 from moray.config.formats import FORMATS
 from moray.corpus.dataset import Document, RowError, content, plain_text
 from moray.errors import UserError
-from moray.tasks.language.chat import ChatTemplate, no_chat_template
+from moray.tasks.language.alterations import Alterations
+from moray.tasks.language.chat import ChatTemplate, Rendered, no_chat_template
 from moray.tasks.language.tokenizer import joins, load_tokenizer, opening, stop_token_ids
+
+# Whose text a token is. `template`: what the chat template adds to the messages, stop tokens of the
+# assistant excepted. A tokenizer's BOS and stop tokens count as their text.
+ROLES = ("template", "system", "user", "assistant", "tool", "text", "prompt", "completion")
+
+_TEXT, _PROMPT, _COMPLETION = map(ROLES.index, ("text", "prompt", "completion"))
 
 # A tokenizer's output takes about 50 times the memory of the text, 100 times with offsets.
 _CHARACTERS_AT_ONCE = 2**19
@@ -33,12 +41,17 @@ class Piece:
         document: number of the document in its split.
         bytes: UTF-8 bytes of text that the trained tokens cover; stop tokens cover none. 0 unless
             `Encoder.encode` was called with `count_bytes`.
+        roles: whose text each token is, as numbers of `ROLES`, shape (length,).
+        alterations: what the chat template does to the document's answers besides rendering them;
+            only in the first of its pieces.
     """
 
     tokens: NDArray[np.integer[Any]]
     mask: NDArray[np.bool_]
     document: int
     bytes: int
+    roles: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    alterations: Alterations = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -50,17 +63,21 @@ class Encoded:
         mask: whether each token is trained, shape (length,).
         bytes: UTF-8 bytes of text that each token covers, shape (length,); None if they weren't
             counted.
+        roles: as in a `Piece`, and so are the alterations.
     """
 
     tokens: NDArray[np.integer[Any]]
     mask: NDArray[np.bool_]
     bytes: NDArray[np.int64] | None
+    roles: NDArray[np.uint8]
+    alterations: Alterations = field(default_factory=Counter)
 
     def piece(self, part: slice, number: int) -> Piece:
         mask = self.mask[part].copy()
         mask[0] = False
         size = 0 if self.bytes is None else int(self.bytes[part][mask].sum())
-        return Piece(self.tokens[part], mask, number, size)
+        roles = self.roles[part]
+        return Piece(self.tokens[part], mask, number, size, roles, self.alterations)
 
 
 class RefusedRowError(UserError):
@@ -115,6 +132,12 @@ class Encoder:
         }
         self._is_special = np.zeros(1 + highest, np.bool_)
         self._is_special[[*self._special]] = True
+        # Tokens that take white space beside them, which belongs to the text there.
+        self._greedy = {
+            number: (token.lstrip, token.rstrip)
+            for number, token in tokenizer.added_tokens_decoder.items()
+            if token.lstrip or token.rstrip
+        }
         self._stop: int = tokenizer.eos_token_id
         self.stops = [self._stop, *(stop for stop in stop_token_ids if stop != self._stop)]
         self._chat = chat
@@ -211,7 +234,8 @@ class Encoder:
         ):
             ends = [end for _, end in encoding.offsets] if slow else []
             # A token of both is trained: it has text of the completion.
-            inside = 0 if apart or not prompt else bisect_right(ends, len(prompt))
+            own = self._own_spans(encoding, text)[1] if not apart and prompt else ends
+            inside = 0 if apart or not prompt else bisect_right(own, len(prompt))
             before = [*self._opening, *context.ids]
             tokens = np.array([*before, *encoding.ids, self._stop], self.dtype)
             mask = np.ones(len(tokens), np.bool_)
@@ -224,7 +248,10 @@ class Encoder:
                 begins = 0 if apart else len(prompt)
                 behind = _bytes_behind(text[begins:], [end - begins for end in ends[inside:]])
                 sizes[len(before) + inside : -1] = behind
-            yield Encoded(tokens, mask, sizes)
+            roles = np.full(len(tokens), _TEXT if "text" in documents[0] else _COMPLETION, np.uint8)
+            if "prompt" in documents[0]:
+                roles[: len(before) + inside] = _PROMPT
+            yield Encoded(tokens, mask, sizes, roles)
 
     def _conversations(
         self, documents: list[Document], first_document: int, count_bytes: bool
@@ -242,10 +269,12 @@ class Encoder:
         )
         for conversation, encoding in zip(rendered, encodings, strict=True):
             tokens = np.array(encoding.ids, self.dtype)
-            starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
-            mask = np.zeros(len(tokens), np.bool_)
+            starts, ends = self._own_spans(encoding, conversation.text)
+            mask, roles = np.zeros(len(tokens), np.bool_), np.zeros(len(tokens), np.uint8)
             for start, end in conversation.spans:
                 mask |= (ends > start) & (starts < end)
+            for role, start, end in conversation.messages:
+                roles[(ends > start) & (starts < end)] = ROLES.index(role)
             sizes = None
             if count_bytes:
                 sizes = np.zeros(len(tokens), np.int64)
@@ -254,7 +283,43 @@ class Encoder:
                     reached = ends.clip(start, end) - start
                     sizes += _bytes_behind(conversation.text[start:end], reached)
                 sizes[np.isin(tokens, self.stops)] = 0
-            yield Encoded(tokens, mask, sizes)
+            alterations = conversation.alterations + self._shared(encoding, ends, conversation)
+            yield Encoded(tokens, mask, sizes, roles, alterations)
+
+    def _own_spans(self, encoding: Encoding, text: str) -> tuple[NDArray[np.int64], ...]:
+        """Starts and ends of tokens in a text, in characters, without white space beside them.
+
+        Special tokens can take it in, and so reach into what is beside them.
+        """
+        starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
+        if self._greedy:
+            starts, ends = starts.copy(), ends.copy()
+            for place, token in enumerate(encoding.ids):
+                if (greedy := self._greedy.get(token)) is None:
+                    continue
+                taken = text[starts[place] : ends[place]]
+                if greedy[0]:
+                    starts[place] += len(taken) - len(taken.lstrip())
+                if greedy[1]:
+                    ends[place] -= len(taken) - len(taken.rstrip())
+        return starts, ends
+
+    def _shared(
+        self, encoding: Encoding, own_ends: NDArray[np.int64], conversation: Rendered
+    ) -> Alterations:
+        """The answers that begin in a token of the text in front of them.
+
+        If it is a special one, it takes their white space; otherwise, it begins an answer that
+        generation can't begin in this way.
+        """
+        starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
+        found = Alterations()
+        for begin, _ in conversation.spans:
+            over = (starts < begin) & (begin < ends)
+            found["white_space", ""] += int((over & (own_ends <= begin)).any())
+            if begin in conversation.prompted:
+                found["shared", ""] += int((over & (own_ends > begin)).any())
+        return +found
 
     def _pieces(self, document: Encoded, number: int) -> list[Piece]:
         length = len(document.tokens)
@@ -262,8 +327,9 @@ class Encoder:
             length = self.block_size if self._long_documents == "truncate" else 0
         starts = range(0, max(length - 1, min(length, 1)), self.block_size - 1)
         parts = (slice(start, min(start + self.block_size, length)) for start in starts)
-        pieces = (document.piece(part, number) for part in parts)
-        return [piece for piece in pieces if piece.mask.any()]
+        pieces = [document.piece(part, number) for part in parts]
+        kept = [piece for piece in pieces if piece.mask.any()]
+        return [*kept[:1], *(replace(piece, alterations=Counter()) for piece in kept[1:])]
 
 
 def make_encoder(folder: Path, cfg: Mapping[str, Any]) -> Encoder:

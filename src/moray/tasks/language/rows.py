@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from moray.corpus.dataset import Document, digest, group_of
 from moray.provenance.manifest import read_manifest
 from moray.rows.store import Record, Rows, StoredRows, map_file
-from moray.tasks.language.encode import Encoder, Piece
+from moray.tasks.language.alterations import Alterations
+from moray.tasks.language.encode import ROLES, Encoder, Piece
 
 TRAINED = 1
 FIRST = 2
@@ -51,6 +52,8 @@ class Packed:
         segments: shape (pieces, 4), columns as in `Segment`; sorted by offset.
         cut: number of documents, or of pairs, that were too long for a row, and were cut.
         special: the special tokens that documents have in their own text, and how many have each.
+        roles: number of tokens of each of `ROLES`: not trained, and trained; shape (roles, 2).
+        alterations: what the chat template does to answers besides rendering them.
     """
 
     rows: Rows
@@ -58,6 +61,8 @@ class Packed:
     dropped: int = 0
     cut: int = 0
     special: Counter[str] = field(default_factory=Counter)
+    roles: NDArray[np.int64] = field(default_factory=lambda: np.zeros((len(ROLES), 2), np.int64))
+    alterations: Alterations = field(default_factory=Counter)
 
 
 class StoredSplit(StoredRows):
@@ -115,8 +120,30 @@ def encode_window(
     """
     pieces, dropped, cut = encoder.encode(documents, first_document, count_bytes)
     packed = pack_rows(pieces, encoder.block_size, encoder.dtype, packing)
-    special = encoder.special_in_text(pieces, documents, first_document)
-    return replace(packed, dropped=dropped, cut=cut, special=special)
+    packed = with_counts(packed, pieces, documents, first_document, encoder)
+    return replace(packed, dropped=dropped, cut=cut)
+
+
+def with_counts(
+    packed: Packed,
+    pieces: Sequence[Piece],
+    documents: Sequence[Document],
+    first_document: int,
+    encoder: Encoder,
+) -> Packed:
+    """A window with what its pieces are made of: special tokens, roles and alterations."""
+    roles = np.concatenate([np.empty(0, np.uint8), *(piece.roles for piece in pieces)])
+    trained = np.concatenate([np.empty(0, np.bool_), *(piece.mask for piece in pieces)])
+    counts = np.bincount(roles * np.uint8(2) + trained, minlength=2 * len(ROLES))
+    alterations = Alterations()
+    for piece in pieces:
+        alterations.update(piece.alterations)
+    return replace(
+        packed,
+        special=encoder.special_in_text(pieces, documents, first_document),
+        roles=counts.reshape(-1, 2),
+        alterations=alterations,
+    )
 
 
 def pack_rows(

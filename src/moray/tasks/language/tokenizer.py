@@ -79,6 +79,18 @@ def adds_bos(tokenizer: PreTrainedTokenizerFast) -> bool:
     return bool(ids[0] == tokenizer.bos_token_id)
 
 
+def begin_with_bos(tokenizer: PreTrainedTokenizerFast, bos: bool) -> None:
+    """Make a call of the tokenizer begin with its BOS token, or not, also once it is saved."""
+    backend = tokenizer.backend_tokenizer
+    *_, last = backend.encode("a", add_special_tokens=True).ids
+    alone = backend.encode("a", add_special_tokens=False).ids
+    # Setting one of the two makes the post-processor anew, of both.
+    tokenizer.add_eos_token = last == tokenizer.eos_token_id != alone[-1]
+    tokenizer.add_bos_token = bos
+    for key in tokenizer.init_kwargs.keys() & {"add_bos_token", "add_eos_token"}:
+        tokenizer.init_kwargs[key] = getattr(tokenizer, key)
+
+
 def joins(tokenizer: PreTrainedTokenizerFast) -> bool:
     """Whether texts that are tokenised apart decode to their concatenation.
 

@@ -28,7 +28,9 @@ from moray.corpus.dataset import (
 )
 from moray.provenance.space import check_space
 from moray.rows.store import Rows, RowsWriter
-from moray.tasks.language.encode import Encoder
+from moray.tasks.language import alterations
+from moray.tasks.language.alterations import Alterations, as_facts
+from moray.tasks.language.encode import ROLES, Encoder
 from moray.tasks.language.rows import (
     Packed,
     Segment,
@@ -90,11 +92,28 @@ def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
         f"{train['weight'] / train['tokens']:.0%} of them trained, {padding:.1%} padding"
         + (f", {dropped:,} documents longer than a row dropped" if dropped else "")
         + (f", {cut:,} documents longer than a row cut" if cut else "")
-        + special_tokens(facts)
+        + remarks(facts)
     )
 
 
-def special_tokens(facts: dict[str, dict[str, Any]]) -> str:
+def remarks(facts: dict[str, dict[str, Any]]) -> str:
+    """What documents are made of, for a summary: whose tokens, and what is unusual in them."""
+    return _roles(facts["train"]) + alterations.summary(facts) + _special_tokens(facts)
+
+
+def _roles(counts: dict[str, Any]) -> str:
+    """The tokens of each role, unless all are of one."""
+    found = counts.get("roles", {})
+    if len(found) < 2:
+        return ""
+    shares = (
+        (role, f"{count['tokens']:,}", f" ({count['trained']:,} trained)" * (count["trained"] > 0))
+        for role, count in found.items()
+    )
+    return "; tokens by role: " + ", ".join(f"{role} {of}{some}" for role, of, some in shares)
+
+
+def _special_tokens(facts: dict[str, dict[str, Any]]) -> str:
     """The special tokens that documents have in their own text, for a summary.
 
     They may end the answer that they are in, or begin a turn that nobody said.
@@ -117,6 +136,8 @@ class SplitWriter(RowsWriter):
         self._positions = self.open(f"{split}.segments")
         self._segments = self._tokens = self._dropped = self._cut = 0
         self._special = Counter[str]()
+        self._roles = np.zeros((len(ROLES), 2), np.int64)
+        self._alterations = Alterations()
 
     def add_window(self, window: Packed) -> None:
         if self._positions:
@@ -129,14 +150,23 @@ class SplitWriter(RowsWriter):
         self._dropped += window.dropped
         self._cut += window.cut
         self._special += window.special
+        self._roles += window.roles
+        self._alterations.update(window.alterations)
 
     def facts(self) -> dict[str, Any]:
+        roles = {
+            role: {"tokens": untrained + trained, "trained": trained}
+            for role, (untrained, trained) in zip(ROLES, self._roles.tolist(), strict=True)
+            if untrained + trained
+        }
         return {
             **super().facts(),
             "segments": self._segments,
             "tokens": self._tokens,
             "dropped_documents": self._dropped,
             "cut_documents": self._cut,
+            **({"roles": roles} if roles else {}),
+            **({"chat_template": as_facts(self._alterations)} if self._alterations else {}),
             **({"special_tokens": dict(sorted(self._special.items()))} if self._special else {}),
         }
 
@@ -222,14 +252,18 @@ def _remarks(
                 f"... the chat template leaves out {count:,} tokens of the messages of {name} "
                 f"{number}, beginning with {parts[0].strip()[:40]!r}"
             )
-        if end := _end_of_other_prompt(talk, encoder):
+        (whole,) = encoder.encoded([talk], 0, count_bytes=False)
+        found = whole.alterations.copy()
+        del found["left_out", ""]  # said above
+        yield from (f"... {line}, in {name} {number}" for line in alterations.lines(found))
+        if end := _end_of_other_prompt(talk, whole.tokens.tolist(), encoder):
             yield (
                 f"... in generation, the prompt of {name} {number} has other tokens than here: the "
                 f"answer's first one begins within {end!r}, so end the prompt before that"
             )
 
 
-def _end_of_other_prompt(talk: Document, encoder: Encoder) -> str | None:
+def _end_of_other_prompt(talk: Document, tokens: list[int], encoder: Encoder) -> str | None:
     """The end of the last answer's prompt, if a token of its text goes on into the answer."""
     try:
         prompt, _ = encoder.template().prompt(talk)
@@ -237,9 +271,8 @@ def _end_of_other_prompt(talk: Document, encoder: Encoder) -> str | None:
         # Many templates fail on the empty prompt of an assistant who has the first turn.
         return None
     alone = encoder.tokens_of(prompt)
-    (whole,) = encoder.encoded([talk], 0, count_bytes=False)
     same = encoder.template().render(talk).text.startswith(prompt)
-    if not same or whole.tokens[: len(alone)].tolist() == alone:
+    if not same or tokens[: len(alone)] == alone:
         return None
     return prompt[-10:]
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from moray.corpus.dataset import Document, halves
 from moray.tasks.language.encode import Encoded, Encoder, Piece
-from moray.tasks.language.rows import Packed, pack_groups
-from moray.tasks.language.tokens import SplitWriter, special_tokens, write_windows
+from moray.tasks.language.rows import Packed, pack_groups, with_counts
+from moray.tasks.language.tokens import SplitWriter, remarks, write_windows
 from moray.tasks.preference.rows import REJECTED, num_pairs
 
 
@@ -48,7 +48,7 @@ def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
         f"{train['pairs']:,} pairs in {train['rows']:,} rows to train on, {padding:.1%} padding"
         + (f", {dropped:,} pairs dropped" if dropped else "")
         + (f", {truncated:,} pairs truncated" if truncated else "")
-        + special_tokens(facts)
+        + remarks(facts)
     )
 
 
@@ -90,9 +90,9 @@ def encode_window(
         documents, first_document, encoder, drop_long, count_bytes
     )
     packed = pack_pairs(pairs, encoder.block_size, encoder.dtype, packing)
-    pieces = chain.from_iterable(pairs)
-    special = encoder.special_in_text(pieces, documents, first_document)
-    return replace(packed, dropped=dropped, cut=truncated, special=special)
+    pieces = [*chain.from_iterable(pairs)]
+    packed = with_counts(packed, pieces, documents, first_document, encoder)
+    return replace(packed, dropped=dropped, cut=truncated)
 
 
 def encode_pairs(
