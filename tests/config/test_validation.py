@@ -222,6 +222,12 @@ FAULTS: list[tuple[str, object, str]] = [
         ".split_by: tail needs format: text, got format: prompt-completion; set split_by: hash",
     ),
     (
+        "datasets.x",
+        {"source": "files", "path": "x", "split_by": "tail", "columns": {"group": "patient"}},
+        ".columns.group: split_by: tail cuts the text where a share ends, and can't keep groups "
+        "together; remove columns.group, or set split_by: hash",
+    ),
+    (
         "runs.base",
         {"model": "tiny", "dataset": "modules", "ray": {"num_workers": 3}},
         ".train.global_batch_size: got 16, expected a multiple of ray.num_workers (3); "

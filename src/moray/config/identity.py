@@ -29,7 +29,7 @@ def _in(room: str, names: str) -> tuple[str, ...]:
 
 _DATASET = ("config/formats", "corpus/dataset")
 _STDLIB = _in("corpus", "bad_rows dataset sources/__init__ sources/text_python_stdlib split")
-_COLUMNS = _in("corpus", "conversation formats")
+_COLUMNS = _in("corpus", "class_labels conversation formats values")
 # Prompts and conversations as tokens; documents as rows of tokens.
 _PROMPTS = ("corpus/dataset", *_in("tasks/language", "chat encode tokenizer"))
 _TOKENS = (*_PROMPTS, "tasks/language/rows")
@@ -93,8 +93,10 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "download text_hub": _COLUMNS,
     "download text_url": (*_COLUMNS, "corpus/sources/text_files"),
     "download images_digits": ("corpus/image",),
-    "download images_files": ("corpus/image",),
-    "download images_hub": _in("corpus", "image sources/images_files sources/text_hub"),
+    "download images_files": _in("corpus", "class_labels image values"),
+    "download images_hub": _in(
+        "corpus", "class_labels image sources/images_files sources/text_hub values"
+    ),
     "download images_idx": ("corpus/image",),
     "download images_image_folder": ("corpus/image",),
     "evaluate": (

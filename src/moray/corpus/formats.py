@@ -10,6 +10,7 @@ from moray.config.formats import FORMATS, FormatName
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.conversation import DefaultSystem, completed, conversation
 from moray.corpus.dataset import Document, RowError
+from moray.corpus.values import group_key
 
 _ANSWERS = ("chosen", "rejected")
 _FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
@@ -39,10 +40,10 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
     """
     made = _document(row, shape)
     if "group" in shape.columns:
-        group = _value(row, shape.columns["group"], required=True)
+        group = group_key(_value(row, shape.columns["group"], required=True))
         # A row without a value has no group.
-        if group not in (None, ""):
-            made["group"] = str(group)
+        if group is not None:
+            made["group"] = group
     for text in made.values():
         _check_characters(str(text))
     return made
@@ -187,7 +188,7 @@ def pair(
     if isinstance(prompt, str) and all(_asks(answer, prompt) for answer in answers.values()):
         prompt = None
     for name, answer in answers.items():
-        if not answer:
+        if not answer or (isinstance(answer, str) and not answer.strip()):
             raise RowError(f"got nothing for {name}, expected an answer", _FILL_IN)
     are_text = [isinstance(part, str) for part in (prompt, *answers.values()) if part is not None]
     if len(set(are_text)) > 1:

@@ -51,7 +51,7 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
         if getattr(section, "split_by", "hash") == "tail":
-            rows = by_tail(given, validation, test)
+            rows = by_tail(given, validation, test, blanks)
         else:
             rows = by_hash(given, validation, test, duplicates, blanks, related)
         if images:

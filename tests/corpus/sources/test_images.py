@@ -220,6 +220,68 @@ def test_tables_with_a_column_of_images(
     assert list(origin["files"]) == [file]
 
 
+def named_tables(folder: Path, **splits: tuple[list[Any], list[str] | None]) -> dict[str, str]:
+    """A file for each split, of labels and the names of their numbers."""
+    files = {}
+    for split, (labels, described) in splits.items():
+        files[split] = str(folder / f"{split}.parquet")
+        tables(folder, labels, described).rename(files[split])
+    return files
+
+
+def kinds_of(files: dict[str, str]) -> dict[str, list[str]]:
+    """The names of the labels in each split."""
+    section = LocalFiles(source="files", format="images", path=files)
+    given, _, names = open_images(section, {split: [file] for split, file in files.items()})
+    return {
+        split: [names[document["label"]] for document in documents()]
+        for split, documents in given.items()
+    }
+
+
+@pytest.mark.parametrize("test", [([0, 1, 1], ["dog", "cat"]), (["dog", "cat", "cat"], None)])
+def test_labels_of_several_files_go_by_their_names(
+    test: tuple[list[Any], list[str] | None], tmp_path: Path
+) -> None:
+    files = named_tables(tmp_path, train=([0, 1, 0], ["cat", "dog"]), test=test)
+    assert kinds_of(files) == {"train": ["cat", "dog", "cat"], "test": ["dog", "cat", "cat"]}
+
+
+def test_numbers_of_labels_are_whole_or_fractional_and_in_text_too(tmp_path: Path) -> None:
+    files = named_tables(tmp_path, train=([2, 0, 1], None), test=([2.0, 1.0], None))
+    assert kinds_of(files) == {"train": ["2", "0", "1"], "test": ["2", "1"]}
+    mixed = named_tables(tmp_path, train=([7, 1, 3], None), test=(["3", "no", "7"], None))
+    assert kinds_of(mixed) == {"train": ["7", "1", "3"], "test": ["3", "no", "7"]}
+
+
+@pytest.mark.parametrize(
+    ("splits", "problem"),
+    [
+        (
+            {"train": ([0, 1], ["a", "b"]), "test": ([0, -1], ["b", "a"])},
+            r"test\.parquet, row 2: got nothing in column label; ",
+        ),
+        (
+            {"train": ([0.0, float("nan")], None)},
+            r"train\.parquet, row 2: got nothing in column label; ",
+        ),
+        (
+            {
+                "train": ([0, 1], ["a", "b"]),
+                "validation": ([0, 1], ["b", "a"]),
+                "test": ([0, 1], None),
+            },
+            r"test\.parquet: got numbers without names in column label, which other files name ",
+        ),
+    ],
+)
+def test_labels_that_cannot_be_known_cost_one_line(
+    splits: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=problem):
+        kinds_of(named_tables(tmp_path, **splits))
+
+
 def test_a_repository_with_a_column_of_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

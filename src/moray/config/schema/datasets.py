@@ -172,6 +172,11 @@ class _Table(Source):
             raise ValueError(
                 f"split_by: tail needs format: text, got format: {self.format}; set split_by: hash"
             )
+        if self.split_by == "tail" and "group" in self.columns:
+            raise ValueError(
+                "columns.group: split_by: tail cuts the text where a share ends, and can't keep "
+                "groups together; remove columns.group, or set split_by: hash"
+            )
         known = {*FORMATS[self.format].columns, "group"}
         if unknown := [name for name in self.columns if name not in known]:
             raise ValueError(

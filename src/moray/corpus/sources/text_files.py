@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from moray.config.schema.datasets import LocalFiles, Url
 from moray.corpus.bad_rows import BadRows
+from moray.corpus.class_labels import class_names, with_names
 from moray.corpus.dataset import Document, RowError, content
 from moray.corpus.formats import Shape, document, without_nulls
 from moray.corpus.sources import Opened
@@ -42,7 +44,10 @@ def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Pat
     """Open files that are known under other names, which are in errors and in the description."""
     bad_rows = BadRows(section.bad_rows)
     shape = Shape(section.format, section.columns, section.system, bad_rows)
-    given = {split: partial(documents, files, shape) for split, files in found.items()}
+    given = {
+        split: partial(documents, files, replace(shape, bad_rows=bad_rows.of(split)))
+        for split, files in found.items()
+    }
     every = {name: file for files in found.values() for name, file in files.items()}
     origin = {"files": {name: sha256_file(file) for name, file in every.items()}}
     return Opened(given, origin, bad_rows=bad_rows)
@@ -172,6 +177,7 @@ def _check_header(names: Sequence[str], place: str) -> None:
 def _parquet(file: Path) -> Rows:
     with pq.ParquetFile(file) as table:
         _check_header(table.schema_arrow.names, str(file))
+        described = class_names(table.schema_arrow)
         number = 0
         for batch in table.iter_batches(batch_size=1000):
             try:
@@ -184,7 +190,7 @@ def _parquet(file: Path) -> Rows:
                 ) from error
             for row in rows:
                 number += 1
-                yield f"row {number}", without_nulls(row)
+                yield f"row {number}", with_names(without_nulls(row), described)
 
 
 _READERS: dict[str, Callable[[Path], Rows]] = {
