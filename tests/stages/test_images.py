@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from jobs import execution_of, job_maker
@@ -26,7 +28,9 @@ from transformers import pipeline
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Evaluate, Ray
 from moray.config.schema.train import Train
+from moray.corpus.image import as_png
 from moray.errors import UserError
+from moray.evaluate import images
 from moray.model.classifier import load_classifier, names_of
 from moray.model.image_processor import load_processor
 from moray.provenance.manifest import read_manifest
@@ -306,6 +310,37 @@ def test_both_models_are_scored_on_every_test_image(judge: Judge, trained: Path)
     with torch.no_grad():
         loss = torch.nn.functional.cross_entropy(model(pixels).logits, labels).item()
     assert result["tuned"]["loss"]["value"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_images_of_a_group_are_resampled_together(tmp_path: Path) -> None:
+    # Eight patients, of each ten images that look alike and have one label.
+    rows = [
+        {"image": as_png(colours(4, 4, n)), "label": n // 10 % 2, "patient": float(n // 10)}
+        for n in range(160)
+    ]
+    held_out = [row for row in rows if row["patient"] < 8]
+    files = {}
+    for split, some in (("train", rows[80:]), ("test", held_out)):
+        files[split] = [str(tmp_path / f"{split}.parquet")]
+        pq.write_table(pa.Table.from_pylist(some), files[split][0])
+    cfg = {"source": "files", "path": {split: paths[0] for split, paths in files.items()}, **FORMAT}
+    download(tmp_path / "dataset", cfg | {"columns": {"group": "patient"}}, files)
+    make_model(tmp_path / "dataset", tmp_path / "model")
+    decode(tmp_path / "dataset", tmp_path / "model", tmp_path / "pixels", FORMAT)
+    answers = np.log(np.random.default_rng(0).dirichlet([1, 1], 8).repeat(10, 0))
+    labels = StoredRows(tmp_path / "pixels", "test").rows["label"]
+    cfg = result_keys(Evaluate(bootstrap_samples=2000))
+    store = (tmp_path / "pixels",)
+    compared = images.evaluation({}, store, cfg).compared(
+        [{"base": dict(enumerate(answers)), "tuned": dict(enumerate(answers))}]
+    )
+    assert compared["resampled"] == "groups"
+    losses = -answers[::10][np.arange(8), labels[::10]]
+    draws = losses[np.random.default_rng(1).integers(8, size=(20_000, 8))].mean(1)
+    found = compared["tuned"]["loss"]
+    assert found["value"] == pytest.approx(losses.mean())
+    low, high = np.quantile(draws, [0.025, 0.975])
+    assert (found["low"], found["high"]) == pytest.approx((low, high), rel=0.1)
 
 
 @pytest.mark.long

@@ -32,7 +32,7 @@ _STDLIB = _in("corpus", "bad_rows dataset sources/__init__ sources/text_python_s
 _COLUMNS = _in("corpus", "class_labels conversation formats values")
 # Prompts and conversations as tokens; documents as rows of tokens.
 _PROMPTS = ("corpus/dataset", *_in("tasks/language", "chat encode tokenizer"))
-_TOKENS = (*_PROMPTS, "tasks/language/rows")
+_TOKENS = (*_PROMPTS, "rows/groups", "tasks/language/rows")
 _CAUSAL_LM = _in("model", "adapter attention folder forward load loss quantization")
 # A model and its loss, as training and scoring compute them.
 _LANGUAGE = (
@@ -80,7 +80,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_DATASET,
         "corpus/image",
         "model/image_processor",
-        "rows/store",
+        *_in("rows", "groups store"),
     ),
     "download": (
         "stages/download",
@@ -107,7 +107,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     ),
     "evaluate language": (*_LANGUAGE, "evaluate/likelihood"),
     "evaluate preference": (*_PREFERENCE, "evaluate/likelihood"),
-    "evaluate images": (*_IMAGES, *_in("model", "folder load")),
+    "evaluate images": (*_IMAGES, "rows/groups", *_in("model", "folder load")),
     "export": (
         *_in("stages", "export export_{}"),
         *_in("train", "optimizer restore statistics"),
@@ -189,7 +189,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "predict": (
         "evaluate/bootstrap",
         *_in("model", "adapter forward quantization"),
-        *_in("rows", "loader order"),
+        *_in("rows", "groups loader order"),
     ),
     "reference": (
         "evaluate/bootstrap",

@@ -1,6 +1,7 @@
 """Decode a dataset of images once, into the pixels that training and evaluation read."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moray.console import progress, say
-from moray.corpus.dataset import SPLITS, Document, num_groups, read_documents, share_of_group
+from moray.corpus.dataset import (
+    SPLITS,
+    Document,
+    group_of,
+    num_groups,
+    read_documents,
+    share_of_group,
+)
 from moray.corpus.image import decoded
 from moray.errors import UserError
 from moray.model.classifier import empty_classifier, fault_of_bf16_on_cpu, names_of
 from moray.model.image_processor import load_processor, normalization, pixels_of
 from moray.provenance.manifest import whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
+from moray.rows.groups import write_groups
 from moray.rows.store import Record, Rows, RowsWriter, describe
 
 _AT_ONCE = 256
@@ -31,6 +40,8 @@ def decode(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> Non
     with whole_or_nothing(output):
         shape = _shape(dataset, processor, channels)
         facts = {split: _write(dataset, split, output, processor, shape) for split in SPLITS}
+        held_out = chain.from_iterable(read_documents(dataset / "test.parquet"))
+        write_groups(output, "test", map(group_of, held_out))
         write_manifest(
             output,
             task="images",

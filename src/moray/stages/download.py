@@ -74,7 +74,8 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
             "duplicates": duplicates,
             "blanks": blanks,
         }
-        described = write_dataset(output, shown, section.format, description, facts)
+        grouped = not images or "group" in getattr(section, "columns", ())
+        described = write_dataset(output, shown, section.format, description, facts, grouped)
         valid = sum(written["rows"] for written in described["splits"].values())
         valid += duplicates.total() + blanks.total()
         bad_rows.check(key, valid)
