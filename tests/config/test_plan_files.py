@@ -39,6 +39,37 @@ def test_the_files_of_a_dataset_are_found(path: str | list[str], files: list[str
     assert found == {"train": files}
 
 
+@pytest.mark.parametrize(
+    ("path", "files"),
+    [
+        ("data [v2]/a.txt", ["data [v2]/a.txt"]),
+        ("data [v2]/*.txt", ["data [v2]/[b].txt", "data [v2]/a.txt"]),
+        ("data [v2]/[[]b].txt", ["data [v2]/[b].txt"]),
+        ("data [v2]", ["data [v2]/C.TXT", "data [v2]/[b].txt", "data [v2]/a.txt"]),
+        ("n[o]tes/a.txt", ["notes/a.txt"]),
+    ],
+)
+def test_names_that_are_there_mean_themselves_and_endings_have_any_case(
+    path: str, files: list[str], notes: Path
+) -> None:
+    (notes / "data [v2]").mkdir()
+    for name in ("a.txt", "[b].txt", "C.TXT"):
+        (notes / "data [v2]" / name).write_text("x")
+    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    assert found == {"train": files}
+
+
+@pytest.mark.parametrize("path", ["notes", "notes/*", "notes/far.txt"])
+def test_a_link_that_leads_nowhere_costs_one_line(path: str, notes: Path) -> None:
+    (notes / "notes/far.txt").symlink_to("nowhere.txt")
+    with pytest.raises(UserError) as caught:
+        plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    assert str(caught.value) == (
+        "datasets.notes.path: notes/far.txt is a link to nowhere.txt, which doesn't exist; fetch "
+        "what it leads to, or remove it"
+    )
+
+
 @pytest.mark.usefixtures("notes")
 def test_each_split_has_files_of_its_own() -> None:
     path = {"train": "notes/*.txt", "test": ["notes/deep/c.txt", "notes/deep/*"]}

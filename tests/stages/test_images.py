@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from transformers import pipeline
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Evaluate, Ray
 from moray.config.schema.train import Train
+from moray.corpus.dataset import read_documents
 from moray.corpus.image import as_png
 from moray.errors import UserError
 from moray.evaluate import images
@@ -100,6 +102,26 @@ def test_of_a_folder_with_a_broken_image_nothing_is_left(broken: bytes, tmp_path
     with pytest.raises(UserError, match=f"^{folder}/dog/003.png: "):
         download(tmp_path / "dataset", folder_section(folder))
     assert not (tmp_path / "dataset").exists()
+
+
+def test_a_class_that_has_nothing_to_train_on_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classes = {f"only {number}": 1 for number in range(20)}
+    folder = image_folder(tmp_path / "photos", {"cat": 20, "dog": 20, **classes})
+    download(tmp_path / "dataset", folder_section(folder, validation_share=0, test_share=0.4))
+    documents = {
+        split: [*chain(*read_documents(tmp_path / f"dataset/{split}.parquet"))]
+        for split in ("train", "test")
+    }
+    trained = {document["label"] for document in documents["train"]}
+    names = json.loads((tmp_path / "dataset/dataset.json").read_text())["label_names"]
+    missing = [name for number, name in enumerate(names) if number not in trained]
+    assert len(missing) > 5
+    assert (
+        f"dataset dataset: {len(missing)} of 22 classes have no images to train on "
+        f"({len(missing)} held out): {', '.join(missing[:5])}, …\n"
+    ) in capsys.readouterr().err
 
 
 def make_model(dataset: Path, output: Path, **keys: Any) -> Path:

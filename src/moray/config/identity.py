@@ -98,7 +98,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         "corpus", "class_labels image sources/images_files sources/text_hub values"
     ),
     "download images_idx": ("corpus/image",),
-    "download images_image_folder": ("corpus/image",),
+    "download images_image_folder": ("config/image_folder", "corpus/image"),
     "evaluate": (
         "stages/evaluate",
         *_DATASET,
@@ -170,10 +170,10 @@ DECIDING: dict[str, tuple[str, ...]] = {
 # What stages import without using it for their result: to check something (a base model is loaded
 # once, so that it fails early), or because it shares a module with what they need.
 IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
-    "base_model": _in("model", "adapter folder forward load quantization"),
+    "base_model": _in("model", "adapter folder forward image_comparison load quantization"),
     "benchmark": (*_STDLIB, "evaluate/doctests", *_in("model", "forward quantization")),
     "card": ("corpus/dataset",),
-    "decode": _in("model", "classifier folder"),
+    "decode": _in("model", "classifier folder image_comparison"),
     "download": ("corpus/image", *_COLUMNS),
     "evaluate": (
         *_in("model", "adapter forward isolation quantization"),
@@ -182,7 +182,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     ),
     "export": (
         *_in("train", "adamw_8bit stochastic_rounding"),
-        *_in("model", "adapter forward quantization"),
+        *_in("model", "adapter forward image_comparison quantization"),
     ),
     "finetune": _in("model", "isolation load quantization"),
     "generate": (*_STDLIB, "evaluate/doctests", *_in("model", "forward quantization")),
@@ -208,7 +208,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
 # What stages import to say, start, keep or watch something; for the rest, rows of other stages.
 NEVER_DECIDING = (
     *_in(".", "background console errors hub lines machine project"),
-    *_in("config", "formats layout schema/* splits tasks"),
+    *_in("config", "formats image_folder layout schema/* splits tasks"),
     "evaluate/requirements",
     *_in("model", "shapes size"),
     "planning/*",

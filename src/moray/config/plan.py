@@ -7,6 +7,7 @@ prints differently. Those that end in `_files` return the user's files that are 
 
 import hashlib
 import json
+import os
 from glob import escape, glob
 from operator import attrgetter
 from pathlib import Path
@@ -301,18 +302,28 @@ def _endings(section: Dataset) -> tuple[str, ...]:
 
 
 def _files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
-    """The files that a path or glob matches, or those in a folder that have one of the endings."""
+    """The files that a path or glob matches, or those in a folder that have one of the endings.
+
+    Raises:
+        UserError: if there are none, or one is a link that leads nowhere.
+    """
     folder = bool(endings) and Path(path).is_dir()
-    found = glob(str(Path(escape(path), "*")) if folder else path, recursive=True)
-    matches = sorted(match for match in found if Path(match).is_file())
+    found = glob(_pattern(str(Path(path, "*")) if folder else path), recursive=True)
     if folder:
-        matches = [match for match in matches if match.endswith(endings)]
-        if not matches:
-            raise UserError(
-                key,
-                f"the folder {path} has no file of a type that is read",
-                "check the path, or give a glob of the files in its folders",
-            )
+        found = [match for match in found if match.lower().endswith(endings)]
+    matches = sorted(match for match in found if not Path(match).is_dir())
+    if dangling := next((match for match in matches if not Path(match).exists()), None):
+        raise UserError(
+            key,
+            f"{dangling} is a link to {os.readlink(dangling)}, which doesn't exist",
+            "fetch what it leads to, or remove it",
+        )
+    if folder and not matches:
+        raise UserError(
+            key,
+            f"the folder {path} has no file of a type that is read",
+            "check the path, or give a glob of the files in its folders",
+        )
     if not matches:
         raise UserError(
             key,
@@ -320,6 +331,15 @@ def _files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
             "check the path; it is relative to the working directory",
         )
     return [_without_braces(match, key) for match in matches]
+
+
+def _pattern(path: str) -> str:
+    """A path as a glob in which the names that are there, such as `data [v2]`, mean themselves."""
+    whole, parts = Path(), []
+    for part in Path(path).parts:
+        whole /= part
+        parts.append(escape(part) if os.path.lexists(whole) else part)
+    return str(Path(*parts))
 
 
 def model_files(experiment: Experiment, model: str) -> list[str]:

@@ -132,6 +132,12 @@ def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:
 
 def _value(row: Mapping[str, Any], column: str, required: bool) -> Any:
     if required and column not in row:
+        if spaced := next((name for name in map(str, row) if name.strip() == column), None):
+            raise RowError(
+                f"got a column {spaced!r}, expected {column}",
+                "remove the spaces around the names in the header, and around values that don't "
+                "begin with one",
+            )
         near = difflib.get_close_matches(column, map(str, row), n=1)
         raise RowError(
             f"got columns {', '.join(map(str, row))}, expected {column}",

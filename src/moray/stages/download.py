@@ -1,7 +1,7 @@
 """Read a dataset from its source, split it, and write it as Parquet."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,8 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
             split: partial(_some, source.given[split], places[split], bad_rows, key)
             for split in places
         }
-        facts = bad_rows.facts
+        facts: Callable[[], dict[str, Any]] = bad_rows.facts
+        untrained: Callable[[], str] = str
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
         if getattr(section, "split_by", "hash") == "tail":
@@ -65,7 +66,7 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
             from moray.corpus.image import ImageFacts
 
             seen = ImageFacts([*label_names])
-            rows, facts = seen.follow(rows), seen.facts
+            rows, facts, untrained = seen.follow(rows), seen.facts, seen.untrained
         rows = _complete(rows, places, duplicates, blanks)
         shown = progress(rows, f"download {output.name}", "image" if images else "row")
         description = {
@@ -79,6 +80,7 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         valid = sum(written["rows"] for written in described["splits"].values())
         valid += duplicates.total() + blanks.total()
         bad_rows.check(key, valid)
+        classes = untrained()
     splits = described["splits"].items()
     counts = ", ".join(f"{split} {written['rows']:,}" for split, written in splits)
     size = sum(written["bytes"] for _, written in splits) / 1e6
@@ -89,6 +91,8 @@ def download(output: Path, cfg: dict[str, Any], files: dict[str, Any] | None = N
         if dropped
     )
     say(f"dataset {output.name}: {counts} {what}{left_out}")
+    if classes:
+        say(f"dataset {output.name}: {classes}")
     for split, number in related.items():
         if number:
             say(

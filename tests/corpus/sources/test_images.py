@@ -132,6 +132,69 @@ def test_the_folders_of_classes_are_the_labels(tmp_path: Path) -> None:
         assert Path(document["place"]).read_bytes() == document["image"]
 
 
+def test_a_folder_of_classes_as_people_have_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = image_folder(tmp_path / "photos", {"cat": 2, "dog": 2})
+    (folder / "cat/000.png").rename(folder / "cat/000.PNG")
+    elsewhere = image_folder(tmp_path / "more", {"new": 3})
+    (folder / "cat/linked").symlink_to(elsewhere / "new")
+    (folder / "cow").symlink_to(elsewhere / "new")
+    (folder / "dog/.ipynb_checkpoints").mkdir()
+    colours(4, 4).save(folder / "dog/.ipynb_checkpoints/001-checkpoint.png")
+    colours(4, 4).convert("RGB").save(folder / "dog/without ending", "JPEG")
+    for name in ("Thumbs.db", "names.TXT"):
+        (folder / "dog" / name).write_text("x")
+    section = ImageFolder(source="image-folder", path=str(folder))
+    before = section.state("x")
+    given, origin, names = open_images(section, {})
+    assert names == ["cat", "cow", "dog"]
+    documents = all_of(given["train"])
+    assert Counter(document["label"] for document in documents) == {0: 5, 1: 3, 2: 3}
+    assert {*origin["files"]} == {document["place"] for document in documents}
+    assert (
+        f"{folder}: left out 2 files whose ending is not an image's (.TXT, .db), the first is "
+        f"{folder}/dog/Thumbs.db"
+    ) in capsys.readouterr().err
+    # What a link leads to counts, too.
+    colours(8, 8, 99).save(elsewhere / "new/003.png")
+    assert section.state("x") != before
+
+
+@pytest.mark.parametrize(
+    ("place", "target", "problem"),
+    [
+        ("cat/far.png", "nowhere.png", "is a link to nowhere.png, which doesn't exist; fetch"),
+        ("cat/round", ".", "is a link to a folder that it is in; remove the link"),
+    ],
+)
+def test_a_link_that_leads_nowhere_or_round_costs_one_line(
+    place: str, target: str, problem: str, tmp_path: Path
+) -> None:
+    folder = image_folder(tmp_path / "photos", {"cat": 2, "dog": 2})
+    (folder / place).symlink_to(target)
+    section = ImageFolder(source="image-folder", path=str(folder))
+    for read in (lambda: section.state("x"), lambda: open_images(section, {})):
+        with pytest.raises(UserError) as caught:
+            read()
+        assert f"{place}: {problem}" in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [("train", "val"), ("Train", "Validation"), ("TRAIN", "valid")])
+def test_folders_of_splits_have_the_names_that_people_give_them(
+    names: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, classes in zip(names, ({"a": 2, "b": 2}, {"b": 1}), strict=True):
+        image_folder(tmp_path / "photos" / name, classes)
+    (tmp_path / "photos/holdout").mkdir()
+    section = ImageFolder(source="image-folder", path=str(tmp_path / "photos"))
+    given, _, _ = open_images(section, {})
+    assert set(given) == section.given_splits == {"train", "validation"}
+    assert len(list(given["validation"]())) == 1
+    line = f"photos: not read, because no split has this name: {tmp_path}/photos/holdout\n"
+    assert line in capsys.readouterr().err
+
+
 def test_images_of_a_folder_come_mixed(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "photos", {"a": 40, "b": 40})
     given, _, _ = open_images(ImageFolder(source="image-folder", path=str(folder)), {})
