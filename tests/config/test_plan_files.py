@@ -1,5 +1,8 @@
 """The files that datasets, models and benchmarks are made from."""
 
+import os
+import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -67,6 +70,20 @@ def test_a_link_that_leads_nowhere_costs_one_line(path: str, notes: Path) -> Non
     assert str(caught.value) == (
         "datasets.notes.path: notes/far.txt is a link to nowhere.txt, which doesn't exist; fetch "
         "what it leads to, or remove it"
+    )
+
+
+def test_a_time_in_the_future_costs_one_line(notes: Path) -> None:
+    path = notes / "notes/a.txt"
+    os.utime(path, (0, time.time() + 10))
+    experiment = experiment_with({"datasets.notes.path": "notes/a.txt"})
+    assert plan.dataset_files(experiment, "notes")
+    os.utime(path, (0, datetime(2099, 5, 1, 7, 30).timestamp()))
+    with pytest.raises(UserError) as caught:
+        plan.dataset_files(experiment, "notes")
+    assert str(caught.value) == (
+        "datasets.notes.path: the time of notes/a.txt, 2099-05-01 07:30, is in the future, so all "
+        "results would be older than it; run touch on the file, or set the clock"
     )
 
 

@@ -29,7 +29,7 @@ def _in(room: str, names: str) -> tuple[str, ...]:
 
 _DATASET = ("config/formats", "corpus/dataset")
 _STDLIB = _in("corpus", "bad_rows dataset sources/__init__ sources/text_python_stdlib split")
-_COLUMNS = _in("corpus", "class_labels conversation formats values")
+_COLUMNS = _in("corpus", "class_labels conversation formats tables values")
 # Prompts and conversations as tokens; documents as rows of tokens.
 _PROMPTS = ("corpus/dataset", *_in("tasks/language", "chat encode tokenizer"))
 _TOKENS = (*_PROMPTS, "rows/groups", "tasks/language/rows")

@@ -8,6 +8,8 @@ prints differently. Those that end in `_files` return the user's files that are 
 import hashlib
 import json
 import os
+import time
+from datetime import datetime
 from glob import escape, glob
 from operator import attrgetter
 from pathlib import Path
@@ -32,6 +34,8 @@ _ENDINGS = (
     ".parquet",
 )
 SPLITS = ("train", "validation", "test")
+# Seconds by which clocks of machines that share files may differ.
+_CLOCK_SKEW = 60
 
 
 def dataset_config(experiment: Experiment, dataset: str) -> dict[str, Any]:
@@ -330,7 +334,7 @@ def _files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
             f"no file matches {path}",
             "check the path; it is relative to the working directory",
         )
-    return [_without_braces(match, key) for match in matches]
+    return [_input(match, key) for match in matches]
 
 
 def _pattern(path: str) -> str:
@@ -365,7 +369,7 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
         found = [*Path(section.path).iterdir()]
         found += Path(section.path).glob("additional_chat_templates/*.jinja")
         names = sorted(str(path) for path in found if path.is_file())
-        return [*described, *(_without_braces(name, f"models.{model}.path") for name in names)]
+        return [*described, *(_input(name, f"models.{model}.path") for name in names)]
     return described
 
 
@@ -400,19 +404,27 @@ def benchmark_files(experiment: Experiment, run: str) -> list[str]:
     files = [
         path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     ]
-    return sorted(_without_braces(str(path), key) for path in files)
+    return sorted(_input(str(path), key) for path in files)
 
 
-def _without_braces(path: str, key: str) -> str:
+def _input(path: str, key: str) -> str:
     """The path of a rule's input file.
 
     Raises:
-        UserError: if Snakemake would read a part of it as a wildcard.
+        UserError: if Snakemake would read a part of it as a wildcard, or will refuse its results.
     """
     if {"{", "}"} & set(path):
         raise UserError(
             key,
             f"{path} contains braces, which Snakemake reads as wildcards",
             "rename the file",
+        )
+    changed = os.stat(path).st_mtime
+    if changed > time.time() + _CLOCK_SKEW:
+        raise UserError(
+            key,
+            f"the time of {path}, {datetime.fromtimestamp(changed):%Y-%m-%d %H:%M}, is in the "
+            "future, so all results would be older than it",
+            "run touch on the file, or set the clock",
         )
     return path

@@ -49,21 +49,6 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
     return made
 
 
-def without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the nulls inside the values of an Arrow row.
-
-    Arrow gives each mapping of a column the keys of all the others. A tool call, for example,
-    would have the arguments of all other tools.
-    """
-    return {name: _without_nulls(value) for name, value in row.items()}
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(kept) for key, kept in value.items() if kept is not None}
-    return [_without_nulls(entry) for entry in value] if isinstance(value, list) else value
-
-
 def _document(row: Mapping[str, Any], shape: Shape) -> Document:
     values, format = {}, FORMATS[shape.format]
     completes = _has_completion(row, shape)

@@ -19,8 +19,9 @@ from moray.config.schema.datasets import LocalFiles, Url
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.class_labels import class_names, with_names
 from moray.corpus.dataset import Document, RowError, content
-from moray.corpus.formats import Shape, document, without_nulls
+from moray.corpus.formats import Shape, document
 from moray.corpus.sources import Opened
+from moray.corpus.tables import TableRows
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
 
@@ -234,6 +235,7 @@ def _parquet(file: Path) -> Rows:
     with pq.ParquetFile(file) as table:
         _check_header(table.schema_arrow.names, str(file))
         described = class_names(table.schema_arrow)
+        converted = TableRows(table.schema_arrow, str(file))
         number = 0
         for batch in table.iter_batches(batch_size=1000):
             try:
@@ -246,7 +248,10 @@ def _parquet(file: Path) -> Rows:
                 ) from error
             for row in rows:
                 number += 1
-                yield f"row {number}", with_names(without_nulls(row), described)
+                try:
+                    yield f"row {number}", with_names(converted.as_json(row), described)
+                except RowError as error:
+                    yield f"row {number}", error
 
 
 _READERS: dict[str, Callable[[Path], Rows]] = {

@@ -19,9 +19,10 @@ from moray.config.splits import Split, expressions_by_split
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.class_labels import class_names, with_names
 from moray.corpus.dataset import Document, RowError
-from moray.corpus.formats import Shape, document, without_nulls
+from moray.corpus.formats import Shape, document
 from moray.corpus.sources import Opened
 from moray.corpus.split import Documents
+from moray.corpus.tables import TableRows
 from moray.errors import UserError, first_line
 
 
@@ -161,8 +162,10 @@ def documents(place: str, rows: datasets.Dataset, shape: Shape) -> Iterator[Docu
         UserError: naming the row that isn't a valid document.
     """
     described = class_names_of(rows)
+    # The library has parsed the JSON in its columns.
+    converted = TableRows(rows.features.arrow_schema, place, parsed=True)
     for number, row in enumerate(rows, 1):
         try:
-            yield document(with_names(without_nulls(row), described), shape)
+            yield document(with_names(converted.as_json(row), described), shape)
         except RowError as error:
             shape.bad_rows.meet(f"{place}, row {number}", error)
