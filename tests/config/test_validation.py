@@ -217,6 +217,12 @@ FAULTS: list[tuple[str, object, str]] = [
         ": got 3, expected a divisor of num_attention_heads (4); change one of them",
     ),
     (
+        "runs.base.train",
+        {"gradient_checkpointing": "offlaod"},
+        ".gradient_checkpointing: got 'offlaod', expected true or false or 'offload'; did you mean "
+        "offload?",
+    ),
+    (
         "datasets.x",
         TAIL,
         ".split_by: tail needs format: text, got format: prompt-completion; set split_by: hash",

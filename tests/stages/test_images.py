@@ -336,7 +336,7 @@ def test_both_models_are_scored_on_every_test_image(judge: Judge, trained: Path)
 
 def test_images_of_a_group_are_resampled_together(tmp_path: Path) -> None:
     # Eight patients, of each ten images that look alike and have one label.
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"image": as_png(colours(4, 4, n)), "label": n // 10 % 2, "patient": float(n // 10)}
         for n in range(160)
     ]
