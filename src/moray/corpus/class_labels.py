@@ -11,14 +11,17 @@ Names = Mapping[str, list[str]]
 
 
 def class_names(schema: pa.Schema) -> dict[str, list[str]]:
-    """What a Parquet file says about its columns."""
-    written = (schema.metadata or {}).get(b"huggingface")
-    features = json.loads(written).get("info", {}).get("features", {}) if written else {}
-    return {
-        column: feature["names"]
-        for column, feature in features.items()
-        if isinstance(feature, dict) and feature.get("names")
-    }
+    """What a Parquet file says about its columns, if it does in the library's way."""
+    found: Any = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    for key in ("info", "features"):
+        found = found.get(key) if isinstance(found, dict) else None
+    features = found.items() if isinstance(found, dict) else ()
+    return {column: names for column, feature in features if (names := _names(feature))}
+
+
+def _names(feature: Any) -> list[str] | None:
+    names = feature.get("names") if isinstance(feature, dict) else None
+    return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else None
 
 
 def with_names(row: Mapping[str, Any], names: Names) -> dict[str, Any]:
