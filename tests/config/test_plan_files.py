@@ -1,5 +1,8 @@
 """The files that datasets, models and benchmarks are made from."""
 
+import os
+import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,51 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_files_of_a_dataset_are_found(path: str | list[str], files: list[str]) -> None:
     found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
     assert found == {"train": files}
+
+
+@pytest.mark.parametrize(
+    ("path", "files"),
+    [
+        ("data [v2]/a.txt", ["data [v2]/a.txt"]),
+        ("data [v2]/*.txt", ["data [v2]/[b].txt", "data [v2]/a.txt"]),
+        ("data [v2]/[[]b].txt", ["data [v2]/[b].txt"]),
+        ("data [v2]", ["data [v2]/C.TXT", "data [v2]/[b].txt", "data [v2]/a.txt"]),
+        ("n[o]tes/a.txt", ["notes/a.txt"]),
+    ],
+)
+def test_names_that_are_there_mean_themselves_and_endings_have_any_case(
+    path: str, files: list[str], notes: Path
+) -> None:
+    (notes / "data [v2]").mkdir()
+    for name in ("a.txt", "[b].txt", "C.TXT"):
+        (notes / "data [v2]" / name).write_text("x")
+    found = plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    assert found == {"train": files}
+
+
+@pytest.mark.parametrize("path", ["notes", "notes/*", "notes/far.txt"])
+def test_a_link_that_leads_nowhere_costs_one_line(path: str, notes: Path) -> None:
+    (notes / "notes/far.txt").symlink_to("nowhere.txt")
+    with pytest.raises(UserError) as caught:
+        plan.dataset_files(experiment_with({"datasets.notes.path": path}), "notes")
+    assert str(caught.value) == (
+        "datasets.notes.path: notes/far.txt is a link to nowhere.txt, which doesn't exist; fetch "
+        "what it leads to, or remove it"
+    )
+
+
+def test_a_time_in_the_future_costs_one_line(notes: Path) -> None:
+    path = notes / "notes/a.txt"
+    os.utime(path, (0, time.time() + 10))
+    experiment = experiment_with({"datasets.notes.path": "notes/a.txt"})
+    assert plan.dataset_files(experiment, "notes")
+    os.utime(path, (0, datetime(2099, 5, 1, 7, 30).timestamp()))
+    with pytest.raises(UserError) as caught:
+        plan.dataset_files(experiment, "notes")
+    assert str(caught.value) == (
+        "datasets.notes.path: the time of notes/a.txt, 2099-05-01 07:30, is in the future, so all "
+        "results would be older than it; run touch on the file, or set the clock"
+    )
 
 
 @pytest.mark.usefixtures("notes")

@@ -217,9 +217,21 @@ FAULTS: list[tuple[str, object, str]] = [
         ": got 3, expected a divisor of num_attention_heads (4); change one of them",
     ),
     (
+        "runs.base.train",
+        {"gradient_checkpointing": "offlaod"},
+        ".gradient_checkpointing: got 'offlaod', expected true or false or 'offload'; did you mean "
+        "offload?",
+    ),
+    (
         "datasets.x",
         TAIL,
         ".split_by: tail needs format: text, got format: prompt-completion; set split_by: hash",
+    ),
+    (
+        "datasets.x",
+        {"source": "files", "path": "x", "split_by": "tail", "columns": {"group": "patient"}},
+        ".columns.group: split_by: tail cuts the text where a share ends, and can't keep groups "
+        "together; remove columns.group, or set split_by: hash",
     ),
     (
         "runs.base",

@@ -303,6 +303,21 @@ def test_a_column_of_groups_has_any_name_and_is_in_each_row() -> None:
     assert error.problem == "got columns text, expected patient"
 
 
+@pytest.mark.parametrize("name", ["chosen", "rejected"])
+@pytest.mark.parametrize("blank", ["", " \n", None])
+def test_an_answer_of_a_pair_has_text(name: str, blank: str | None) -> None:
+    pair = {"prompt": "a", "chosen": "b", "rejected": "c", name: blank}
+    assert (
+        refusal(pair, Shape("preference")).problem == f"got nothing for {name}, expected an answer"
+    )
+    talks = {
+        answer: [QUESTION, {"role": "assistant", "content": pair[answer]}]
+        for answer in ("chosen", "rejected")
+    }
+    problem = refusal(talks, Shape("preference")).problem
+    assert problem == "message 2, of the assistant, is empty, expected text or a tool call"
+
+
 @pytest.mark.parametrize("completion", ["", " \n"])
 def test_a_completion_has_text(completion: str) -> None:
     row = {"prompt": "a", "completion": completion}

@@ -33,9 +33,11 @@ def tailed(
     validation: float,
     test: float,
     given: Mapping[str, list[Document]] | None = None,
+    blanks: Counter[str] | None = None,
 ) -> list[tuple[str, Document]]:
     splits = {split: rows.__iter__ for split, rows in {"train": documents, **(given or {})}.items()}
-    return list(by_tail(splits, validation, test))
+    counts = Counter[str]() if blanks is None else blanks
+    return list(by_tail(splits, validation, test, counts))
 
 
 def texts(*names: str) -> list[Document]:
@@ -266,18 +268,30 @@ TEXTS = ["", "abcdefghij", "é🐍" * 15, "k", "lmnop" * 7, "\n"]
 @pytest.mark.parametrize(
     ("validation", "test"), [(0.1, 0.1), (0.0, 0.25), (0.25, 0.0), (0.33, 0.33), (0.001, 0.001)]
 )
-def test_the_tail_is_held_out_and_nothing_is_lost(validation: float, test: float) -> None:
+def test_the_tail_is_held_out_and_nothing_but_blanks_is_lost(
+    validation: float, test: float
+) -> None:
     parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     order = []
-    for split, document in tailed(texts(*TEXTS), validation, test):
+    blanks: Counter[str] = Counter()
+    for split, document in tailed(texts(*TEXTS), validation, test, blanks=blanks):
         parts[split].append(document["text"])
         order.append(split)
     joined = {split: "".join(found) for split, found in parts.items()}
-    whole = "".join(TEXTS)
+    assert blanks.total() == 2
+    whole = "".join(filter(str.strip, TEXTS))
     assert joined["train"] + joined["validation"] + joined["test"] == whole
     assert order == sorted(order, key=["train", "validation", "test"].index)
-    assert len(joined["test"]) == pytest.approx(test * len(whole), abs=1)
-    assert len(joined["validation"]) == pytest.approx(validation * len(whole), abs=1)
+    assert len(joined["test"]) == pytest.approx(test * len(whole), abs=2)
+    assert len(joined["validation"]) == pytest.approx(validation * len(whole), abs=2)
+
+
+def test_what_a_cut_or_a_given_split_leaves_blank_is_dropped_too() -> None:
+    blanks: Counter[str] = Counter()
+    found = tailed(texts("abcdef  ", "gh"), 0, 0.4, {"validation": texts(" ", "v")}, blanks)
+    got = [(split, row["text"]) for split, row in found]
+    assert got == [("train", "abcdef"), ("test", "gh"), ("validation", "v")]
+    assert blanks == {"test": 1, "validation": 1}
 
 
 def test_a_document_across_a_boundary_is_cut_there_and_others_stay_whole() -> None:

@@ -6,9 +6,12 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from moray.corpus.dataset import SPLITS, read_documents
@@ -135,6 +138,15 @@ def test_many_bad_rows_are_a_mistake_and_one_is_refused_by_default(tmp_path: Pat
         local(tmp_path / "out", paths, format="messages", bad_rows="drop")
 
 
+def test_bad_rows_of_a_file_that_two_splits_read_count_twice(tmp_path: Path) -> None:
+    rows = [{"text": None if number < 15 else f"{number}"} for number in range(1000)]
+    file = str(write(tmp_path / "rows.jsonl", rows))
+    more = str(write(tmp_path / "more.jsonl", [{"text": "more"}]))
+    files = {"train": [file, more], "test": [file]}
+    with pytest.raises(UserError, match=r"^datasets\.out\.bad_rows: 30 of 2,001 rows are bad"):
+        download(tmp_path / "out", config(files, bad_rows="drop", validation_share=0), files)
+
+
 def test_the_same_files_make_the_same_bytes(tmp_path: Path, files: list[Path]) -> None:
     for name in ("one", "other"):
         local(tmp_path / name, files)
@@ -209,6 +221,43 @@ def test_rows_of_a_test_file_whose_prompt_is_trained_on_are_told(
     assert (
         "dataset out: 1 of 3 test rows share their prompt or group with rows to train on"
     ) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("other", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_groups_stay_together_whatever_the_files_make_of_their_numbers(
+    tmp_path: Path, other: str
+) -> None:
+    patients = [*range(40), None]
+    whole = tmp_path / "whole.csv"
+    whole.write_text("text,patient\n" + "".join(f"a {n},{n}\n" for n in patients[:-1]))
+    # As pandas writes a column in which some are missing.
+    texts = [f"b {number}" for number in range(3 * len(patients))]
+    numbers = [float("nan") if n is None else float(n) for n in patients for _ in range(3)]
+    file = tmp_path / f"fractional{other}"
+    if other == ".parquet":
+        pq.write_table(pa.table({"text": texts, "patient": numbers}), file)
+    elif other == ".jsonl":
+        write(file, [{"text": t, "patient": n} for t, n in zip(texts, numbers, strict=True)])
+    else:
+        between = "," if other == ".csv" else "\t"
+        cells = zip(texts, ["" if n != n else str(n) for n in numbers], strict=True)
+        rows = [("text", "patient"), *cells]
+        file.write_text("".join(between.join(row) + "\n" for row in rows))
+    local(tmp_path / "out", [whole, file], columns={"group": "patient"})
+    splits: dict[int, set[str]] = {}
+    alone = set()
+    for split, found in read(tmp_path / "out").items():
+        for text in found:
+            number = int(text[2:])
+            patient = patients[number if text[0] == "a" else number // 3]
+            if patient is None:
+                alone.add(text)
+            else:
+                splits.setdefault(patient, set()).add(split)
+    assert [len(found) for found in splits.values()] == [1] * 40
+    assert alone == set(texts[-3:])
+    documents = chain(*read_documents(tmp_path / "out/train.parquet"))
+    assert all("group" in row for row in documents if row["text"] not in alone)
 
 
 def test_rows_of_one_prompt_need_another_group(tmp_path: Path) -> None:

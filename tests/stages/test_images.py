@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from jobs import execution_of, job_maker
@@ -26,7 +29,10 @@ from transformers import pipeline
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Evaluate, Ray
 from moray.config.schema.train import Train
+from moray.corpus.dataset import read_documents
+from moray.corpus.image import as_png
 from moray.errors import UserError
+from moray.evaluate import images
 from moray.model.classifier import load_classifier, names_of
 from moray.model.image_processor import load_processor
 from moray.provenance.manifest import read_manifest
@@ -96,6 +102,26 @@ def test_of_a_folder_with_a_broken_image_nothing_is_left(broken: bytes, tmp_path
     with pytest.raises(UserError, match=f"^{folder}/dog/003.png: "):
         download(tmp_path / "dataset", folder_section(folder))
     assert not (tmp_path / "dataset").exists()
+
+
+def test_a_class_that_has_nothing_to_train_on_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classes = {f"only {number}": 1 for number in range(20)}
+    folder = image_folder(tmp_path / "photos", {"cat": 20, "dog": 20, **classes})
+    download(tmp_path / "dataset", folder_section(folder, validation_share=0, test_share=0.4))
+    documents = {
+        split: [*chain(*read_documents(tmp_path / f"dataset/{split}.parquet"))]
+        for split in ("train", "test")
+    }
+    trained = {document["label"] for document in documents["train"]}
+    names = json.loads((tmp_path / "dataset/dataset.json").read_text())["label_names"]
+    missing = [name for number, name in enumerate(names) if number not in trained]
+    assert len(missing) > 5
+    assert (
+        f"dataset dataset: {len(missing)} of 22 classes have no images to train on "
+        f"({len(missing)} held out): {', '.join(missing[:5])}, …\n"
+    ) in capsys.readouterr().err
 
 
 def make_model(dataset: Path, output: Path, **keys: Any) -> Path:
@@ -306,6 +332,37 @@ def test_both_models_are_scored_on_every_test_image(judge: Judge, trained: Path)
     with torch.no_grad():
         loss = torch.nn.functional.cross_entropy(model(pixels).logits, labels).item()
     assert result["tuned"]["loss"]["value"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_images_of_a_group_are_resampled_together(tmp_path: Path) -> None:
+    # Eight patients, of each ten images that look alike and have one label.
+    rows: list[dict[str, Any]] = [
+        {"image": as_png(colours(4, 4, n)), "label": n // 10 % 2, "patient": float(n // 10)}
+        for n in range(160)
+    ]
+    held_out = [row for row in rows if row["patient"] < 8]
+    files = {}
+    for split, some in (("train", rows[80:]), ("test", held_out)):
+        files[split] = [str(tmp_path / f"{split}.parquet")]
+        pq.write_table(pa.Table.from_pylist(some), files[split][0])
+    cfg = {"source": "files", "path": {split: paths[0] for split, paths in files.items()}, **FORMAT}
+    download(tmp_path / "dataset", cfg | {"columns": {"group": "patient"}}, files)
+    make_model(tmp_path / "dataset", tmp_path / "model")
+    decode(tmp_path / "dataset", tmp_path / "model", tmp_path / "pixels", FORMAT)
+    answers = np.log(np.random.default_rng(0).dirichlet([1, 1], 8).repeat(10, 0))
+    labels = StoredRows(tmp_path / "pixels", "test").rows["label"]
+    cfg = result_keys(Evaluate(bootstrap_samples=2000))
+    store = (tmp_path / "pixels",)
+    compared = images.evaluation({}, store, cfg).compared(
+        [{"base": dict(enumerate(answers)), "tuned": dict(enumerate(answers))}]
+    )
+    assert compared["resampled"] == "groups"
+    losses = -answers[::10][np.arange(8), labels[::10]]
+    draws = losses[np.random.default_rng(1).integers(8, size=(20_000, 8))].mean(1)
+    found = compared["tuned"]["loss"]
+    assert found["value"] == pytest.approx(losses.mean())
+    low, high = np.quantile(draws, [0.025, 0.975])
+    assert (found["low"], found["high"]) == pytest.approx((low, high), rel=0.1)
 
 
 @pytest.mark.long

@@ -29,10 +29,10 @@ def _in(room: str, names: str) -> tuple[str, ...]:
 
 _DATASET = ("config/formats", "corpus/dataset")
 _STDLIB = _in("corpus", "bad_rows dataset sources/__init__ sources/text_python_stdlib split")
-_COLUMNS = _in("corpus", "conversation formats")
+_COLUMNS = _in("corpus", "class_labels conversation formats tables values")
 # Prompts and conversations as tokens; documents as rows of tokens.
 _PROMPTS = ("corpus/dataset", *_in("tasks/language", "alterations chat encode tokenizer turns"))
-_TOKENS = (*_PROMPTS, "tasks/language/rows")
+_TOKENS = (*_PROMPTS, "rows/groups", "tasks/language/rows")
 _CAUSAL_LM = _in("model", "adapter attention folder forward load loss quantization")
 # A model and its loss, as training and scoring compute them.
 _LANGUAGE = (
@@ -80,7 +80,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_DATASET,
         "corpus/image",
         "model/image_processor",
-        "rows/store",
+        *_in("rows", "groups store"),
     ),
     "download": (
         "stages/download",
@@ -93,10 +93,12 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "download text_hub": _COLUMNS,
     "download text_url": (*_COLUMNS, "corpus/sources/text_files"),
     "download images_digits": ("corpus/image",),
-    "download images_files": ("corpus/image",),
-    "download images_hub": _in("corpus", "image sources/images_files sources/text_hub"),
+    "download images_files": _in("corpus", "class_labels image values"),
+    "download images_hub": _in(
+        "corpus", "class_labels image sources/images_files sources/text_hub values"
+    ),
     "download images_idx": ("corpus/image",),
-    "download images_image_folder": ("corpus/image",),
+    "download images_image_folder": ("config/image_folder", "corpus/image"),
     "evaluate": (
         "stages/evaluate",
         *_DATASET,
@@ -105,7 +107,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     ),
     "evaluate language": (*_LANGUAGE, "evaluate/likelihood"),
     "evaluate preference": (*_PREFERENCE, "evaluate/likelihood"),
-    "evaluate images": (*_IMAGES, *_in("model", "folder load")),
+    "evaluate images": (*_IMAGES, "rows/groups", *_in("model", "folder load")),
     "export": (
         *_in("stages", "export export_{}"),
         *_in("train", "optimizer restore statistics"),
@@ -171,10 +173,10 @@ DECIDING: dict[str, tuple[str, ...]] = {
 # What stages import without using it for their result: to check something (a base model is loaded
 # once, so that it fails early), or because it shares a module with what they need.
 IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
-    "base_model": _in("model", "adapter folder forward load quantization targets"),
+    "base_model": _in("model", "adapter folder forward image_comparison load quantization targets"),
     "benchmark": (*_STDLIB, "evaluate/doctests", *_in("model", "forward quantization targets")),
     "card": ("corpus/dataset",),
-    "decode": _in("model", "classifier folder"),
+    "decode": _in("model", "classifier folder image_comparison"),
     "download": ("corpus/image", *_COLUMNS),
     "evaluate": (
         *_in("model", "adapter forward isolation quantization targets"),
@@ -183,9 +185,12 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     ),
     "export": (
         *_in("train", "adamw_8bit stochastic_rounding"),
-        *_in("model", "adapter attention forward isolation loss quantization targets"),
-        *_in("corpus", "bad_rows conversation dataset formats"),
-        *_in("rows", "loader order store"),
+        *_in(
+            "model",
+            "adapter attention forward image_comparison isolation loss quantization targets",
+        ),
+        *_in("corpus", "bad_rows class_labels conversation dataset formats tables values"),
+        *_in("rows", "groups loader order store"),
         *_in("tasks", "__init__ interface images/* language/* preference/*"),
     ),
     "finetune": _in("model", "isolation load quantization"),
@@ -193,7 +198,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "predict": (
         "evaluate/bootstrap",
         *_in("model", "adapter forward quantization targets"),
-        *_in("rows", "loader order"),
+        *_in("rows", "groups loader order"),
     ),
     "reference": (
         "evaluate/bootstrap",
@@ -212,7 +217,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
 # What stages import to say, start, keep or watch something; for the rest, rows of other stages.
 NEVER_DECIDING = (
     *_in(".", "background console errors hub lines machine project"),
-    *_in("config", "formats layout schema/* splits tasks"),
+    *_in("config", "formats image_folder layout schema/* splits tasks"),
     "evaluate/requirements",
     *_in("model", "shapes size"),
     "planning/*",

@@ -7,29 +7,19 @@ prints differently. Those that end in `_files` return the user's files that are 
 
 import hashlib
 import json
-from glob import escape, glob
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from moray.config.formats import FORMATS, TaskName, source_module
+from moray.config.input_files import endings_of, input_file, input_files
 from moray.config.layout import workers_are_here
 from moray.config.schema.base import result_keys
-from moray.config.schema.datasets import Dataset, LocalFiles
 from moray.config.schema.experiment import BestRef, Experiment, RunRef
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.tasks import TASKS, Modality
 from moray.errors import UserError
 
-# The endings of the files that a folder of `source: files` stands for.
-_ENDINGS = (
-    *(
-        f"{kind}{compression}"
-        for kind in (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
-        for compression in ("", ".gz", ".zst")
-    ),
-    ".parquet",
-)
 SPLITS = ("train", "validation", "test")
 
 
@@ -288,40 +278,11 @@ def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
                 file
                 for key, paths in keys.items()
                 for path in paths
-                for file in _files(path, f"datasets.{dataset}.{key}", _endings(section))
+                for file in input_files(path, f"datasets.{dataset}.{key}", endings_of(section))
             )
         )
         for split, keys in section.files.items()
     }
-
-
-def _endings(section: Dataset) -> tuple[str, ...]:
-    """The endings of the files that a folder stands for; none if it stands for none."""
-    if not isinstance(section, LocalFiles):
-        return ()
-    return (".parquet",) if section.format == "images" else _ENDINGS
-
-
-def _files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
-    """The files that a path or glob matches, or those in a folder that have one of the endings."""
-    folder = bool(endings) and Path(path).is_dir()
-    found = glob(str(Path(escape(path), "*")) if folder else path, recursive=True)
-    matches = sorted(match for match in found if Path(match).is_file())
-    if folder:
-        matches = [match for match in matches if match.endswith(endings)]
-        if not matches:
-            raise UserError(
-                key,
-                f"the folder {path} has no file of a type that is read",
-                "check the path, or give a glob of the files in its folders",
-            )
-    if not matches:
-        raise UserError(
-            key,
-            f"no file matches {path}",
-            "check the path; it is relative to the working directory",
-        )
-    return [_without_braces(match, key) for match in matches]
 
 
 def model_files(experiment: Experiment, model: str) -> list[str]:
@@ -347,7 +308,7 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
         found = [*Path(section.path).iterdir()]
         found += Path(section.path).glob("additional_chat_templates/*.jinja")
         names = sorted(str(path) for path in found if path.is_file())
-        return [*described, *(_without_braces(name, f"models.{model}.path") for name in names)]
+        return [*described, *(input_file(name, f"models.{model}.path") for name in names)]
     return described
 
 
@@ -382,19 +343,4 @@ def benchmark_files(experiment: Experiment, run: str) -> list[str]:
     files = [
         path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     ]
-    return sorted(_without_braces(str(path), key) for path in files)
-
-
-def _without_braces(path: str, key: str) -> str:
-    """The path of a rule's input file.
-
-    Raises:
-        UserError: if Snakemake would read a part of it as a wildcard.
-    """
-    if {"{", "}"} & set(path):
-        raise UserError(
-            key,
-            f"{path} contains braces, which Snakemake reads as wildcards",
-            "rename the file",
-        )
-    return path
+    return sorted(input_file(str(path), key) for path in files)

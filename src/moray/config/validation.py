@@ -1,7 +1,9 @@
 """Turn pydantic's validation errors into messages about the config as the user wrote it."""
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -49,7 +51,7 @@ _BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str",
 _BRANCHES |= {"BestRef", "tagged-union[RunRef,BestRef]", "WorkerRange", "list[constrained-int]"}
 _BRANCHES |= {"Range", "list", "tagged-union[Range,list[any]]"}
 _BRANCHES |= {"dict[constrained-str,constrained-float]"}
-_BRANCHES |= {"literal['auto']", "literal['all-linear']", "constrained-int", "[key]"}
+_BRANCHES |= {"constrained-int", "[key]"}
 
 # Arguments of Transformers and PEFT whose names are unlike those of the same keys here.
 _ELSEWHERE = {
@@ -105,7 +107,7 @@ def _locate(detail: ErrorDetails, written: Any) -> tuple[tuple[str, ...], bool]:
             node = node[part]
         elif detail["type"] == "missing" and position == len(detail["loc"]) - 1:
             return (*path, str(part)), True
-        elif part in _BRANCHES:
+        elif part in _BRANCHES or str(part).startswith("literal["):
             continue
         else:
             return tuple(path), False
@@ -137,8 +139,15 @@ def _fault(keys: tuple[str, ...], details: list[ErrorDetails]) -> UserError:
     value = detail["input"]
     if detail["type"] == "union_tag_invalid":
         value = value["source"]
+    words = (re.findall("'([^']+)'", _expected(one)) for one in details if _names_words(one))
+    if close := difflib.get_close_matches(str(value), chain(*words), n=1):
+        remedy = f"did you mean {close[0]}?"
     got = CREDENTIALS.sub("://…@", repr(value)) if not isinstance(value, Mapping) else "a mapping"
     return UserError(path or "config", f"got {got[:80]}, expected {expected}", remedy)
+
+
+def _names_words(detail: ErrorDetails) -> bool:
+    return detail["type"] in ("literal_error", "union_tag_invalid")
 
 
 def _expected(detail: ErrorDetails) -> str:

@@ -1,7 +1,8 @@
 """Rows that are no valid documents."""
 
 import re
-from typing import Any, Literal
+from copy import copy
+from typing import Any, Literal, Self
 
 from moray.corpus.dataset import RowError
 from moray.errors import UserError
@@ -15,12 +16,19 @@ _OWN = re.compile(r"'[^']*'|\d+")
 class BadRows:
     """The bad rows of a source, which are refused, or dropped and counted.
 
-    A source is read more than once, so each row is known by its place.
+    A source is read more than once, so each row is known by its split and its place there.
     """
 
     def __init__(self, policy: Literal["refuse", "drop"] = "refuse") -> None:
         self._policy = policy
-        self._problems: dict[str, str] = {}
+        self._split = ""
+        self._problems: dict[tuple[str, str], str] = {}
+
+    def of(self, split: str) -> Self:
+        """The same, for the rows of a split."""
+        part = copy(self)
+        part._split = split
+        return part
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -33,12 +41,12 @@ class BadRows:
         """
         if self._policy == "refuse":
             raise UserError(place, error.problem, error.remedy) from error
-        self._problems[place] = error.problem
+        self._problems[self._split, place] = error.problem
 
     def facts(self) -> dict[str, Any]:
         """For each reason, the number of `rows`, and the `first` of them with its `problem`."""
         reasons: dict[str, dict[str, Any]] = {}
-        for place, problem in self._problems.items():
+        for (_, place), problem in self._problems.items():
             first = {"rows": 0, "first": place, "problem": problem}
             reasons.setdefault(_OWN.sub("", problem), first)["rows"] += 1
         return {"bad_rows": [*reasons.values()]}
@@ -51,7 +59,7 @@ class BadRows:
         """
         total = rows + len(self)
         if len(self) > _MOST * total:
-            place, problem = next(iter(self._problems.items()))
+            (_, place), problem = next(iter(self._problems.items()))
             raise UserError(
                 path,
                 f"{len(self):,} of {total:,} rows are bad, more than {_MOST:.0%}, the first in "

@@ -140,12 +140,14 @@ def write_dataset(
     format: FormatName,
     origin: dict[str, Any],
     facts: Callable[[], dict[str, Any]] = dict,
+    keep_groups: bool = True,
 ) -> dict[str, Any]:
     """Write each document to the file of its split; returns the description in `dataset.json`.
 
     Args:
         folder: where to write `train.parquet`, `validation.parquet` and `test.parquet`.
         facts: called after the last document; what it returns is added to the description.
+        keep_groups: whether later stages need the groups; some are as large as the images.
 
     Raises:
         UserError: if some pairs are text and others messages.
@@ -153,7 +155,7 @@ def write_dataset(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DATASET).unlink(missing_ok=True)
     columns = FORMATS[format].kept
-    if format != "images":
+    if keep_groups:
         columns = (*columns, "group")
     schema = pa.schema([(column, _TYPES.get(column, pa.string())) for column in columns])
     writers = {split: _SplitWriter(folder / f"{split}.parquet", schema) for split in SPLITS}

@@ -10,6 +10,7 @@ from moray.config.formats import FORMATS, FormatName
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.conversation import DefaultSystem, completed, conversation
 from moray.corpus.dataset import Document, RowError
+from moray.corpus.values import group_key
 
 _ANSWERS = ("chosen", "rejected")
 _FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
@@ -39,28 +40,13 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
     """
     made = _document(row, shape)
     if "group" in shape.columns:
-        group = _value(row, shape.columns["group"], required=True)
+        group = group_key(_value(row, shape.columns["group"], required=True))
         # A row without a value has no group.
-        if group not in (None, ""):
-            made["group"] = str(group)
+        if group is not None:
+            made["group"] = group
     for text in made.values():
         _check_characters(str(text))
     return made
-
-
-def without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the nulls inside the values of an Arrow row.
-
-    Arrow gives each mapping of a column the keys of all the others. A tool call, for example,
-    would have the arguments of all other tools.
-    """
-    return {name: _without_nulls(value) for name, value in row.items()}
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(kept) for key, kept in value.items() if kept is not None}
-    return [_without_nulls(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _document(row: Mapping[str, Any], shape: Shape) -> Document:
@@ -131,6 +117,12 @@ def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:
 
 def _value(row: Mapping[str, Any], column: str, required: bool) -> Any:
     if required and column not in row:
+        if spaced := next((name for name in map(str, row) if name.strip() == column), None):
+            raise RowError(
+                f"got a column {spaced!r}, expected {column}",
+                "remove the spaces around the names in the header, and around values that don't "
+                "begin with one",
+            )
         near = difflib.get_close_matches(column, map(str, row), n=1)
         raise RowError(
             f"got columns {', '.join(map(str, row))}, expected {column}",
@@ -187,7 +179,7 @@ def pair(
     if isinstance(prompt, str) and all(_asks(answer, prompt) for answer in answers.values()):
         prompt = None
     for name, answer in answers.items():
-        if not answer:
+        if not answer or (isinstance(answer, str) and not answer.strip()):
             raise RowError(f"got nothing for {name}, expected an answer", _FILL_IN)
     are_text = [isinstance(part, str) for part in (prompt, *answers.values()) if part is not None]
     if len(set(are_text)) > 1:

@@ -1,6 +1,7 @@
 """Images in files of any type that Pillow reads."""
 
 import io
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -51,6 +52,8 @@ class ImageFacts:
         self._label_names = label_names
         self._size: list[int] | None = None
         self._sizes_differ = False
+        self._trained: Counter[int] = Counter()
+        self._held_out: Counter[int] = Counter()
 
     def follow(self, rows: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
         """Yield the rows, after checking that each image can be decoded.
@@ -69,9 +72,22 @@ class ImageFacts:
             size = [image.height, image.width]
             self._sizes_differ |= self._size not in (None, size)
             self._size = size
+            (self._trained if split == "train" else self._held_out)[document["label"]] += 1
             yield split, document
 
     def facts(self) -> dict[str, Any]:
         """For `dataset.json`: names of the labels; height and width, None if they differ."""
         size = None if self._sizes_differ else self._size
         return {"label_names": self._label_names, "image_size": size}
+
+    def untrained(self) -> str:
+        """What a user reads of classes without images to train on; empty without any."""
+        numbers = [number for number in range(len(self._label_names)) if not self._trained[number]]
+        if not numbers:
+            return ""
+        held_out = sum(self._held_out[number] for number in numbers)
+        names = ", ".join(self._label_names[number] for number in numbers[:5])
+        return (
+            f"{len(numbers)} of {len(self._label_names)} classes have no images to train on "
+            f"({held_out:,} held out): {names}{', …' if len(numbers) > 5 else ''}"
+        )

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 
 from moray.corpus.dataset import Document, content, digest, group_of, is_blank
 
@@ -64,10 +65,13 @@ def by_hash(
         related[split] += sum(number for group, number in counts.items() if group in trained)
 
 
-def by_tail(given: Given, validation: float, test: float) -> Iterator[tuple[str, Document]]:
+def by_tail(
+    given: Given, validation: float, test: float, blanks: Counter[str]
+) -> Iterator[tuple[str, Document]]:
     """Hold out the end of the text: the last `test` share, and the `validation` share before it.
 
     A document that crosses a boundary is cut there. Shares are fractions of train's characters.
+    Blank documents and parts are dropped.
     """
     total = sum(len(document["text"]) for document in given["train"]())
     ends = {
@@ -75,17 +79,26 @@ def by_tail(given: Given, validation: float, test: float) -> Iterator[tuple[str,
         "validation": round(total * (1 - test)),
         "test": total,
     }
+    own = ((name, document) for name in given if name != "train" for document in given[name]())
+    for split, document in chain(_cut(given["train"](), ends), own):
+        if is_blank(document):
+            blanks[split] += 1
+        else:
+            yield split, document
+
+
+def _cut(documents: Iterator[Document], ends: Mapping[str, int]) -> Iterator[tuple[str, Document]]:
+    """The parts of documents in each split, which ends after so many characters."""
     position = 0
-    for document in given["train"]():
+    for document in documents:
         text = document["text"]
+        if not text:
+            yield next(split for split, end in ends.items() if position <= end), document
         for split, end in ends.items():
             part, text = text[: max(0, end - position)], text[max(0, end - position) :]
             position += len(part)
             if part:
                 yield split, Document(text=part)
-    for split in given.keys() - {"train"}:
-        for document in given[split]():
-            yield split, document
 
 
 def _labelled(given: Given, validation: float, test: float) -> Iterator[tuple[str, Document]]:

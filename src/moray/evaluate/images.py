@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from moray.evaluate.bootstrap import compare
+from moray.evaluate.bootstrap import compare, resampled_units, summed
 from moray.evaluate.execution import (
     Evaluation,
     EvaluationJob,
@@ -22,6 +22,7 @@ from moray.model.classifier import load_classifier
 from moray.proofs.comparison import Comparison, transformers_version
 from moray.proofs.images import loss_of
 from moray.provenance.manifest import read_manifest
+from moray.rows.groups import groups_of
 from moray.rows.store import StoredRows, sample
 from moray.tasks.images.task import Normalization, make_batch
 from moray.workers.entry import Worker
@@ -78,22 +79,31 @@ def in_order(parts: Sequence[Answers]) -> NDArray[np.float32]:
 def evaluation(
     models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
 ) -> Evaluation:
-    """Compare models on the images of one dataset, with a table of the classes."""
+    """Compare models on the images of one dataset, with a table of the classes.
+
+    Intervals are over groups of images, or over images if nothing belongs together.
+    """
     (store,) = stores
     split, names = StoredRows(store, "test"), read_manifest(store)["label_names"]
-    labels = split.rows["label"][chosen(split, cfg["max_documents"])].astype(np.int64)
+    numbers = chosen(split, cfg["max_documents"])
+    labels = split.rows["label"][numbers].astype(np.int64)
+    name, units = resampled_units(
+        {"groups": groups_of(store, "test", numbers), "images": np.arange(len(numbers))}
+    )
 
     def compared(results: list[dict[str, Answers]]) -> dict[str, Any]:
-        base, tuned = (in_order([result[name] for result in results]) for name in ("base", "tuned"))
+        base, tuned = (in_order([result[of] for result in results]) for of in ("base", "tuned"))
+        before, after = (summed(_sums(answers, labels), units) for answers in (base, tuned))
         samples, confidence = cfg["bootstrap_samples"], cfg["confidence"]
         return {
             "images": len(labels),
             "label_names": names,
             "confidence": confidence,
-            **compare(_sums(base, labels), _sums(tuned, labels), _figures, samples, confidence),
+            "resampled": name,
+            **compare(before, after, _figures, samples, confidence),
             "by_class": {
-                name: _by_class(answers, labels, names)
-                for name, answers in (("base", base), ("tuned", tuned))
+                of: _by_class(answers, labels, names)
+                for of, answers in (("base", base), ("tuned", tuned))
             },
         }
 

@@ -102,6 +102,11 @@ def fault_of_bf16_on_cpu(model: PreTrainedModel) -> str | None:
     return None
 
 
+def channels_of(config: PreTrainedConfig) -> int:
+    """Channels of the images that a model takes: colour, unless its config says something else."""
+    return int(getattr(getattr(config, "vision_config", config), "num_channels", 3))
+
+
 def names_of(config: PreTrainedConfig) -> list[str]:
     """The names of a model's classes, in order."""
     return [config.id2label[number] for number in sorted(config.id2label)]

@@ -8,8 +8,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from moray.errors import UserError
-from moray.model.classifier import classifier_for, new_classifier
-from moray.model.image_processor import load_processor, save_processor
+from moray.model.classifier import channels_of, classifier_for, new_classifier
+from moray.model.image_processor import check_processor, load_processor, save_processor
 from moray.model.obtain import copy_folder
 
 
@@ -29,8 +29,8 @@ def make(
         model = new_classifier(cfg, size, label_names)
         save_processor(output, size, cfg["num_channels"])
     model.save_pretrained(output)
-    # Loaded once, so that an error shows up here.
-    load_processor(output)
+    # So that an error shows up here.
+    check_processor(output, channels_of(model.config))
     return model, {}
 
 

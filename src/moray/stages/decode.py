@@ -1,23 +1,36 @@
 """Decode a dataset of images once, into the pixels that training and evaluation read."""
 
+import io
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from moray.console import progress, say
-from moray.corpus.dataset import SPLITS, Document, num_groups, read_documents, share_of_group
+from moray.corpus.dataset import (
+    SPLITS,
+    Document,
+    group_of,
+    num_groups,
+    read_documents,
+    share_of_group,
+)
 from moray.corpus.image import decoded
 from moray.errors import UserError
-from moray.model.classifier import empty_classifier, fault_of_bf16_on_cpu, names_of
-from moray.model.image_processor import load_processor, normalization, pixels_of
+from moray.model.classifier import channels_of, empty_classifier, fault_of_bf16_on_cpu, names_of
+from moray.model.image_processor import check_pixels, load_processor, normalization, pixels_of
 from moray.provenance.manifest import whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
+from moray.rows.groups import write_groups
 from moray.rows.store import Record, Rows, RowsWriter, describe
 
 _AT_ONCE = 256
+# Images that are compared with what the image processor makes of them.
+_COMPARED = 4
 
 
 def decode(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> None:
@@ -27,16 +40,20 @@ def decode(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> Non
         UserError: if the model's image processor doesn't give all images the same size.
     """
     empty, processor = empty_classifier(model), load_processor(model)
-    channels: int = empty.config.num_channels
+    channels = channels_of(empty.config)
     with whole_or_nothing(output):
         shape = _shape(dataset, processor, channels)
         facts = {split: _write(dataset, split, output, processor, shape) for split in SPLITS}
+        held_out = chain.from_iterable(read_documents(dataset / "test.parquet"))
+        write_groups(output, "test", map(group_of, held_out))
+        scaling = normalization(processor, channels)
+        _check(dataset, model, output, shape, scaling)
         write_manifest(
             output,
             task="images",
             record=describe(row_type(shape)),
             label_names=names_of(empty.config),
-            normalization=normalization(processor, channels),
+            normalization=scaling,
             fault_of_bf16_on_cpu=fault_of_bf16_on_cpu(empty),
             recipe=cfg,
             splits=facts,
@@ -76,6 +93,20 @@ def _write(
                 check_space(output, round(rows.nbytes / share_of_group(file, 0)))
             writer.add(rows, weight=len(rows))
         return writer.facts()
+
+
+def _check(
+    dataset: Path,
+    model: Path,
+    output: Path,
+    shape: tuple[int, ...],
+    scaling: dict[str, list[float]],
+) -> None:
+    """Check that the first images of train were stored as the model's image processor has them."""
+    documents = next(read_documents(dataset / "train.parquet"))[:_COMPARED]
+    stored = np.fromfile(output / "train.rows", row_type(shape), len(documents))
+    images = [Image.open(io.BytesIO(document["image"])) for document in documents]
+    check_pixels(model, images, stored["pixels"], scaling)
 
 
 def _pixels(documents: list[Document], processor: Any, channels: int) -> list[NDArray[np.uint8]]:

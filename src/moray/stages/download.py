@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,12 +57,13 @@ def download(
             split: partial(_some, source.given[split], places[split], bad_rows, key)
             for split in places
         }
-        facts = bad_rows.facts
+        facts: Callable[[], dict[str, Any]] = bad_rows.facts
+        untrained: Callable[[], str] = str
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
         tail = getattr(section, "split_by", "hash") == "tail"
         if tail:
-            rows = by_tail(given, validation, test)
+            rows = by_tail(given, validation, test, blanks)
         else:
             rows = by_hash(given, validation, test, duplicates, blanks, related)
         if images:
@@ -76,7 +77,7 @@ def download(
             from moray.corpus.image import ImageFacts
 
             seen = ImageFacts([*label_names])
-            rows, facts = seen.follow(rows), seen.facts
+            rows, facts, untrained = seen.follow(rows), seen.facts, seen.untrained
         rows = _complete(rows, places, duplicates, blanks)
         shown = progress(rows, f"download {output.name}", "image" if images else "row")
         description = {
@@ -85,7 +86,8 @@ def download(
             "duplicates": duplicates,
             "blanks": blanks,
         }
-        described = write_dataset(output, shown, section.format, description, facts)
+        grouped = not images or "group" in getattr(section, "columns", ())
+        described = write_dataset(output, shown, section.format, description, facts, grouped)
         valid = sum(written["rows"] for written in described["splits"].values())
         valid += duplicates.total() + blanks.total()
         bad_rows.check(key, valid)
@@ -100,6 +102,7 @@ def download(
             )
             proof = conclude(list(compared), proofs, f"datasets.{output.name}")
             write_proof(output, proof, [output / DATASET])
+        classes = untrained()
     splits = described["splits"].items()
     counts = ", ".join(f"{split} {written['rows']:,}" for split, written in splits)
     size = sum(written["bytes"] for _, written in splits) / 1e6
@@ -110,6 +113,8 @@ def download(
         if dropped
     )
     say(f"dataset {output.name}: {counts} {what}{left_out}")
+    if classes:
+        say(f"dataset {output.name}: {classes}")
     for split, number in related.items():
         if number:
             say(

@@ -132,6 +132,69 @@ def test_the_folders_of_classes_are_the_labels(tmp_path: Path) -> None:
         assert Path(document["place"]).read_bytes() == document["image"]
 
 
+def test_a_folder_of_classes_as_people_have_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = image_folder(tmp_path / "photos", {"cat": 2, "dog": 2})
+    (folder / "cat/000.png").rename(folder / "cat/000.PNG")
+    elsewhere = image_folder(tmp_path / "more", {"new": 3})
+    (folder / "cat/linked").symlink_to(elsewhere / "new")
+    (folder / "cow").symlink_to(elsewhere / "new")
+    (folder / "dog/.ipynb_checkpoints").mkdir()
+    colours(4, 4).save(folder / "dog/.ipynb_checkpoints/001-checkpoint.png")
+    colours(4, 4).convert("RGB").save(folder / "dog/without ending", "JPEG")
+    for name in ("Thumbs.db", "names.TXT"):
+        (folder / "dog" / name).write_text("x")
+    section = ImageFolder(source="image-folder", path=str(folder))
+    before = section.state("x")
+    given, origin, names = open_images(section, {})
+    assert names == ["cat", "cow", "dog"]
+    documents = all_of(given["train"])
+    assert Counter(document["label"] for document in documents) == {0: 5, 1: 3, 2: 3}
+    assert {*origin["files"]} == {document["place"] for document in documents}
+    assert (
+        f"{folder}: left out 2 files whose ending is not an image's (.TXT, .db), the first is "
+        f"{folder}/dog/Thumbs.db"
+    ) in capsys.readouterr().err
+    # What a link leads to counts, too.
+    colours(8, 8, 99).save(elsewhere / "new/003.png")
+    assert section.state("x") != before
+
+
+@pytest.mark.parametrize(
+    ("place", "target", "problem"),
+    [
+        ("cat/far.png", "nowhere.png", "is a link to nowhere.png, which doesn't exist; fetch"),
+        ("cat/round", ".", "is a link to a folder that it is in; remove the link"),
+    ],
+)
+def test_a_link_that_leads_nowhere_or_round_costs_one_line(
+    place: str, target: str, problem: str, tmp_path: Path
+) -> None:
+    folder = image_folder(tmp_path / "photos", {"cat": 2, "dog": 2})
+    (folder / place).symlink_to(target)
+    section = ImageFolder(source="image-folder", path=str(folder))
+    for read in (lambda: section.state("x"), lambda: open_images(section, {})):
+        with pytest.raises(UserError) as caught:
+            read()
+        assert f"{place}: {problem}" in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [("train", "val"), ("Train", "Validation"), ("TRAIN", "valid")])
+def test_folders_of_splits_have_the_names_that_people_give_them(
+    names: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, classes in zip(names, ({"a": 2, "b": 2}, {"b": 1}), strict=True):
+        image_folder(tmp_path / "photos" / name, classes)
+    (tmp_path / "photos/holdout").mkdir()
+    section = ImageFolder(source="image-folder", path=str(tmp_path / "photos"))
+    given, _, _ = open_images(section, {})
+    assert set(given) == section.given_splits == {"train", "validation"}
+    assert len(list(given["validation"]())) == 1
+    line = f"photos: not read, because no split has this name: {tmp_path}/photos/holdout\n"
+    assert line in capsys.readouterr().err
+
+
 def test_images_of_a_folder_come_mixed(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "photos", {"a": 40, "b": 40})
     given, _, _ = open_images(ImageFolder(source="image-folder", path=str(folder)), {})
@@ -218,6 +281,68 @@ def test_tables_with_a_column_of_images(
     assert documents[1]["image"] == as_png(colours(4, 4, 1))
     assert documents[1]["place"] == f"{file}, row 2"
     assert list(origin["files"]) == [file]
+
+
+def named_tables(folder: Path, **splits: tuple[list[Any], list[str] | None]) -> dict[str, str]:
+    """A file for each split, of labels and the names of their numbers."""
+    files = {}
+    for split, (labels, described) in splits.items():
+        files[split] = str(folder / f"{split}.parquet")
+        tables(folder, labels, described).rename(files[split])
+    return files
+
+
+def kinds_of(files: dict[str, str]) -> dict[str, list[str]]:
+    """The names of the labels in each split."""
+    section = LocalFiles(source="files", format="images", path=files)
+    given, _, names = open_images(section, {split: [file] for split, file in files.items()})
+    return {
+        split: [names[document["label"]] for document in documents()]
+        for split, documents in given.items()
+    }
+
+
+@pytest.mark.parametrize("test", [([0, 1, 1], ["dog", "cat"]), (["dog", "cat", "cat"], None)])
+def test_labels_of_several_files_go_by_their_names(
+    test: tuple[list[Any], list[str] | None], tmp_path: Path
+) -> None:
+    files = named_tables(tmp_path, train=([0, 1, 0], ["cat", "dog"]), test=test)
+    assert kinds_of(files) == {"train": ["cat", "dog", "cat"], "test": ["dog", "cat", "cat"]}
+
+
+def test_numbers_of_labels_are_whole_or_fractional_and_in_text_too(tmp_path: Path) -> None:
+    files = named_tables(tmp_path, train=([2, 0, 1], None), test=([2.0, 1.0], None))
+    assert kinds_of(files) == {"train": ["2", "0", "1"], "test": ["2", "1"]}
+    mixed = named_tables(tmp_path, train=([7, 1, 3], None), test=(["3", "no", "7"], None))
+    assert kinds_of(mixed) == {"train": ["7", "1", "3"], "test": ["3", "no", "7"]}
+
+
+@pytest.mark.parametrize(
+    ("splits", "problem"),
+    [
+        (
+            {"train": ([0, 1], ["a", "b"]), "test": ([0, -1], ["b", "a"])},
+            r"test\.parquet, row 2: got nothing in column label; ",
+        ),
+        (
+            {"train": ([0.0, float("nan")], None)},
+            r"train\.parquet, row 2: got nothing in column label; ",
+        ),
+        (
+            {
+                "train": ([0, 1], ["a", "b"]),
+                "validation": ([0, 1], ["b", "a"]),
+                "test": ([0, 1], None),
+            },
+            r"test\.parquet: got numbers without names in column label, which other files name ",
+        ),
+    ],
+)
+def test_labels_that_cannot_be_known_cost_one_line(
+    splits: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=problem):
+        kinds_of(named_tables(tmp_path, **splits))
 
 
 def test_a_repository_with_a_column_of_images(

@@ -156,6 +156,54 @@ def test_files_as_people_have_them(tmp_path: Path) -> None:
         assert found == expected, (name, content[:60])
 
 
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # GLUE's: quotes are a part of the text, also those of three rows in a row.
+        (
+            ['1\t"It began', "2\tand went on", '3\tto the end"'],
+            ['"It began', "and went on", 'to the end"'],
+        ),
+        (['1\t"Yes," she said', '2\t"No."'], ['"Yes," she said', '"No."']),
+        (['1\t"No."', "2\tb", '3\ta 5" disk'], ['"No."', "b", 'a 5" disk']),
+        (['1\t"a', '2\tb"', "3\tc\td"], None),  # two rows, and a bad one
+        # As pandas and spreadsheets write them.
+        (['1\t"say ""hi"""', "2\tb"], ['say "hi"', "b"]),
+        (['1\t"a\tb"', "2\tc"], ["a\tb", "c"]),
+        (['1\t"a', 'b"', "2\tc"], ["a\nb", "c"]),
+        (['1\t"a"', '2\t"b"'], ["a", "b"]),
+    ],
+)
+def test_quotes_of_a_tsv_file(tmp_path: Path, rows: list[str], expected: list[str] | None) -> None:
+    path = pack(tmp_path / "a.tsv", "\n".join(["n\ttext", *rows, ""]).encode())
+    if expected is None:
+        assert fault(path) == (
+            f"{path}, line 4: got more values than the header, which has 2; leave none out, and "
+            "write no tabs in values"
+        )
+    else:
+        assert texts(path) == expected
+
+
+def test_a_header_in_quotes_has_values_in_quotes(tmp_path: Path) -> None:
+    content = b'"n"\t"text"\n1\t"a"\n2\tb\n'
+    assert texts(pack(tmp_path / "a.tsv", content)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_endings_have_any_case(tmp_path: Path, ending: str) -> None:
+    path = write(tmp_path / f"a{ending}", {"text": ["a", "b"]})
+    assert texts(path.rename(tmp_path / f"A{ending.upper()}")) == ["a", "b"]
+
+
+def test_a_space_in_a_header_is_named(tmp_path: Path) -> None:
+    path = pack(tmp_path / "a.csv", b"prompt, completion\nwhat?, that\n")
+    assert fault(path, Shape("prompt-completion")) == (
+        f"{path}, line 2: got a column ' completion', expected completion; remove the spaces "
+        "around the names in the header, and around values that don't begin with one"
+    )
+
+
 def test_files_are_read_in_the_order_given(tmp_path: Path) -> None:
     one = pack(tmp_path / "b.txt", b"b")
     other = write(tmp_path / "a.jsonl", {"text": ["a1", "a2"]})
@@ -316,7 +364,7 @@ BAD: list[tuple[str, bytes, str]] = [
         ", line 2: got more values than the header, which has 2; put values that contain '\\t' "
         "in quotes, and leave none out",
     ),
-    ("a.tsv", b'text\n"x\n', ", line 2: invalid CSV (unexpected end of data); fix the line"),
+    ("a.csv", b'text\n"x\n', ", line 2: invalid CSV (unexpected end of data); fix the line"),
     (
         "a.csv",
         b"text,n,text\nHello,1,you\n",

@@ -152,6 +152,59 @@ def test_conversations_are_read_from_nested_columns() -> None:
     ]
 
 
+def test_bad_rows_of_two_splits_with_equal_numbers_are_two(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The folder stands in the hub's place.
+    load = text_hub.load
+    monkeypatch.setattr(
+        text_hub, "load", lambda repo_id, revision, *rest: load(repo_id, None, *rest)
+    )
+    for split in ("train", "test"):
+        texts: list[str | None] = [f"{split} {number}" for number in range(1000)]
+        texts[100:115] = [None] * 15
+        rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        (repository / f"more/{split}.jsonl").write_text(rows)
+    cfg = {
+        "source": "hub",
+        "repo_id": "owner/name",
+        "revision": "0" * 40,
+        "data_dir": "more",
+        "split": {"train": "train", "test": "test"},
+        "validation_share": 0,
+        "bad_rows": "drop",
+    }
+    (repository / "README.md").unlink()
+    (repository / "more/deep/train.jsonl").unlink()
+    with pytest.raises(UserError) as caught:
+        download(Path("out"), cfg)
+    assert str(caught.value).startswith(
+        "datasets.out.bad_rows: 30 of 2,000 rows are bad, more than 1%, the first in owner/name, "
+        "train, row 101: got nothing in column text, expected text; "
+    )
+
+
+def test_files_that_name_the_same_numbers_differently_cost_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    for folder, names in (("same", ["cat", "dog", "cow"]), ("other", ["dog", "cat"])):
+        (tmp_path / folder).mkdir()
+        for split, own in (("train", ["cat", "dog"]), ("test", names)):
+            features = datasets.Features({"kind": datasets.ClassLabel(names=own)})
+            rows = datasets.Dataset.from_dict({"kind": [0, 1]}, features)
+            rows.to_parquet(tmp_path / folder / f"{split}.parquet")
+    rows = text_hub.load(str(tmp_path / "same"), None, None, None, "test")
+    found = text_hub.documents("x", rows, Shape("text", {"text": "kind"}))
+    assert [row["text"] for row in found] == ["cat", "dog"]
+    with pytest.raises(UserError) as caught:
+        text_hub.load(str(tmp_path / "other"), None, None, None, "test")
+    assert str(caught.value).startswith(
+        f"{tmp_path}/other: dog in column kind is number 0 in {tmp_path}/other/test.parquet, and "
+        "1 in the dataset's description; download the files"
+    )
+
+
 def test_a_token_is_written_nowhere(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

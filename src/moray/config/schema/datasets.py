@@ -1,7 +1,6 @@
 """Datasets: where rows come from, their format, and how they are split."""
 
 import hashlib
-import os
 import platform
 import re
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from moray.config.formats import FORMATS, FormatName
+from moray.config.image_folder import files_below
 from moray.config.schema.base import Fraction, RepoId, Revision, Section, added
 from moray.config.splits import (
     Split,
@@ -171,6 +171,11 @@ class _Table(Source):
         if self.split_by == "tail" and self.format != "text":
             raise ValueError(
                 f"split_by: tail needs format: text, got format: {self.format}; set split_by: hash"
+            )
+        if self.split_by == "tail" and "group" in self.columns:
+            raise ValueError(
+                "columns.group: split_by: tail cuts the text where a share ends, and can't keep "
+                "groups together; remove columns.group, or set split_by: hash"
             )
         known = {*FORMATS[self.format].columns, "group"}
         if unknown := [name for name in self.columns if name not in known]:
@@ -340,8 +345,9 @@ class ImageFolder(Source):
     format: Literal["images"] = Field("images", description="Images with a label each.")
     path: str = Field(
         description="Path of the folder, relative to the working directory. It contains the "
-        "folders of the classes; or `train` and, optionally, `validation` and `test`, which "
-        "contain them. The files are of any type that Pillow reads.",
+        "folders of the classes; or `train` and, optionally, `validation` (or `val`, `valid`) and "
+        "`test`, which contain them. Links are followed, and hidden folders left out. The files "
+        "are of any type that Pillow reads.",
     )
     validation_share: Fraction = _VALIDATION_SHARE
     test_share: Fraction = _TEST_SHARE
@@ -365,11 +371,9 @@ def _digest_of_listing(folder: str, key: str) -> str:
             "check the path; it is relative to the working directory",
         )
     digest = hashlib.sha256()
-    for inside, inner, names in os.walk(folder):
-        inner.sort()
-        for name in sorted(names):
-            facts = os.stat(os.path.join(inside, name))
-            digest.update(f"{inside}/{name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    for file in files_below(folder):
+        facts = file.stat()
+        digest.update(f"{file.path} {facts.st_size} {facts.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]
 
 

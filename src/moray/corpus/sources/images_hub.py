@@ -8,10 +8,11 @@ import datasets
 
 from moray.config.schema.datasets import HubDataset
 from moray.config.splits import expressions_by_split
+from moray.corpus.class_labels import with_names
 from moray.corpus.dataset import Document
 from moray.corpus.sources import Opened
 from moray.corpus.sources.images_files import document, names_of_labels, no_column
-from moray.corpus.sources.text_hub import load, origin
+from moray.corpus.sources.text_hub import class_names_of, load, origin, place_of_split
 from moray.corpus.split import Documents
 
 
@@ -21,7 +22,8 @@ def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path)
     image, label = (columns.get(key, key) for key in ("image", "label"))
     found, labels = {}, set()
     names: list[str] | None = None
-    for split, expression in expressions_by_split(section.split).items():
+    expressions = expressions_by_split(section.split)
+    for split, expression in expressions.items():
         rows = load(repo_id, section.revision, section.name, section.data_dir, expression)
         for column in (image, label):
             if column not in rows.features:
@@ -33,14 +35,16 @@ def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path)
         labels.update(rows.unique(label))
         found[split] = rows
     known = names or names_of_labels(labels)
-    given: dict[str, Documents] = {
-        split: partial(_documents, repo_id, rows, columns, known) for split, rows in found.items()
-    }
+    given: dict[str, Documents] = {}
+    for split, rows in found.items():
+        place = place_of_split(repo_id, expressions, split)
+        given[split] = partial(_documents, place, rows, columns, known)
     return Opened(given, origin(section), tuple(known))
 
 
 def _documents(
-    repo_id: str, rows: datasets.Dataset, columns: Mapping[str, str], names: list[str]
+    place: str, rows: datasets.Dataset, columns: Mapping[str, str], names: list[str]
 ) -> Iterator[Document]:
+    described = class_names_of(rows)
     for number, row in enumerate(rows, 1):
-        yield document(row, columns, names, f"{repo_id}, row {number}")
+        yield document(with_names(row, described), columns, names, f"{place}, row {number}")

@@ -1,12 +1,17 @@
 """A folder with a folder of images for each class."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import filterfalse
 from pathlib import Path
 
+from PIL import Image
+
+from moray.config.image_folder import class_names, files_below
 from moray.config.schema.datasets import ImageFolder
 from moray.config.splits import folders_by_split
+from moray.console import say
 from moray.corpus.dataset import Document
 from moray.corpus.sources import Opened
 from moray.errors import UserError
@@ -14,14 +19,28 @@ from moray.provenance.manifest import sha256_file
 
 
 def opened(section: ImageFolder, files: Mapping[str, list[str]], temporary: Path) -> Opened:
-    """Open the folder of each split."""
+    """Open the folder of each split; say which files in it are no images."""
     folders = folders_by_split(section.path)
     names = label_names([*folders.values()])
     given = {str(split): partial(images, folder, names) for split, folder in folders.items()}
-    classes = (folder / name for folder in folders.values() for name in names)
-    every = sorted(file for inside in classes for file in _visible(inside))
-    origin = {"path": section.path, "files": {str(file): sha256_file(file) for file in every}}
+    inside = (folder / name for folder in folders.values() for name in names)
+    every = [Path(file.path) for one in inside if one.is_dir() for file in files_below(one)]
+    read = sorted(file for file in every if _may_be_image(file))
+    _say_left_out(section.path, folders.values(), [*filterfalse(_may_be_image, every)])
+    origin = {"path": section.path, "files": {str(file): sha256_file(file) for file in read}}
     return Opened(given, origin, tuple(names))
+
+
+def _say_left_out(path: str, folders: Collection[Path], files: Sequence[Path]) -> None:
+    """Say what is not read: other folders beside those of splits, and files that are no images."""
+    beside = {Path(path, name) for name in class_names(Path(path))} - {*folders}
+    if Path(path) not in folders and beside:
+        names = ", ".join(str(folder) for folder in sorted(beside))
+        say(f"{path}: not read, because no split has this name: {names}")
+    if files:
+        endings = ", ".join(sorted({file.suffix for file in files}))
+        what = f"{len(files):,} file{'s' * (len(files) > 1)} whose ending is not an image's"
+        say(f"{path}: left out {what} ({endings}), the first is {files[0]}")
 
 
 def label_names(folders: Sequence[Path]) -> list[str]:
@@ -31,14 +50,14 @@ def label_names(folders: Sequence[Path]) -> list[str]:
         UserError: if train has fewer than two, or another split has one that train hasn't.
     """
     train, *others = folders
-    names = _classes(train)
+    names = class_names(train)
     if len(names) < 2:
         got = f"only one class, {names[0]}" if names else "no folder of a class"
         raise UserError(
             str(train), f"got {got}, expected at least two", "make a folder for each class"
         )
     for folder in others:
-        if unknown := sorted({*_classes(folder)} - {*names}):
+        if unknown := sorted({*class_names(folder)} - {*names}):
             raise UserError(
                 str(folder / unknown[0]),
                 f"got a class that {train} doesn't have",
@@ -56,8 +75,10 @@ def images(folder: Path, label_names: Sequence[str]) -> Iterator[Document]:
     found = []
     for label, name in enumerate(label_names):
         inside = folder / name
-        files = _visible(inside) if inside.is_dir() else []
-        if inside.is_dir() and not files:
+        if not inside.is_dir():
+            continue
+        files = [file for one in files_below(inside) if _may_be_image(file := Path(one.path))]
+        if not files:
             raise UserError(str(inside), "has no images", "add some or remove the folder")
         found += [(f"{name}/{file.relative_to(inside).as_posix()}", file, label) for file in files]
     for _, file, label in sorted(
@@ -66,12 +87,13 @@ def images(folder: Path, label_names: Sequence[str]) -> Iterator[Document]:
         yield Document(image=file.read_bytes(), label=label, place=str(file))
 
 
-def _classes(folder: Path) -> list[str]:
-    entries = (entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    return sorted(entry.name for entry in entries if entry.is_dir())
+def _may_be_image(file: Path) -> bool:
+    """Whether a file has an ending of images, in any case, or none."""
+    return not file.suffix or file.suffix.lower() in _endings()
 
 
-def _visible(folder: Path) -> list[Path]:
-    """All files below a folder, without hidden ones, which are no images."""
-    files = (file for file in folder.rglob("*") if file.is_file())
-    return [file for file in files if not file.name.startswith(".")]
+@cache
+def _endings() -> set[str]:
+    """The endings of what Pillow reads."""
+    known = Image.registered_extensions()
+    return {ending for ending, format in known.items() if format in Image.OPEN}

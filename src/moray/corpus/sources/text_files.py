@@ -3,9 +3,11 @@
 import csv
 import io
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,11 @@ import pyarrow.parquet as pq
 
 from moray.config.schema.datasets import LocalFiles, Url
 from moray.corpus.bad_rows import BadRows
+from moray.corpus.class_labels import class_names, with_names
 from moray.corpus.dataset import Document, RowError, content
-from moray.corpus.formats import Shape, document, without_nulls
+from moray.corpus.formats import Shape, document
 from moray.corpus.sources import Opened
+from moray.corpus.tables import TableRows
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
 
@@ -25,8 +29,11 @@ Row = dict[str, Any]
 Rows = Iterator[tuple[str, Row | RowError]]
 """Places in a file, and the rows there, or what is wrong with them."""
 
-# Compression formats that pyarrow decompresses while reading.
-_COMPRESSED = {".gz", ".zst"}
+# What pyarrow calls the compression of files of an ending.
+_COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
+
+# A value of CSV in quotes, in which quotes are doubled.
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 # Larger text files are split into several documents, to limit memory.
 _TEXT_BYTES = 4 * 2**20
@@ -42,7 +49,10 @@ def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Pat
     """Open files that are known under other names, which are in errors and in the description."""
     bad_rows = BadRows(section.bad_rows)
     shape = Shape(section.format, section.columns, section.system, bad_rows)
-    given = {split: partial(documents, files, shape) for split, files in found.items()}
+    given = {
+        split: partial(documents, files, replace(shape, bad_rows=bad_rows.of(split)))
+        for split, files in found.items()
+    }
     every = {name: file for files in found.values() for name, file in files.items()}
     origin = {"files": {name: sha256_file(file) for name, file in every.items()}}
     return Opened(given, origin, bad_rows=bad_rows)
@@ -90,8 +100,9 @@ def _placed(files: Mapping[str, Path], shape: Shape) -> Iterator[tuple[str, Docu
 
 
 def _read(file: Path) -> Rows:
-    kind = Path(file.stem).suffix if file.suffix in _COMPRESSED else file.suffix
-    if kind not in _READERS or (kind == ".parquet" and file.suffix in _COMPRESSED):
+    compressed = file.suffix.lower() in _COMPRESSED
+    kind = (Path(file.stem).suffix if compressed else file.suffix).lower()
+    if kind not in _READERS or (kind == ".parquet" and compressed):
         raise UserError(
             str(file),
             f"got the extension {file.suffix!r}, expected {', '.join(_READERS)} (all but the last "
@@ -102,8 +113,8 @@ def _read(file: Path) -> Rows:
 
 
 def _opened(file: Path) -> io.BufferedReader:
-    # pyarrow infers the compression from the extension.
-    return io.BufferedReader(pa.input_stream(str(file)))
+    compression = _COMPRESSED.get(file.suffix.lower())
+    return io.BufferedReader(pa.input_stream(str(file), compression=compression))
 
 
 def _text(file: Path) -> Rows:
@@ -135,13 +146,16 @@ def _json_file(file: Path) -> Rows:
             yield f"entry {number}", _mapping(row)
 
 
-def _csv(file: Path, delimiter: str = ",") -> Rows:
+def _csv(file: Path, delimiter: str = ",", quoted: bool = True) -> Rows:
     csv.field_size_limit(sys.maxsize)
     with _opened(file) as stream:
-        reader = csv.DictReader(_lines(file, stream), delimiter=delimiter, strict=True)
+        quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+        lines = _lines(file, stream)
+        reader = csv.DictReader(lines, delimiter=delimiter, strict=True, quoting=quoting)
         try:
             names = reader.fieldnames or []
             _check_header(names, f"{file}, line {reader.line_num}")
+            advice = f"put values that contain {delimiter!r} in quotes, and leave none out"
             for row in reader:
                 place = f"line {reader.line_num}"
                 if None in row or None in row.values():
@@ -150,7 +164,7 @@ def _csv(file: Path, delimiter: str = ",") -> Rows:
                         RowError(
                             f"got {'more' if None in row else 'fewer'} values than the header, "
                             f"which has {len(names)}",
-                            f"put values that contain {delimiter!r} in quotes, and leave none out",
+                            advice if quoted else "leave none out, and write no tabs in values",
                         ),
                     )
                 else:
@@ -160,6 +174,54 @@ def _csv(file: Path, delimiter: str = ",") -> Rows:
             raise UserError(
                 f"{file}, line {reader.line_num + 1}", f"invalid CSV ({error})", "fix the line"
             ) from error
+
+
+def _tsv(file: Path) -> Rows:
+    return _csv(file, "\t", _has_quoted_values(file))
+
+
+def _has_quoted_values(file: Path) -> bool:
+    """Whether quotes in a TSV file surround values, as in CSV; else they are part of the text.
+
+    The format knows no quotes, and GLUE's files have plain ones. Spreadsheets and pandas put quotes
+    around values with tabs, line breaks or quotes, which they double; others around all values of a
+    column. So quotes surround values if the lines of the file can't be rows, but are with quotes;
+    or if they can, and each value that begins with a quote was written so.
+    """
+    with _opened(file) as stream:
+        lines = (line.rstrip("\r\n").split("\t") for line in _lines(file, stream) if line.strip())
+        header = next(lines, [])
+        rows, rows_are_lines, well_formed = 0, True, True
+        # Of each column, values in quotes, and those that would need none.
+        quoted, needless = Counter[int](), Counter[int]()
+        for values in lines:
+            rows += 1
+            rows_are_lines &= len(values) == len(header)
+            for column, value in enumerate(values):
+                if value.startswith('"'):
+                    well_formed &= bool(_QUOTED.fullmatch(value))
+                    quoted[column] += 1
+                    needless[column] += '""' not in value[1:-1]
+    if not quoted or (rows_are_lines and well_formed):
+        all_quoted = any(name.startswith('"') for name in header)
+        return all(all_quoted or quoted[one] == rows for one in needless if needless[one])
+    return _is_whole_with_quotes(file, rows_are_lines)
+
+
+def _is_whole_with_quotes(file: Path, rows_are_lines: bool) -> bool:
+    """Whether all rows are valid if quotes surround values.
+
+    If lines can be rows, too, values of several lines must have quotes of their own.
+    """
+    try:
+        for _, row in _csv(file, "\t"):
+            if isinstance(row, RowError):
+                return False
+            if rows_are_lines and any("\n" in value and '"' not in value for value in row.values()):
+                return False
+    except UserError:
+        return False
+    return True
 
 
 def _check_header(names: Sequence[str], place: str) -> None:
@@ -172,6 +234,8 @@ def _check_header(names: Sequence[str], place: str) -> None:
 def _parquet(file: Path) -> Rows:
     with pq.ParquetFile(file) as table:
         _check_header(table.schema_arrow.names, str(file))
+        described = class_names(table.schema_arrow)
+        converted = TableRows(table.schema_arrow, str(file))
         number = 0
         for batch in table.iter_batches(batch_size=1000):
             try:
@@ -184,7 +248,10 @@ def _parquet(file: Path) -> Rows:
                 ) from error
             for row in rows:
                 number += 1
-                yield f"row {number}", without_nulls(row)
+                try:
+                    yield f"row {number}", with_names(converted.as_json(row), described)
+                except RowError as error:
+                    yield f"row {number}", error
 
 
 _READERS: dict[str, Callable[[Path], Rows]] = {
@@ -193,7 +260,7 @@ _READERS: dict[str, Callable[[Path], Rows]] = {
     ".ndjson": _json_lines,
     ".json": _json_file,
     ".csv": _csv,
-    ".tsv": partial(_csv, delimiter="\t"),
+    ".tsv": _tsv,
     ".parquet": _parquet,
 }
 

@@ -2,21 +2,27 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import datasets
+import fsspec
+import pyarrow.parquet as pq
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
 from moray.config.schema.datasets import HubDataset
-from moray.config.splits import expressions_by_split
+from moray.config.splits import Split, expressions_by_split
 from moray.corpus.bad_rows import BadRows
+from moray.corpus.class_labels import class_names, with_names
 from moray.corpus.dataset import Document, RowError
-from moray.corpus.formats import Shape, document, without_nulls
+from moray.corpus.formats import Shape, document
 from moray.corpus.sources import Opened
 from moray.corpus.split import Documents
+from moray.corpus.tables import TableRows
 from moray.errors import UserError, first_line
 
 
@@ -25,10 +31,18 @@ def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path)
     bad_rows = BadRows(section.bad_rows)
     shape = Shape(section.format, section.columns, section.system, bad_rows)
     given: dict[str, Documents] = {}
-    for split, expression in expressions_by_split(section.split).items():
+    expressions = expressions_by_split(section.split)
+    for split, expression in expressions.items():
         rows = load(section.repo_id, section.revision, section.name, section.data_dir, expression)
-        given[split] = partial(documents, section.repo_id, rows, shape)
+        place = place_of_split(section.repo_id, expressions, split)
+        own = replace(shape, bad_rows=bad_rows.of(split))
+        given[split] = partial(documents, place, rows, own)
     return Opened(given, origin(section), bad_rows=bad_rows)
+
+
+def place_of_split(repo_id: str, expressions: Mapping[Split, str], split: Split) -> str:
+    """What errors call the rows of a split: the repository, with the split if there are several."""
+    return f"{repo_id}, {expressions[split]}" if len(expressions) > 1 else repo_id
 
 
 def origin(section: HubDataset) -> dict[str, Any]:
@@ -65,6 +79,7 @@ def load(
         builder = datasets.load_dataset_builder(repo_id, name, data_dir=data_dir, revision=revision)
         _check_places(repo_id, revision, builder)
         builder.download_and_prepare()
+        _check_names(repo_id, builder)
         return builder.as_dataset(split=split)
     except UserError:
         raise
@@ -106,14 +121,51 @@ def _check_places(repo_id: str, revision: str | None, builder: datasets.DatasetB
                 )
 
 
-def documents(repo_id: str, rows: datasets.Dataset, shape: Shape) -> Iterator[Document]:
+def _check_names(repo_id: str, builder: datasets.DatasetBuilder) -> None:
+    """Refuse Parquet files that name the same numbers differently, which the library overlooks."""
+    known = _names_in(builder.info.features or {})
+    files = builder.config.data_files if known else None
+    for file in chain.from_iterable((files or {}).values()):
+        if not str(file).endswith(".parquet"):
+            continue
+        with fsspec.open(str(file)) as opened_file:
+            own = class_names(pq.read_schema(opened_file))
+        for column in known.keys() & own.keys():
+            numbers = {name: number for number, name in enumerate(known[column])}
+            for number, name in enumerate(own[column]):
+                if numbers.get(name, number) != number:
+                    raise UserError(
+                        repo_id,
+                        f"{name} in column {column} is number {number} in {file}, and "
+                        f"{numbers[name]} in the dataset's description",
+                        "download the files and read them with source: files, which goes by names",
+                    )
+
+
+def class_names_of(rows: datasets.Dataset) -> dict[str, list[str]]:
+    """The names of the numbers in each column that has any."""
+    return _names_in(rows.features)
+
+
+def _names_in(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    return {
+        column: feature.names
+        for column, feature in features.items()
+        if isinstance(feature, datasets.ClassLabel)
+    }
+
+
+def documents(place: str, rows: datasets.Dataset, shape: Shape) -> Iterator[Document]:
     """Yield the documents of a loaded split.
 
     Raises:
         UserError: naming the row that isn't a valid document.
     """
+    described = class_names_of(rows)
+    # The library has parsed the JSON in its columns.
+    converted = TableRows(rows.features.arrow_schema, place, parsed=True)
     for number, row in enumerate(rows, 1):
         try:
-            yield document(without_nulls(row), shape)
+            yield document(with_names(converted.as_json(row), described), shape)
         except RowError as error:
-            shape.bad_rows.meet(f"{repo_id}, row {number}", error)
+            shape.bad_rows.meet(f"{place}, row {number}", error)

@@ -10,7 +10,7 @@ tokenised on the fly, the store has its documents and the tokenizer instead of i
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moray.corpus.dataset import Document, digest, group_of
+from moray.corpus.dataset import Document
 from moray.provenance.manifest import read_manifest
+from moray.rows.groups import groups_of
 from moray.rows.store import Record, Rows, StoredRows, map_file
 from moray.tasks.language.alterations import Alterations
 from moray.tasks.language.encode import ROLES, Encoder, Piece
@@ -74,21 +75,13 @@ class StoredSplit(StoredRows):
         self.block_size: int = manifest["block_size"]
         shape = (manifest["splits"][split]["segments"], len(Segment))
         self.segments = map_file(folder / f"{split}.segments", np.dtype("<i8"), shape)
-        self._groups = folder / f"{split}.groups" if split == "test" else None
+        self._folder, self._split = folder, split
 
     def groups(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
         """The first document of the group of each document; itself, but for the test split."""
-        return np.fromfile(self._groups, "<i8")[documents] if self._groups else documents
-
-
-def write_groups(store: Path, split: str, documents: Iterable[Document]) -> None:
-    """Write which documents of a split belong together, for `StoredSplit.groups`."""
-    first: dict[bytes, int] = {}
-    groups = [
-        first.setdefault(digest(group_of(document)), number)
-        for number, document in enumerate(documents)
-    ]
-    np.array(groups, "<i8").tofile(store / f"{split}.groups")
+        if self._split != "test":
+            return documents
+        return groups_of(self._folder, self._split, documents)
 
 
 def row_type(block_size: int, token_type: np.dtype[Any]) -> Record:

@@ -20,6 +20,7 @@ from moray.console import progress
 from moray.corpus.dataset import (
     Document,
     RowError,
+    group_of,
     halves,
     num_groups,
     read_documents,
@@ -27,6 +28,7 @@ from moray.corpus.dataset import (
     share_of_group,
 )
 from moray.provenance.space import check_space
+from moray.rows.groups import write_groups
 from moray.rows.store import Rows, RowsWriter
 from moray.tasks.language import alterations
 from moray.tasks.language.alterations import Alterations, as_facts
@@ -37,7 +39,6 @@ from moray.tasks.language.rows import (
     encode_window,
     is_trained,
     num_trained,
-    write_groups,
 )
 
 # Number of windows in progress. Python packs and writes some while the tokenizer's threads work on
@@ -186,7 +187,8 @@ def write_windows(
         UserError: if documents can't be encoded.
     """
     if file.stem == "test":
-        write_groups(writer.folder, file.stem, chain.from_iterable(read_documents(file)))
+        documents = chain.from_iterable(read_documents(file))
+        write_groups(writer.folder, file.stem, map(group_of, documents))
     windows = encode_windows(file, encode)
     followed = progress(windows, f"tokenize {file.stem}", "window", num_groups(file))
     for number, window in enumerate(followed):

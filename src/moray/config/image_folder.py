@@ -1,0 +1,46 @@
+"""The files of a folder that has a folder of images for each class."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from moray.errors import UserError
+
+
+def class_names(folder: Path) -> list[str]:
+    """The names of the classes' folders, sorted; hidden folders are none."""
+    return [entry.name for entry in _visible(folder) if entry.is_dir()]
+
+
+def files_below(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    """All files below a folder, in order, also those in folders that links lead to.
+
+    Hidden ones, and those in hidden folders, are left out.
+
+    Raises:
+        UserError: if a link leads nowhere, or back to a folder that contains it.
+    """
+    return _below(os.fspath(folder), ())
+
+
+def _below(folder: str, above: tuple[str, ...]) -> Iterator[os.DirEntry[str]]:
+    real = os.path.realpath(folder)
+    if real in above:
+        raise UserError(folder, "is a link to a folder that it is in", "remove the link")
+    for entry in _visible(folder):
+        if entry.is_dir():
+            yield from _below(entry.path, (*above, real))
+        elif entry.is_symlink() and not os.path.exists(entry.path):
+            raise UserError(
+                entry.path,
+                f"is a link to {os.readlink(entry.path)}, which doesn't exist",
+                "fetch what it leads to, or remove it",
+            )
+        else:
+            yield entry
+
+
+def _visible(folder: str | Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        seen = [entry for entry in entries if not entry.name.startswith(".")]
+    return sorted(seen, key=lambda entry: entry.name)

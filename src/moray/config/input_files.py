@@ -1,0 +1,93 @@
+"""The user's files that are inputs of rules."""
+
+import os
+import time
+from datetime import datetime
+from glob import escape, glob
+from pathlib import Path
+
+from moray.config.schema.datasets import Dataset, LocalFiles
+from moray.errors import UserError
+
+# The endings of the files that a folder of `source: files` stands for.
+_ENDINGS = (
+    *(
+        f"{kind}{compression}"
+        for kind in (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+        for compression in ("", ".gz", ".zst")
+    ),
+    ".parquet",
+)
+# Seconds by which clocks of machines that share files may differ.
+_CLOCK_SKEW = 60
+
+
+def endings_of(section: Dataset) -> tuple[str, ...]:
+    """The endings of the files that a folder stands for; none if it stands for none."""
+    if not isinstance(section, LocalFiles):
+        return ()
+    return (".parquet",) if section.format == "images" else _ENDINGS
+
+
+def input_files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
+    """The files that a path or glob matches, or those in a folder that have one of the endings.
+
+    Raises:
+        UserError: if there are none, or one is a link that leads nowhere.
+    """
+    folder = bool(endings) and Path(path).is_dir()
+    found = glob(_pattern(str(Path(path, "*")) if folder else path), recursive=True)
+    if folder:
+        found = [match for match in found if match.lower().endswith(endings)]
+    matches = sorted(match for match in found if not Path(match).is_dir())
+    if dangling := next((match for match in matches if not Path(match).exists()), None):
+        raise UserError(
+            key,
+            f"{dangling} is a link to {os.readlink(dangling)}, which doesn't exist",
+            "fetch what it leads to, or remove it",
+        )
+    if folder and not matches:
+        raise UserError(
+            key,
+            f"the folder {path} has no file of a type that is read",
+            "check the path, or give a glob of the files in its folders",
+        )
+    if not matches:
+        raise UserError(
+            key,
+            f"no file matches {path}",
+            "check the path; it is relative to the working directory",
+        )
+    return [input_file(match, key) for match in matches]
+
+
+def _pattern(path: str) -> str:
+    """A path as a glob in which the names that are there, such as `data [v2]`, mean themselves."""
+    whole, parts = Path(), []
+    for part in Path(path).parts:
+        whole /= part
+        parts.append(escape(part) if os.path.lexists(whole) else part)
+    return str(Path(*parts))
+
+
+def input_file(path: str, key: str) -> str:
+    """The path of a rule's input file.
+
+    Raises:
+        UserError: if Snakemake would read a part of it as a wildcard, or will refuse its results.
+    """
+    if {"{", "}"} & set(path):
+        raise UserError(
+            key,
+            f"{path} contains braces, which Snakemake reads as wildcards",
+            "rename the file",
+        )
+    changed = os.stat(path).st_mtime
+    if changed > time.time() + _CLOCK_SKEW:
+        raise UserError(
+            key,
+            f"the time of {path}, {datetime.fromtimestamp(changed):%Y-%m-%d %H:%M}, is in the "
+            "future, so all results would be older than it",
+            "run touch on the file, or set the clock",
+        )
+    return path

@@ -1,0 +1,38 @@
+"""Numbers that stand for names, as the library `datasets` writes the names into Parquet files."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+Names = Mapping[str, list[str]]
+"""The names of the numbers in each column that has any."""
+
+
+def class_names(schema: pa.Schema) -> dict[str, list[str]]:
+    """What a Parquet file says about its columns, if it does in the library's way."""
+    found: Any = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    for key in ("info", "features"):
+        found = found.get(key) if isinstance(found, dict) else None
+    features = found.items() if isinstance(found, dict) else ()
+    return {column: names for column, feature in features if (names := _names(feature))}
+
+
+def _names(feature: Any) -> list[str] | None:
+    names = feature.get("names") if isinstance(feature, dict) else None
+    return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else None
+
+
+def with_names(row: Mapping[str, Any], names: Names) -> dict[str, Any]:
+    """A row with the names of its numbers, which are the same in all files.
+
+    -1 stands for nothing; other numbers without a name stay as they are.
+    """
+    return {column: _name(value, names.get(column)) for column, value in row.items()}
+
+
+def _name(value: Any, names: list[str] | None) -> Any:
+    if names is None or not isinstance(value, int) or value >= len(names):
+        return value
+    return names[value] if value >= 0 else None
