@@ -4,10 +4,10 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from moray.config.load import read_yaml
 from moray.errors import UserError
 from moray.hub import newest_commit
 from moray.importing import axolotl, llama_factory
@@ -29,7 +29,7 @@ def convert(file: Path, gpus: int = 1, pins: bool = False) -> str:
         UserError: if it isn't one of these tools' configs, or has keys that have no counterpart;
             all of them are named.
     """
-    config = _read(file)
+    config = read_yaml(file, "give the path of a config")
     tool = next((tool for tool in TOOLS if tool.MARK in config), None)
     if tool is None:
         marks = " and ".join(f"{tool.NAME}'s have {tool.MARK}" for tool in TOOLS)
@@ -61,18 +61,6 @@ def _pin(draft: Draft) -> None:
             if commit is None:
                 return
             section["revision"] = commit
-
-
-def _read(file: Path) -> Mapping[str, Any]:
-    if not file.is_file():
-        raise UserError(str(file), "there is no such file", "give the path of a config")
-    try:
-        config = yaml.safe_load(file.read_bytes())
-    except yaml.YAMLError as error:
-        raise UserError(str(file), f"isn't YAML ({error})", "correct it") from error
-    if not isinstance(config, Mapping):
-        raise UserError(str(file), "isn't a mapping", "correct it")
-    return config
 
 
 def _written(draft: Draft, file: str, tool: str) -> str:
