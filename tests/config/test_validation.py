@@ -59,7 +59,6 @@ FAULTS: list[tuple[str, object, str]] = [
             "defaults.train.seed",
             "models.tiny.seed",
             "runs.base.generate.seed",
-            "datasets.made-up.seed",
         )
     ),
     # Wrong types.
