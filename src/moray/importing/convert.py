@@ -4,11 +4,12 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from moray.config.load import read_yaml
-from moray.errors import UserError
+from moray.config.load import load_experiment, read_yaml
+from moray.errors import ConfigError, UserError
 from moray.hub import newest_commit
 from moray.importing import axolotl, llama_factory
 from moray.importing.table import REVISION, Draft, apply, flattened, markdown
@@ -36,8 +37,9 @@ def convert(file: Path, gpus: int = 1, pins: bool = False) -> str:
         raise UserError(str(file), f"the tool isn't known: {marks}", "add the key")
     draft = Draft(_name(file), flattened(config, tool.NESTED), gpus)
     apply(tool.RULES, draft)
-    if draft.refused:
-        named = ", ".join(f"{key} ({why})" for key, why in sorted(draft.refused.items()))
+    refused = draft.refused or _misfits(draft)
+    if refused:
+        named = ", ".join(f"{key} ({why})" for key, why in sorted(refused.items()))
         raise UserError(
             str(file), f"moray doesn't do this: {named}", "change the keys, or keep that tool"
         )
@@ -63,14 +65,31 @@ def _pin(draft: Draft) -> None:
             section["revision"] = commit
 
 
-def _written(draft: Draft, file: str, tool: str) -> str:
-    plural = "GPU" if draft.gpus == 1 else "GPUs"
-    lines = [
-        f"# From {tool}'s {file}, by `moray import`; batches are those of {draft.gpus} {plural} "
-        "(`--num-gpus`).",
-        "# 5 % of the rows are held out for the evaluation, besides those for validation.",
-    ]
-    sections = {
+def _misfits(draft: Draft) -> dict[str, str]:
+    """What the config's own check says of the overlay, by the keys that it comes from."""
+    pinned = yaml.dump(_sections(draft), Dumper=_Dumper).replace(REVISION, "a" * 40)
+    try:
+        load_experiment(yaml.safe_load(pinned))
+    except ConfigError as error:
+        said: dict[str, str] = {}
+        for problem in error.problems:
+            said.setdefault(_origin(draft, problem.path), f"{problem.path}: {problem.problem}")
+        return said
+    return {}
+
+
+def _origin(draft: Draft, path: str) -> str:
+    """The keys that a path of the overlay comes from."""
+    inside = path.removeprefix(f"runs.{draft.name}.")
+    if path.endswith(".validation_share"):
+        inside = "validation_share"
+    sections = (inside.rsplit(".", count)[0] for count in range(inside.count(".") + 1))
+    found = next((keys for each in sections if (keys := draft.origin.get(each))), ())
+    return ", ".join(found) or path
+
+
+def _sections(draft: Draft) -> dict[str, Any]:
+    return {
         "datasets": draft.datasets,
         "models": {f"{draft.name}-base": draft.model},
         "runs": {
@@ -79,6 +98,16 @@ def _written(draft: Draft, file: str, tool: str) -> str:
             draft.name: {"model": f"{draft.name}-base", **draft.run},
         },
     }
+
+
+def _written(draft: Draft, file: str, tool: str) -> str:
+    plural = "GPU" if draft.gpus == 1 else "GPUs"
+    lines = [
+        f"# From {tool}'s {file}, by `moray import`; batches are those of {draft.gpus} {plural} "
+        "(`--num-gpus`).",
+        "# 5 % of the rows are held out for the evaluation, besides those for validation.",
+    ]
+    sections = _sections(draft)
     body = yaml.dump(sections, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
     if "repo_id" in body:
         lines += _comment(

@@ -37,11 +37,16 @@ def as_json(value: Any) -> bytes:
     return f"{json.dumps(value, indent=2)}\n".encode()
 
 
-def read_json(path: Path, needed: Collection[str] = ()) -> dict[str, Any]:
-    """Read a JSON file that the workflow wrote, and somebody or a crash may have damaged since.
+def read_json(
+    path: Path,
+    needed: Collection[str] = (),
+    remedy: str = "delete it and rerun to create it again",
+) -> dict[str, Any]:
+    """Read the mapping in a JSON file, which somebody or a crash may have damaged.
 
     Args:
         needed: keys that its content has.
+        remedy: what to do if it is; by default, for files that the workflow writes.
 
     Raises:
         UserError: if it isn't whole.
@@ -51,16 +56,12 @@ def read_json(path: Path, needed: Collection[str] = ()) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     # Of bytes that aren't text, text that isn't JSON, and lists within lists.
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"isn't JSON ({first_line(error)})") from error
+        raise UserError(str(path), f"damaged: isn't JSON ({first_line(error)})", remedy) from error
     if not isinstance(content, dict):
-        raise _damaged(path, f"is {type(content).__name__} instead of a mapping")
+        raise UserError(str(path), "damaged: isn't a mapping", remedy)
     if lacking := sorted({*needed} - content.keys()):
-        raise _damaged(path, f"has no {', '.join(lacking)}")
+        raise UserError(str(path), f"damaged: has no {', '.join(lacking)}", remedy)
     return content
-
-
-def _damaged(path: Path, problem: str) -> UserError:
-    return UserError(str(path), f"damaged: {problem}", "delete it and rerun to create it again")
 
 
 def write_json(path: Path, value: Any) -> None:
