@@ -7,6 +7,7 @@ from typing import Any
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.train import Preference, Train
+from moray.provenance.manifest import sha256_file
 
 STEPS = 40
 DIGEST = "0123456789abcdef" * 4
@@ -51,7 +52,7 @@ def write_run(project: Path, run: str, **changes: Any) -> Path:
     }
     _write(folder / "train.json", record)
     _write(folder / "model/manifest.json", {"parameters": 3_100_000, "files": {}})
-    _write(folder / "model/lineage.json", lineage(record))
+    _write(folder / "model/lineage.json", lineage(project, record))
     _write(folder / "eval.json", scores(changes.get("shift", 0.0)))
     _write(folder / "generation.json", {"max_new_tokens": 8, "temperature": 0.0})
     sample = {"prompt": "def f():", "reference": " return 1", "base": " x", "tuned": " return 2"}
@@ -101,11 +102,30 @@ def scores(shift: float = 0.0) -> dict[str, Any]:
         "base": base,
         "tuned": tuned,
         "difference": difference,
-        "inputs": {"results/tokens/functions-tiny-0/manifest.json": DIGEST},
     }
 
 
-def lineage(record: dict[str, Any]) -> dict[str, Any]:
+def seal(project: Path, run: str) -> None:
+    """Record what a run's model, scores and samples are of, as the stages do."""
+    folder = Path("results/runs", run)
+    manifest = folder / "model/manifest.json"
+    for name, file in (
+        ("model/lineage.json", folder / "train.json"),
+        ("eval.json", manifest),
+        ("benchmarks.json", manifest),
+        ("generation.json", manifest),
+    ):
+        path = project / folder / name
+        if path.is_file():
+            content = json.loads(path.read_text())
+            content["inputs"] = {
+                **content.get("inputs", {}),
+                str(file): sha256_file(project / file),
+            }
+            _write(path, content)
+
+
+def lineage(project: Path, record: dict[str, Any]) -> dict[str, Any]:
     """What `export` writes beside the model."""
     files = ("results/models/tiny/manifest.json", "results/tokens/functions-tiny-0/manifest.json")
     inputs = (*files, "results/datasets/functions/dataset.json")
@@ -113,8 +133,10 @@ def lineage(record: dict[str, Any]) -> dict[str, Any]:
     return {
         "training": record,
         "datasets": {"functions": description},
-        "inputs": dict.fromkeys(inputs, DIGEST),
-        "sha256": DIGEST,
+        "inputs": {
+            name: sha256_file(project / name) if (project / name).is_file() else DIGEST
+            for name in inputs
+        },
     }
 
 

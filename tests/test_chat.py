@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document
 from moray.errors import UserError
+from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import write_manifest
 from moray.tasks.language.encode import make_encoder
 
@@ -149,6 +150,17 @@ def test_a_message_can_have_several_lines(chat: Chat, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("chat", ["strict"], indirect=True)
+def test_a_message_that_is_no_text_is_left_out(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = TextIOWrapper(BytesIO(b"caf\xe9\nwhole\n"), "utf-8", errors="surrogateescape")
+    monkeypatch.setattr("sys.stdin", typed)
+    talk({"tuned": chat})
+    assert "error: your message: isn't text" in capsys.readouterr().err
+    assert [message["content"] for message in chat.messages[::2]] == ["whole"]
+
+
+@pytest.mark.parametrize("chat", ["strict"], indirect=True)
 def test_a_message_that_the_template_refuses_is_left_out(chat: Chat) -> None:
     chat.messages = [{"role": "assistant", "content": TURNS[1]}]
     with pytest.raises(UserError, match="roles must alternate"):
@@ -165,6 +177,25 @@ def test_a_run_that_is_not_there_is_refused(
     make_run(tmp_path, tuned_folder)
     with pytest.raises(UserError, match="name one of tuned"):
         open_chats("other", base=False, tuned=True)
+
+
+def test_the_model_of_an_earlier_training_is_named(
+    tuned_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A training that fails has no train.json yet; the model is that of the one before."""
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path, tuned_folder)
+    record = Path("results/runs/tuned/train.json")
+    facts = {"training": json.loads(record.read_text())}
+    write_sealed(record.with_name("model") / "lineage.json", facts, [record])
+    open_chats("tuned", base=True, tuned=False)
+    assert "earlier" not in capsys.readouterr().err
+    record.unlink()
+    assert {*open_chats("tuned", base=True, tuned=False)} == {"base"}
+    assert f"this model is of an earlier training than {record}" in capsys.readouterr().err
 
 
 class Terminal:
@@ -229,3 +260,20 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_leaves(terminal: Terminal) -> None:
     terminal.type("\x04")
     assert terminal.process.wait(timeout=60) == 0
     assert "Traceback" not in terminal.shown
+
+
+@pytest.mark.long
+def test_a_line_that_is_no_text_does_not_end_the_command(
+    tuned_folder: Path, tmp_path: Path
+) -> None:
+    make_run(tmp_path, tuned_folder, max_new_tokens=2)
+    done = subprocess.run(
+        [sys.executable, "-c", "from moray.cli import app; app()", "chat", "tuned"],
+        cwd=tmp_path,
+        # As in most locales but C.
+        env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+        input=b"caf\xe9\nwhole\n",
+        capture_output=True,
+    )
+    assert (done.returncode, done.stdout.count(b"> ")) == (0, 3)
+    assert done.stderr.decode() == "error: your message: isn't text; type it again\n"

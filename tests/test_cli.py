@@ -77,6 +77,48 @@ def test_report_writes_a_page_of_what_is_there(
         assert f"<title>moray: {runs}</title>" in Path(page).read_text()
 
 
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"step": 1', b"\xff\n", b"[" * 100_000])
+def test_report_names_damaged_files_and_shows_the_rest(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path, "sound")
+    folder = write_run(tmp_path, "other")
+    (folder / "benchmarks.json").write_text("{}")
+    files = ["eval.json", "benchmarks.json", "generation.json", "model/lineage.json"]
+    files += ["model/manifest.json", "history.jsonl", "samples.jsonl"]
+    # Without a train.json, a run isn't finished.
+    for names in (["train.json"], files):
+        whole = {name: (folder / name).read_bytes() for name in names}
+        for name in names:
+            # A line that isn't whole is one that is being written.
+            (folder / name).write_bytes(content + b"\n" * name.endswith("l"))
+        done = CliRunner().invoke(app, ["report"])
+        assert (done.exit_code, done.stdout) == (0, "results/report.html\n"), done.exception
+        lines = done.stderr.splitlines()
+        for name in names:
+            named = [line for line in lines if f"not shown: results/runs/other/{name}" in line]
+            # An empty mapping is what some files may be.
+            may_be_empty = name in ("generation.json", "model/manifest.json")
+            assert len(named) == (content != b"{}" or not may_be_empty), (name, lines)
+            (folder / name).write_bytes(whole[name])
+        assert "1.500" in Path("results/report.html").read_text()
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 2000 + "]" * 2000, "a: 2024-13-45", "a: \xff"])
+def test_a_damaged_config_is_one_line(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config").mkdir()
+    Path("config/config.yaml").write_text(text, encoding="latin-1")
+    for arguments in (["import", "config/config.yaml"], ["plan", "tuned"]):
+        done = CliRunner().invoke(app, arguments)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.startswith("error: config/config.yaml")
+
+
 def test_report_refuses_what_is_no_folder() -> None:
     done = CliRunner().invoke(app, ["report", "elsewhere"])
     assert done.exit_code == 1

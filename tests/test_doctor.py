@@ -16,6 +16,10 @@ def test_libraries_are_held_against_the_lock_file(tmp_path: Path) -> None:
     lock = tmp_path / "requirements.txt"
     lock.write_text(f"# By hand.\ntorch=={version('torch').partition('+')[0]}\n")
     assert doctor.libraries(lock).remedy is None
+    lines = ["", "--index-url https://pypi.org/simple", "numpy", "a==1; sys_platform == 'none'"]
+    lines += [f"torch=={version('torch').partition('+')[0]}  # CPU", "ray[train]==0.1 --hash=a"]
+    lock.write_text("\n".join(lines))
+    assert doctor.libraries(lock).found == f"ray {version('ray')} instead of 0.1"
     lock.write_text("torch==0.1\nno-such-package==1.0\n")
     check = doctor.libraries(lock)
     assert check.found == (

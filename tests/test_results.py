@@ -1,10 +1,11 @@
 """The data frames of results, finished or not."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made_up_results import STEPS, scores, write_run, write_state
+from made_up_results import STEPS, scores, seal, write_run, write_state
 
 from moray.errors import UserError
 from moray.results import MODELS, load
@@ -108,6 +109,49 @@ def test_metrics_of_continuations_are_scores(tmp_path: Path) -> None:
     assert mine["model"].tolist() == list(MODELS)
     assert mine[["value", "low", "high"]].to_numpy().tolist() == [[0.5, 0.4, 0.6]] * 3
     assert mine["dataset"].isna().all()
+
+
+def changed_model(folder: Path) -> None:
+    (folder / "model/manifest.json").write_text(json.dumps({"parameters": 1, "files": {}}))
+
+
+def changed_training(folder: Path) -> None:
+    record = json.loads((folder / "train.json").read_text())
+    (folder / "train.json").write_text(json.dumps(record | {"steps": 3}))
+
+
+def failed_training(folder: Path) -> None:
+    """Snakemake removes what a stage makes before it makes it again."""
+    (folder / "train.json").unlink()
+
+
+@pytest.mark.parametrize("again", [changed_model, changed_training, failed_training])
+def test_figures_of_an_earlier_model_are_not_read(
+    tmp_path: Path, again: Callable[[Path], None]
+) -> None:
+    folder = write_run(tmp_path, "a")
+    means = {name: {"value": 0.5, "low": 0.4, "high": 0.6} for name in scores() if name in MODELS}
+    record = {"temperature": 0.0, "metrics": {"chrf": {"samples": 2, **means}}}
+    (folder / "generation.json").write_text(json.dumps(record))
+    (folder / "benchmarks.json").write_text(json.dumps({"tasks": {"words": scores()}}))
+    seal(tmp_path, "a")
+    before = load(tmp_path / "results")
+    assert before.runs["outdated"].tolist() == [None]
+    assert (len(before.scores), len(before.samples)) == (15, 2)
+    again(folder)
+    after = load(tmp_path / "results")
+    assert after.runs["outdated"].tolist() == ["eval.json, benchmarks.json, generation.json"]
+    assert (len(after.scores), len(after.samples)) == (0, 0)
+
+
+def test_inputs_that_were_removed_make_no_figure_an_earlier_one(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    gone = {"results/tokens/functions-tiny-0/manifest.json": "0" * 64}
+    (folder / "eval.json").write_text(json.dumps(scores() | {"inputs": gone}))
+    seal(tmp_path, "a")
+    # Also of results that were copied to a folder of another name.
+    copied = (tmp_path / "results").rename(tmp_path / "old")
+    assert not load(copied).scores.empty
 
 
 def test_stages_have_their_time_and_memory(tmp_path: Path) -> None:

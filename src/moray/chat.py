@@ -1,6 +1,5 @@
 """Talk to models on the terminal, with the tokens that they were trained with."""
 
-import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,8 @@ from moray.errors import UserError
 from moray.evaluate.execution import dtype_of
 from moray.evaluate.generation import Sampling, stream
 from moray.model.load import load_config, load_model, longest_sequence
-from moray.provenance.manifest import MANIFEST
+from moray.provenance.lineage import LINEAGE
+from moray.provenance.manifest import MANIFEST, read_json, sha256_file
 from moray.tasks.language.encode import Encoder, make_encoder
 from moray.tasks.language.tokenizer import load_tokenizer
 
@@ -124,8 +124,7 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
         raise UserError(str(folder), "there is no model", remedy)
     if not (folder / "tokenizer.json").is_file():
         raise UserError(str(folder), "this model is for images", "see snakemake generate")
-    record = json.loads((_RUNS / run / "train.json").read_text())
-    folders = {"base": Path(record["inputs"]["start"]), "tuned": folder}
+    folders = {"base": _start(folder), "tuned": folder}
     wanted = {"base": base, "tuned": tuned}
     # The base has no chat template if the run brought it.
     encoder = _encoder(folder)
@@ -141,10 +140,25 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
     }
 
 
+def _start(folder: Path) -> Path:
+    """What a run's model started from; says so if the run has been trained again since."""
+    record = folder.with_name("train.json")
+    lineage = folder / LINEAGE
+    # Before a run is trained again, its train.json is removed.
+    if lineage.is_file():
+        content = read_json(lineage, ("training", "inputs"))
+        training, digest = content["training"], content["inputs"].get(str(record))
+        if not record.is_file() or digest not in (None, sha256_file(record)):
+            print(f"this model is of an earlier training than {record}", file=sys.stderr)
+    else:
+        training = read_json(record, ("inputs",))
+    return Path(training["inputs"]["start"])
+
+
 def _encoder(folder: Path) -> Encoder:
     text = "messages" if is_chat(load_tokenizer(folder)) else "prompt-completion"
     # As in training, which the tokenizer alone doesn't say; nor do models of earlier versions.
-    bos = json.loads((folder / MANIFEST).read_text()).get("bos", "auto")
+    bos = read_json(folder / MANIFEST).get("bos", "auto")
     return make_encoder(folder, {"format": text, **result_keys(Data()), "bos": bos})
 
 
@@ -154,7 +168,7 @@ def _sampling(folder: Path, encoder: Encoder) -> Sampling:
     used = Generate().model_dump()
     if file.is_file():
         # It also says what came of the samples, under `metrics` for example.
-        used |= json.loads(file.read_text())
+        used |= read_json(file)
     return Sampling(
         **{key: used[key] for key in ("max_new_tokens", "temperature", "top_p", "seed")},
         stops=tuple(encoder.stops),
@@ -178,6 +192,9 @@ def talk(chats: dict[str, Chat]) -> None:
             return
         if not said.strip():
             continue
+        if not _is_text(said):
+            print("error: your message: isn't text; type it again", file=sys.stderr)
+            continue
         for name, chat in chats.items():
             if len(chats) > 1:
                 print(f"{name}: ", end="")
@@ -185,3 +202,12 @@ def talk(chats: dict[str, Chat]) -> None:
                 chat.answer(said)
             except UserError as error:
                 print(f"error: {error}", file=sys.stderr)
+
+
+def _is_text(said: str) -> bool:
+    """Whether a line has no bytes that Python could only escape."""
+    try:
+        said.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

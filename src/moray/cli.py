@@ -1,6 +1,7 @@
 """The command `moray`, for what isn't a result of the workflow."""
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,6 +105,8 @@ def chat(
     disable_progress_bar()
     with _errors_in_one_line():
         chats = open_chats(run, base=base or both, tuned=both or not base)
+    # A line that isn't text doesn't end the conversation.
+    sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
     talk(chats)
 
 
@@ -203,5 +206,8 @@ def report(
     page = output or results / "report.html"
     with _errors_in_one_line():
         found = load(results, state)
-    write_page(found, page)
+        write_page(found, page)
+    for run in found.files.values():
+        for error in run.damaged.values():
+            typer.echo(f"not shown: {error}", err=True)
     typer.echo(page)

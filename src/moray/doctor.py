@@ -2,6 +2,7 @@
 
 import fcntl
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
+from packaging.requirements import InvalidRequirement, Requirement
 
 from moray import machine
 from moray.config.schema.sections import Ray
@@ -60,9 +62,7 @@ def libraries(lock: Path) -> Check:
     """The installed libraries, held against a lock file."""
     if not lock.exists():
         return Check("libraries", f"there is no {lock} to compare with")
-    pinned = dict(
-        line.split("==") for line in lock.read_text().splitlines() if not line.startswith("#")
-    )
+    pinned = dict(filter(None, map(_pin, lock.read_text(errors="replace").splitlines())))
     faults = []
     for name, expected in pinned.items():
         try:
@@ -76,6 +76,19 @@ def libraries(lock: Path) -> Check:
     if faults:
         return Check("libraries", ", ".join(faults), f"pip install -r {lock}")
     return Check("libraries", f"the {len(pinned)} versions in {lock}")
+
+
+def _pin(line: str) -> tuple[str, str] | None:
+    """The name and the version that a line of a requirements file pins on this machine, if any."""
+    try:
+        # Behind it can be a comment, or a hash in the next line.
+        requirement = Requirement(re.split(r"\s#|\s--|\\$", line)[0])
+    # Of an empty line, a comment, an option.
+    except InvalidRequirement:
+        return None
+    versions = [each.version for each in requirement.specifier if each.operator == "=="]
+    applies = requirement.marker is None or requirement.marker.evaluate()
+    return (requirement.name, versions[0]) if versions and applies else None
 
 
 def cores() -> Check:

@@ -1,13 +1,45 @@
 """Text files that one process appends whole lines to while others read them."""
 
+import json
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
+
+from moray.errors import UserError, first_line
 
 
 def whole_lines(path: Path) -> list[str]:
     """The lines of a file, without a last line that was cut off by a crash."""
     return [line.decode() for line in _lines_from(path, 0)]
+
+
+def parsed_lines(path: Path, needed: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+    """The lines of a JSONL file as `whole_lines` finds them, parsed.
+
+    Args:
+        needed: keys that each line has.
+
+    Raises:
+        UserError: at the first line that is no JSON object.
+    """
+    for number, line in enumerate(_lines_from(path, 0), 1):
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise _damaged(path, number, f"isn't JSON ({first_line(error)})") from error
+        if not isinstance(content, dict):
+            raise _damaged(path, number, "isn't a mapping")
+        if lacking := sorted({*needed} - content.keys()):
+            raise _damaged(path, number, f"has no {', '.join(lacking)}")
+        yield content
+
+
+def _damaged(path: Path, number: int, problem: str) -> UserError:
+    return UserError(
+        f"{path}, line {number}", f"damaged: {problem}", "delete the file and rerun to create it"
+    )
 
 
 def _lines_from(path: Path, start: int) -> list[bytes]:

@@ -1,9 +1,8 @@
 """The results of a workflow as pandas data frames, for notebooks and for the report."""
 
 import csv
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +13,10 @@ from moray.config.formats import TaskName
 from moray.config.schema.experiment import SMOKE_TEST_RUN
 from moray.config.tasks import TASK_SECTIONS, TASKS
 from moray.errors import UserError
-from moray.provenance.manifest import MANIFEST
-from moray.train.history import HISTORY, read_history
+from moray.lines import parsed_lines
+from moray.provenance.lineage import LINEAGE, changed_inputs, is_sealed
+from moray.provenance.manifest import MANIFEST, read_json, sha256_file
+from moray.train.history import HISTORY
 
 Status = Literal["finished", "unfinished", "failed"]
 
@@ -25,6 +26,18 @@ _ERROR, _STOPPED = "error: ", "as requested"
 # What eval.json has the figures of; the third is tuned minus base.
 MODELS = ("base", "tuned", "difference")
 _SPEED = "_per_second"
+# Keys that files of a run have, without which they are damaged.
+_KEYS = {
+    "train.json": ("train", "inputs", "exported_step", "resumed_from", "continued_from"),
+    "eval.json": MODELS,
+    "benchmarks.json": ("tasks",),
+    f"model/{LINEAGE}": ("training", "inputs"),
+}
+# And their lines.
+_LINE, _SAMPLE = ("step", "num_steps"), ("base", "tuned")
+_SAMPLES = "samples.jsonl"
+# Files with figures of a run's model, and what makes them again.
+FIGURES = {"eval.json": "eval", "benchmarks.json": "benchmark", "generation.json": "generate"}
 _FACTS = ("exported_step", "resumed_from", "seconds", "device", "num_workers", "precision")
 # Columns of a benchmark file of Snakemake, and what they are called here.
 _MEASURED = {"s": "seconds", "cpu_time": "cpu_seconds", "max_rss": "max_rss"}
@@ -38,16 +51,94 @@ class Run:
         folder: its folder in `results/runs`.
         work: its newest folder in `ray.storage_path`, which may hold more than `folder` if the run
             isn't finished; None if there is none.
+        damaged: what is wrong with each file that was read and is damaged.
     """
 
     name: str
     folder: Path
     work: Path | None
     log: Path
+    damaged: dict[Path, UserError] = field(default_factory=dict)
 
     def read(self, file: str) -> dict[str, Any] | None:
-        """The content of a JSON file in the run's folder; None if it isn't there."""
-        return read_json(self.folder / file)
+        """The content of a JSON file in the run's folder; None if it isn't there, or is damaged."""
+        return self.read_result(self.folder / file, _KEYS.get(file, ()))
+
+    def read_recorded(self, name: str, digest: str | None) -> dict[str, Any]:
+        """The content of a JSON file, by its path below the results; empty if it is another now."""
+        path = self.folder.parent.parent / name
+        if digest is None or not path.is_file() or sha256_file(path) != digest:
+            return {}
+        return self.read_result(path) or {}
+
+    def read_result(self, path: Path, keys: Sequence[str] = ()) -> dict[str, Any] | None:
+        """The content of a JSON file with these keys; None if it isn't there, or is damaged."""
+        if not path.is_file():
+            return None
+        try:
+            content = read_json(path, keys)
+        except UserError as error:
+            self.damaged[path] = error
+            return None
+        if "sha256" in content and not is_sealed(content):
+            self.damaged[path] = UserError(
+                str(path),
+                "damaged: doesn't match its own SHA-256",
+                "delete it and rerun to create it again",
+            )
+            return None
+        return content
+
+    def _lines(self, path: Path, keys: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+        """The lines of a JSONL file, up to the first damaged one."""
+        try:
+            yield from parsed_lines(path, keys)
+        except UserError as error:
+            self.damaged[path] = error
+
+    def figures(self, file: str) -> dict[str, Any] | None:
+        """The content of a file of `FIGURES`; None if there is none, or of an earlier model."""
+        return None if file in self.outdated else self.read(file)
+
+    def samples(self) -> list[dict[str, Any]]:
+        """The lines of `samples.jsonl`, unless they are of an earlier model."""
+        outdated = "generation.json" in self.outdated
+        return [] if outdated else [*self._lines(self.folder / _SAMPLES, _SAMPLE)]
+
+    @cached_property
+    def outdated(self) -> tuple[str, ...]:
+        """The files of `FIGURES` that are of an earlier model, or of other rows.
+
+        A model is itself an earlier one if the run has been trained again since.
+        """
+        found = {file: self.read(file) for file in FIGURES}
+        there = {file: content for file, content in found.items() if content is not None}
+        if not self.model_is_of_this_training:
+            return tuple(there)
+        return tuple(file for file in there if self._is_outdated(there[file].get("inputs", {})))
+
+    @cached_property
+    def model_is_of_this_training(self) -> bool:
+        """Whether the model was exported after the run was last trained; true without one."""
+        lineage = self.read(f"model/{LINEAGE}")
+        if lineage is None:
+            return True
+        recorded = {
+            path: digest
+            for path, digest in lineage["inputs"].items()
+            if path.endswith(f"{self.name}/train.json")
+        }
+        return not self._is_outdated(recorded)
+
+    def _is_outdated(self, inputs: Mapping[str, str]) -> bool:
+        """Whether one of a file's inputs has changed, or one that is the run's own is gone.
+
+        Others are removed to save disk. Tables of rows are large, and made with what has changed.
+        """
+        results = self.folder.parent.parent
+        small = {name: inputs[name] for name in inputs if not name.endswith(".parquet")}
+        changed, missing = changed_inputs(small, results)
+        return bool(changed) or any(self.folder in path.parents for path in missing)
 
     @cached_property
     def record(self) -> dict[str, Any] | None:
@@ -76,7 +167,7 @@ class Run:
         """The settings that the result depends on, by section; those of no use are left out."""
         known = self.record
         if known is None and self.work is not None:
-            known = (read_json(self.work / "identity.json") or {}).get("settings")
+            known = (self.read_result(self.work / "identity.json") or {}).get("settings")
         return {key: known[key] for key in _SETTINGS if known and known.get(key)}
 
     @property
@@ -90,8 +181,8 @@ class Run:
         """The lines of the history; of an unfinished run, as far as it got."""
         finished = self.folder / HISTORY
         if self.record is None and self.work is not None:
-            return read_history(self.work / HISTORY)
-        return read_history(finished)
+            return self._lines(self.work / HISTORY, _LINE)
+        return self._lines(finished, _LINE)
 
 
 def find_runs(results: Path, state: Path, names: Collection[str] | None) -> list[Run]:
@@ -113,14 +204,6 @@ def _newest(state: Path) -> Path | None:
     return newest and newest.parent
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The content of a JSON file; None if it isn't there."""
-    if not path.is_file():
-        return None
-    content: dict[str, Any] = json.loads(path.read_bytes())
-    return content
-
-
 @dataclass(frozen=True)
 class Results:
     """What all runs have left, a data frame for each kind of result.
@@ -128,10 +211,11 @@ class Results:
     A figure that a run doesn't have is missing there (NaN or None).
 
     Attributes:
-        runs: a row for each run: `status` (`finished`, `unfinished` or `failed`), `error`, `task`,
-            `base` (name of a model or run), `datasets`, `parameters`, `steps`, `num_steps`,
-            `seconds` (of the last start of the training), `throughput` (mean, in `unit` per second)
-            and other facts of `train.json`.
+        runs: a row for each run: `status` (`finished`, `unfinished` or `failed`), `error`,
+            `outdated` (files with figures of an earlier model, which aren't read), `task`, `base`
+            (name of a model or run), `datasets`, `parameters`, `steps`, `num_steps`, `seconds` (of
+            the last start of the training), `throughput` (mean, in `unit` per second) and other
+            facts of `train.json`.
         settings: a row for each run, a column for each key that its weights depend on, such as
             `train.learning_rate`.
         history: a row for each line of the histories: `run`, `kind` (`train`, `evaluation` or
@@ -202,7 +286,7 @@ def _stages(benchmarks: Path) -> pd.DataFrame:
     measured = [
         {"stage": file.parent.name, "name": file.stem, **row}
         for file in sorted(benchmarks.glob("*/*.tsv"))
-        for row in csv.DictReader(file.read_text().splitlines(), delimiter="\t")
+        for row in csv.DictReader(file.read_text(errors="replace").splitlines(), delimiter="\t")
     ]
     names = {"stage": "stage", "name": "name"} | _MEASURED
     frame = pd.DataFrame(measured, columns=list(names)).rename(columns=names)
@@ -219,6 +303,7 @@ def _run_row(run: Run) -> dict[str, Any]:
     return {
         "status": run.status,
         "error": run.error,
+        "outdated": ", ".join(run.outdated) or None,
         "task": run.task,
         "base": _name_of(Path(inputs["start"])) if inputs else None,
         "datasets": ", ".join(inputs.get("stores", ())) or None,
@@ -254,10 +339,10 @@ def _progress(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _score_rows(run: Run) -> Iterator[dict[str, Any]]:
     """The figures of a run's continuations, of its evaluation and of its benchmarks."""
-    scores = run.read("eval.json") or {}
+    scores = run.figures("eval.json") or {}
     parts = {None: scores, **scores.get("datasets", {})} if scores else {}
-    tasks = (run.read("benchmarks.json") or {}).get("tasks", {})
-    metrics = (run.read("generation.json") or {}).get("metrics", {})
+    tasks = (run.figures("benchmarks.json") or {}).get("tasks", {})
+    metrics = (run.figures("generation.json") or {}).get("metrics", {})
     for metric, means in metrics.items():
         for model in MODELS:
             yield {"dataset": None, "model": model, "metric": metric, **means[model]}
@@ -268,10 +353,8 @@ def _score_rows(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _sample_rows(run: Run) -> Iterator[dict[str, Any]]:
-    file = run.folder / "samples.jsonl"
-    if file.is_file():
-        for number, line in enumerate(file.read_text().splitlines()):
-            yield {"number": number, **json.loads(line)}
+    for number, line in enumerate(run.samples()):
+        yield {"number": number, **line}
 
 
 def flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

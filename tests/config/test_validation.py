@@ -31,6 +31,36 @@ FAULTS: list[tuple[str, object, str]] = [
     ("models.folder.hidden_size", 8, ": unknown key; expected one of "),
     ("models.tiny.path", "x", ": unknown key; expected one of source, arch"),
     ("datasets.modules.split_by", "tail", ": unknown key; expected one "),
+    # Misspelt values, also of sources.
+    (
+        "defaults.train.gradient_checkpointing",
+        "offlaod",
+        ": got 'offlaod', expected true or false or 'offload'; did you mean offload?",
+    ),
+    (
+        "defaults.train.gradient_checkpointing",
+        "ture",
+        ": got 'ture', expected true or false or 'offload'; did you mean true?",
+    ),
+    (
+        "runs.tuned.train.strategy",
+        "fsdp",
+        ": got 'fsdp', expected 'ddp', 'fsdp2' or 'deepspeed'; did you mean fsdp2?",
+    ),
+    ("models.folder.source", "paht", ": got 'paht', expected one of "),
+    # Seeds that PyTorch doesn't take.
+    *(
+        (
+            key,
+            2**64,
+            ": got 18446744073709551616, expected less than 18446744073709551616; ",
+        )
+        for key in (
+            "defaults.train.seed",
+            "models.tiny.seed",
+            "runs.base.generate.seed",
+        )
+    ),
     # Wrong types.
     (
         "defaults.train.learning_rate",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -120,6 +121,12 @@ def refusals(config: dict[str, Any]) -> str:
         (LORA | {"lora_target_linear": True}, "adapter.target_modules", "all-linear"),
         (LORA | {"adapter": "qlora", "load_in_4bit": True}, "adapter.quantize_base", "4bit"),
         (LORA | {"load_in_8bit": True}, "adapter.quantize_base", "8bit"),
+        (LORA | {"bf16": False}, "adapter.base_dtype", "fp32"),
+        (LORA | {"bf16": False}, "train.precision", "fp32"),
+        (LORA | {"bf16": False, "fp16": True}, "train.precision", "auto"),
+        ({"wandb_project": "mine"}, "tracking", ["wandb"]),
+        ({"mlflow_tracking_uri": "http://localhost"}, "tracking", ["mlflow"]),
+        ({"hub_model_id": "me/mine"}, "push.repo", "me/mine"),
         ({"fsdp_config": {"fsdp_offload_params": True}}, "train.fsdp2.cpu_offload", True),
         ({"deepspeed": "deepspeed_configs/zero2.json"}, "train.deepspeed.zero_stage", 2),
         (
@@ -155,6 +162,9 @@ def test_batches_are_multiplied_by_the_gpus() -> None:
         ({"stage": "pt"}, "data.packing", True),
         ({"stage": "dpo", "pref_beta": 0.3}, "preference.beta", 0.3),
         ({"stage": "dpo"}, "data.block_size", 1024),
+        ({"report_to": "wandb"}, "tracking", ["wandb"]),
+        ({"report_to": ["tensorboard", "swanlab"]}, "tracking", ["tensorboard"]),
+        ({"hub_model_id": "me/mine"}, "push.repo", "me/mine"),
         ({"deepspeed": "ds_z3_config.json"}, "train.deepspeed.zero_stage", 3),
     ],
 )
@@ -178,6 +188,15 @@ def test_a_key_of_llama_factory_becomes_what_it_means(given: Any, path: str, val
                 "message_property_mappings": {"role": "from", "content": "value"},
             },
             {"format": "messages", "columns": {"messages": "talk"}},
+        ),
+        # How files of no repository are read.
+        (
+            {"path": "json", "data_files": "rows.jsonl", "type": "alpaca", "ds_type": "json"},
+            {"source": "files", "path": "rows.jsonl"},
+        ),
+        (
+            {"path": "json", "data_files": ["https://host/a.jsonl"], "type": "alpaca"},
+            {"source": "url", "url": ["https://host/a.jsonl"]},
         ),
     ],
 )
@@ -244,6 +263,92 @@ def test_datasets_of_llama_factory_are_as_it_describes_them() -> None:
     assert overlay["datasets"]["talks"]["format"] == "messages"
 
 
+def test_names_that_are_alike_here_are_two_datasets() -> None:
+    names = ("a_b", "a-b", "数据")
+    Path("data").mkdir()
+    described = {name: {"hf_hub_url": f"owner/{number}"} for number, name in enumerate(names)}
+    Path("data/dataset_info.json").write_text(json.dumps(described))
+    overlay = imported(LLAMA_FACTORY | {"dataset": ",".join(names)})
+    repositories = {name: section["repo_id"] for name, section in overlay["datasets"].items()}
+    assert repositories == {"a-b": "owner/0", "a-b-2": "owner/1", "data": "owner/2"}
+    assert at(overlay, "dataset") == dict.fromkeys(repositories, 1.0)
+    assert "dataset (a_b is there twice)" in refusals(LLAMA_FACTORY | {"dataset": "a_b,a_b"})
+
+
+def test_what_decides_the_number_of_rows_is_converted_or_said() -> None:
+    entry = {"path": "owner/rows", "type": "completion", "shards": 10}
+    assert "datasets.0.shards (a part of the rows" in refusals(AXOLOTL | {"datasets": [entry]})
+    Path("data").mkdir()
+    described = {
+        "notes": {"hf_hub_url": "owner/notes", "num_samples": 100},
+        "file": {"file_name": "file.json", "num_samples": 100},
+    }
+    Path("data/dataset_info.json").write_text(json.dumps(described))
+    given = LLAMA_FACTORY | {"dataset": "notes,file"}
+    overlay = imported(given)
+    assert overlay["datasets"]["notes"]["split"] == "train[:100]"
+    fewer = imported(given | {"max_samples": 10})
+    assert fewer["datasets"]["notes"]["split"] == "train[:10]"
+    head = convert(written(given)).partition("datasets:")[0]
+    assert "dataset.notes.num_samples: the first rows instead of random ones" in head
+    assert "dataset.file.num_samples: all rows of a file are used" in head
+    mixed = given | {"mix_strategy": "interleave_under", "interleave_probs": "0.5"}
+    assert "interleave_probs (1 for 2 datasets)" in refusals(mixed)
+
+
+def test_the_auxiliary_loss_of_routers_is_missing() -> None:
+    head = convert(written(LLAMA_FACTORY | {"moe_aux_loss_coef": 0.001})).partition("datasets:")[0]
+    assert "moe_aux_loss_coef: the auxiliary loss of routers isn't added" in head
+    assert "moe_aux_loss_coef" not in head.partition("# No effect:")[2]
+
+
+@pytest.mark.parametrize(
+    ("config", "given"),
+    [
+        (AXOLOTL, {"shuffle_merged_datasets": False}),
+        (AXOLOTL, {"tokenizer_use_mistral_common": True}),
+        (LLAMA_FACTORY, {"upcast_layernorm": True}),
+    ],
+)
+def test_order_tokens_and_precision_are_never_without_effect(config: Any, given: Any) -> None:
+    head = convert(written(config | given)).partition("# No effect:")[0]
+    assert f"# - {next(iter(given))}: " in head
+    assert "max_packed_sequence_len (" in refusals(AXOLOTL | {"max_packed_sequence_len": 64})
+
+
+def test_a_damaged_description_of_datasets_is_named() -> None:
+    Path("data").mkdir()
+    for content in ("[]", "{"):
+        Path("data/dataset_info.json").write_text(content)
+        line = refusals(LLAMA_FACTORY)
+        assert line.startswith("data/dataset_info.json: damaged: isn't ")
+        assert line.endswith("; correct it")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "path"),
+    [
+        ("max_grad_norm", 0, "train.max_grad_norm"),
+        ("warmup_ratio", 1, "train.warmup_ratio"),
+        ("num_epochs", 0, "train.num_epochs"),
+        ("learning_rate", 0, "train.learning_rate"),
+        ("seed", 2**64, "train.seed"),
+        ("sequence_len", 4, "data.block_size"),
+        ("excess_length_strategy", "raise", "data.long_documents"),
+        ("early_stopping_patience", -1, "train.early_stopping_patience"),
+        ("hub_model_id", "mine", "push.repo"),
+    ],
+)
+def test_a_key_that_the_check_refuses_is_refused_by_name(key: str, value: Any, path: str) -> None:
+    line = refusals(AXOLOTL | {key: value})
+    assert re.search(rf"\b{key}\b[^(]*\(runs.theirs.{path}: got {value!r}, expected ", line), line
+
+
+def test_the_best_step_needs_rows_for_validation() -> None:
+    line = refusals(AXOLOTL | {"load_best_model_at_end": True, "val_set_size": 0})
+    assert "val_set_size (datasets.theirs-1.validation_share: got 0, but run theirs needs" in line
+
+
 def test_the_revision_of_a_repository_has_to_be_filled_in() -> None:
     overlay = yaml.safe_load(convert(written(AXOLOTL)))
     with pytest.raises(ConfigError) as caught:
@@ -280,12 +385,12 @@ def test_repositories_are_pinned_to_their_newest_commits(tmp_path: Path) -> None
 
 
 def test_comments_say_what_has_no_effect_and_what_differs() -> None:
-    given = {"wandb_project": "mine", "load_in_8bit": True, "tf32": False, "warmup_steps": 5}
+    given = {"trackio_run_name": "mine", "load_in_8bit": True, "tf32": False, "warmup_steps": 5}
     head = convert(written(AXOLOTL | LORA | given)).partition("datasets:")[0]
     different, same = head.split("# No effect:")
     assert "load_in_8bit" not in head
     assert "warmup_steps: set train.warmup_ratio" in different
-    assert "wandb_project: logging" in same
+    assert "trackio_run_name: logging" in same
     assert "Off there: tf32." in same
 
 

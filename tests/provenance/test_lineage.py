@@ -94,7 +94,8 @@ def test_edited_scores_are_found() -> None:
     SCORES.write_text(text.replace("1.25", "1.05"))
     assert check(SCORES).broken == [f"{SCORES}: doesn't match its own SHA-256"]
     SCORES.write_text(text[:-20])
-    assert check(SCORES).broken == [f"{SCORES}: doesn't match its own SHA-256"]
+    (line,) = check(SCORES).broken
+    assert line.startswith(f"{SCORES}: damaged: isn't JSON (")
 
 
 @pytest.mark.usefixtures("chain")
@@ -163,3 +164,32 @@ def test_what_is_no_result_is_refused() -> None:
 def test_checkpoints_are_left_out() -> None:
     shutil.copytree(BASE, "results/state/tuned/0123/checkpoints/step-00000010")
     assert len(results_below(Path("results"))) == 4
+
+
+DAMAGES = {
+    "truncated": b'{"inputs": {',
+    "no text": b"\xff\xfe\x00",
+    "empty": b"",
+    "a list": b"[1, 2]",
+    "lists in lists": b"[" * 100_000,
+    "nothing": b"null",
+    "other keys": b"{}",
+    "another form": b'{"files": [1], "splits": {"train": 1}, "source": {}, "inputs": 3}',
+}
+
+
+@pytest.mark.usefixtures("chain")
+@pytest.mark.parametrize("content", DAMAGES.values(), ids=DAMAGES)
+def test_each_damaged_file_is_a_line_and_the_others_are_checked(content: bytes) -> None:
+    records = [SPLIT.with_name("dataset.json"), MODEL / "lineage.json", SCORES]
+    for record in (*records, BASE / "manifest.json"):
+        whole = record.read_bytes()
+        record.write_bytes(content)
+        found = verify(results_below(Path("results")))
+        lines = [line for line in found.broken if line.startswith(f"{record}: ")]
+        assert lines, record
+        assert not any("\n" in line for line in lines)
+        # Of the four results and the lineage, none hides another.
+        assert {SPLIT.with_name("dataset.json"), BASE / "manifest.json", SCORES} <= {*found.checked}
+        record.write_bytes(whole)
+    assert verify(results_below(Path("results"))).broken == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up_results import DIGEST, STEPS, scores, write_run
+from made_up_results import DIGEST, STEPS, scores, seal, write_run
 
 from moray.provenance.manifest import sha256_file, write_manifest
 from moray.report.details import changed, confusion_of, remarks
@@ -36,6 +36,22 @@ def test_a_run_is_best_if_no_interval_overlaps_with_its_own(
         write_run(tmp_path, run, shift=shift)
     rows = overview(load(tmp_path / "results"))
     assert [row.facts["run"] for row in rows if row.best] == best
+
+
+def test_a_run_that_was_trained_again_is_not_best(tmp_path: Path) -> None:
+    for run, shift in (("a", 0.0), ("b", 0.1)):
+        write_run(tmp_path, run, shift=shift)
+        seal(tmp_path, run)
+    assert [row.best for row in overview(load(tmp_path / "results"))] == [True, False]
+    (tmp_path / "results/runs/a/model/manifest.json").write_text("{}")
+    first, second = overview(load(tmp_path / "results"))
+    assert (first.tuned, first.verdict, first.outdated) == (None, None, True)
+    assert not first.best
+    assert not second.best
+    assert remarks(load(tmp_path / "results").files["a"], [])[0] == (
+        "warning",
+        "not shown: eval.json is of an earlier model; snakemake eval makes it again",
+    )
 
 
 def test_runs_with_other_held_out_data_are_not_compared(tmp_path: Path) -> None:
@@ -93,12 +109,12 @@ def names(node: Node, kind: str) -> list[str]:
 
 
 def test_the_lineage_goes_through_other_runs_back_to_the_files(tmp_path: Path) -> None:
-    write_run(tmp_path, "base")
-    tuned = write_run(tmp_path, "tuned", start="results/runs/base/model")
     dataset = tmp_path / "results/datasets/functions/dataset.json"
     dataset.parent.mkdir(parents=True)
     files = {f"data/{number}.jsonl": DIGEST for number in range(9)}
     dataset.write_text(json.dumps({"source": "files", "files": files, "splits": {}}))
+    write_run(tmp_path, "base")
+    tuned = write_run(tmp_path, "tuned", start="results/runs/base/model")
     lineage = json.loads((tuned / "model/lineage.json").read_text())
     lineage["inputs"] |= dict.fromkeys(("results/runs/base/model/manifest.json",), "b" * 64)
     base = json.loads((tmp_path / "results/runs/base/model/lineage.json").read_text())
@@ -122,6 +138,13 @@ def test_the_lineage_goes_through_other_runs_back_to_the_files(tmp_path: Path) -
     tree = lineage_of(runs["tuned"], files=4)
     assert tree is not None
     assert names(tree, "base model") == []
+
+    # Nor are the rows of a dataset that was made again.
+    dataset.write_text(json.dumps({"source": "files", "files": {"b.jsonl": DIGEST}, "splits": {}}))
+    tree = lineage_of(runs["tuned"], files=4)
+    assert tree is not None
+    assert names(tree, "dataset") == ["functions"]
+    assert names(tree, "file") == []
 
 
 def test_the_lineage_goes_through_the_best_of_a_sweep(
@@ -172,13 +195,13 @@ def record_digest(model: Path, of: Path | None = None, digest: str | None = None
 
 
 def test_what_a_reader_should_know_is_said(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "a")
-    record = json.loads((folder / "train.json").read_text())
-    (folder / "train.json").write_text(json.dumps(record | {"resumed_from": 20}))
     store = tmp_path / "results/tokens/functions-tiny-0"
     store.mkdir(parents=True)
     counts = {"train": {"dropped_documents": 14}, "test": {"dropped_documents": 0}}
     (store / "manifest.json").write_text(json.dumps({"task": "language", "splits": counts}))
+    folder = write_run(tmp_path, "a")
+    record = json.loads((folder / "train.json").read_text())
+    (folder / "train.json").write_text(json.dumps(record | {"resumed_from": 20}))
     found = {"dataset": "functions", "split": "test", "documents": 10, "trained": 6, "related": 0}
     found |= {"by": "modules", "runs": ["base"]}
     (folder / "eval.json").write_text(json.dumps(scores() | {"overlaps": [found]}))

@@ -20,6 +20,7 @@ from moray.corpus.dataset import Document, write_dataset
 from moray.errors import UserError
 from moray.evaluate.generation import Sampling, continue_prompts
 from moray.model.load import load_model
+from moray.provenance.manifest import sha256_file
 from moray.stages.generate import generate
 
 CFG = {
@@ -50,6 +51,9 @@ def of_dataset(cfg: dict[str, Any]) -> dict[str, Any]:
 def run(base: Path, tuned: Path, rows: Path, output: Path, **cfg: Any) -> list[dict[str, Any]]:
     settings = output.with_suffix(".json")
     generate("tuned", base, tuned, [rows], output, settings, of_dataset(CFG | cfg), EXECUTION)
+    manifest = tuned / "manifest.json"
+    inputs = json.loads(settings.read_text())["inputs"]
+    assert inputs[str(manifest)] == sha256_file(manifest)
     return [json.loads(line) for line in output.read_text().splitlines()]
 
 
@@ -275,9 +279,9 @@ def test_what_is_in_force_is_written_beside_the_samples(
     (folder / "generation_config.json").write_text(json.dumps(said))
     samples = run(folder, tuned_folder, pairs, tmp_path / "samples.jsonl")
     assert all(sample["base"] == sample["tuned"] for sample in samples)
-    found = json.loads((tmp_path / "samples.json").read_text())
-    assert all(one["holds"] for one in found.pop("proof"))
-    assert found == {
+    written = json.loads((tmp_path / "samples.json").read_text())
+    assert all(one["holds"] for one in written.pop("proof"))
+    assert {key: written[key] for key in written if key not in ("inputs", "sha256")} == {
         "max_new_tokens": 8,
         "precision": "auto",
         "seed": 0,

@@ -35,7 +35,7 @@ from moray.errors import UserError
 from moray.evaluate import images
 from moray.model.classifier import load_classifier, names_of
 from moray.model.image_processor import load_processor
-from moray.provenance.manifest import read_manifest
+from moray.provenance.manifest import read_manifest, sha256_file
 from moray.rows.store import StoredRows
 from moray.stages.base_model import base_model
 from moray.stages.decode import decode
@@ -404,5 +404,8 @@ def test_predictions_are_written_and_drawn(trained: Path, tmp_path: Path) -> Non
     assert run("b", 12) == lines
     for file in ("predictions.png", "predictions.svg", "generation.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    tuned = trained / "tuned/manifest.json"
+    inputs = json.loads((tmp_path / "a/generation.json").read_text())["inputs"]
+    assert inputs[str(tuned)] == sha256_file(tuned)
     # Fewer images than the figure has places.
     assert len(run("c", 4)) == 4

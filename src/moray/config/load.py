@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from moray.config.grid import Expansion, expand, with_value
@@ -38,6 +39,30 @@ def check_encoding(file: Path) -> None:
             f"byte 0x{content[error.start]:02x} is not valid UTF-8",
             "save the file as UTF-8",
         ) from error
+
+
+def read_yaml(file: Path, if_missing: str) -> Mapping[str, Any]:
+    """The mapping in a YAML file.
+
+    Args:
+        if_missing: what to do if there is no such file.
+
+    Raises:
+        UserError: if there is none, or it is no such mapping.
+    """
+    if not file.is_file():
+        raise UserError(str(file), "there is no such file", if_missing)
+    check_encoding(file)
+    try:
+        content = yaml.safe_load(file.read_bytes())
+    except RecursionError as error:
+        raise UserError(str(file), "has too many lists in lists", "correct it") from error
+    # A ValueError of a date that no calendar has.
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(str(file), f"isn't YAML ({error})", "correct it") from error
+    if not isinstance(content, Mapping):
+        raise UserError(str(file), "isn't a mapping", "correct it")
+    return content
 
 
 def with_short_keys_resolved(config: Mapping[str, Any]) -> dict[str, Any]:

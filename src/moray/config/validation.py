@@ -3,7 +3,6 @@
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -20,14 +19,14 @@ _EXPECTED = {
     "float_parsing": "a number",
     "float_type": "a number",
     "finite_number": "a finite number",
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
     "int_from_float": "a whole number",
     "int_parsing": "a whole number",
     "int_type": "a whole number",
     "invalid_key": "text as a key",
-    "less_than": "less than {lt:g}",
-    "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
     "list_type": "a list",
     "literal_error": "{expected}",
     "missing": "a value",
@@ -46,7 +45,7 @@ _FORMS = {
     "^[0-9a-f]{64}$": "a SHA-256, 64 hexadecimal digits",
 }
 
-# Pydantic's names for the branches of the unions in the schema.
+# Pydantic's names for the branches of the unions in the schema, besides those of literals.
 _BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str", "list[str]"}
 _BRANCHES |= {"BestRef", "tagged-union[RunRef,BestRef]", "WorkerRange", "list[constrained-int]"}
 _BRANCHES |= {"Range", "list", "tagged-union[Range,list[any]]"}
@@ -139,22 +138,30 @@ def _fault(keys: tuple[str, ...], details: list[ErrorDetails]) -> UserError:
     value = detail["input"]
     if detail["type"] == "union_tag_invalid":
         value = value["source"]
-    words = (re.findall("'([^']+)'", _expected(one)) for one in details if _names_words(one))
-    if close := difflib.get_close_matches(str(value), chain(*words), n=1):
+    values = [value for detail in details for value in _values(detail)]
+    if isinstance(value, str) and (close := difflib.get_close_matches(value, values, n=1)):
         remedy = f"did you mean {close[0]}?"
     got = CREDENTIALS.sub("://…@", repr(value)) if not isinstance(value, Mapping) else "a mapping"
     return UserError(path or "config", f"got {got[:80]}, expected {expected}", remedy)
-
-
-def _names_words(detail: ErrorDetails) -> bool:
-    return detail["type"] in ("literal_error", "union_tag_invalid")
 
 
 def _expected(detail: ErrorDetails) -> str:
     if form := _FORMS.get(str(detail.get("ctx", {}).get("pattern"))):
         return form
     template = _EXPECTED.get(detail["type"])
-    return template.format(**detail.get("ctx", {})) if template else detail["msg"]
+    limits = {
+        name: f"{limit:g}" if isinstance(limit, float) else limit
+        for name, limit in detail.get("ctx", {}).items()
+    }
+    return template.format(**limits) if template else detail["msg"]
+
+
+def _values(detail: ErrorDetails) -> list[str]:
+    """The words that a key takes."""
+    if detail["type"] == "bool_parsing":
+        return ["true", "false"]
+    context = detail.get("ctx", {})
+    return re.findall("'([^']*)'", str(context.get("expected_tags", context.get("expected"))))
 
 
 def _suggestion(path: tuple[str, ...], loc: tuple[int | str, ...]) -> str:

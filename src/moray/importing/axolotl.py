@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moray.importing.axolotl_datasets import datasets
-from moray.importing.settings import ADAMW, RUNNING, model, optimizer, schedule
+from moray.importing.settings import (
+    ADAMW,
+    NO_ROUTER_LOSS,
+    RUNNING,
+    model,
+    optimizer,
+    push,
+    schedule,
+)
 from moray.importing.settings import steps as epochs_or_steps
 from moray.importing.table import (
     Draft,
@@ -69,6 +77,8 @@ def _rows(draft: Draft) -> None:
     draft.put("data.packing", packing and not is_dpo)
     if draft.get("pretraining_dataset") and draft.given.get("sample_packing") is None:
         draft.put("data.packing", True)
+    if draft.get("max_packed_sequence_len", length) != length:
+        draft.refused["max_packed_sequence_len"] = "set sequence_len to it, and sample_packing"
 
 
 def _batch(draft: Draft) -> None:
@@ -93,8 +103,8 @@ def _template(draft: Draft) -> None:
     elif styles:
         draft.put("data.chat_template", _alpaca(*_ALPACA[styles.pop()]))
         draft.different["datasets.type"] = (
-            "axolotl's prompt of Alpaca is data.chat_template; an input follows its instruction "
-            "without a heading of its own"
+            "axolotl's prompt of Alpaca is data.chat_template; rows with an input get that of rows "
+            "without one, and the input follows its instruction after an empty line"
         )
         if name or jinja:
             draft.same["chat_template"] = "axolotl's prompt of Alpaca doesn't use it"
@@ -173,8 +183,10 @@ def _precision(draft: Draft) -> None:
         draft.different[half] = "bf16 instead of fp16"
     with_adapter = "adapter" in draft.run
     draft.put("train.precision", "bf16" if bf16 is True or plain else "auto")
-    if not (on or half or with_adapter):
+    if not (on or half):
         draft.put("train.precision", "fp32")
+        if with_adapter:
+            draft.run["adapter"]["base_dtype"] = "fp32"
     elif not with_adapter:
         draft.different["bf16" if on else str(half)] = (
             "trained weights are kept in fp32, which axolotl loads in 16 bits; "
@@ -186,6 +198,11 @@ def _checkpointing(draft: Draft) -> None:
     value = draft.get("gradient_checkpointing", False)
     offloads = value in ("offload", "offload_disk") or draft.get("activation_offloading")
     draft.put("train.gradient_checkpointing", "offload" if offloads else bool(value))
+
+
+def _order(draft: Draft) -> None:
+    if draft.get("shuffle_merged_datasets") is False:
+        draft.different["shuffle_merged_datasets"] = "rows have a random order"
 
 
 def _unfrozen(draft: Draft) -> None:
@@ -223,7 +240,7 @@ def _extras(draft: Draft) -> None:
         if key != "output_router_logits":
             draft.refused["model_config"] = f"{key}: the model's config is that of its files"
         elif value:
-            draft.different["model_config"] = "the auxiliary loss of routers isn't added"
+            draft.different["model_config"] = NO_ROUTER_LOSS
     kwargs: Mapping[str, Any] = draft.get("model_quantization_config_kwargs", {})
     if draft.get("model_quantization_config") and not kwargs.get("dequantize"):
         draft.refused["model_quantization_config"] = "a base is trained dequantized"
@@ -247,7 +264,7 @@ RULES: Sequence[Rule] = (
         datasets,
     ),
     made(
-        "sequence_len sample_packing",
+        "sequence_len sample_packing max_packed_sequence_len",
         "`data.block_size` (for pairs, twice as many tokens), `data.packing`",
         _rows,
     ),
@@ -317,24 +334,26 @@ RULES: Sequence[Rule] = (
         "kernels and precision of matrix products are chosen here; see train.attention, compile",
     ),
     no_effect(
-        "wandb_* swanlab_* use_swanlab trackio_* mlflow_* comet_* tensorboard* debug strict "
+        "swanlab_* use_swanlab trackio_* comet_* debug strict "
         "eval_table_size eval_max_new_tokens eval_causal_lm_metrics do_causal_lm_eval "
         "loss_watchdog_*",
         "logging; see tracking and evaluate",
     ),
     no_effect(
         "output_dir dataset_prepared_path evals_per_epoch saves_per_epoch save_strategy "
-        "save_safetensors save_only_model auto_resume_from_checkpoints hub_model_id "
+        "save_safetensors save_only_model auto_resume_from_checkpoints "
         "push_dataset_to_hub streaming streaming_multipack_buffer_size eval_batch_size "
-        "eval_sample_packing pad_to_sequence_len max_packed_sequence_len",
+        "eval_sample_packing pad_to_sequence_len",
         "results/ and its checkpoints; see train.save_steps, eval_steps, push",
     ),
     no_effect(
-        "tokenizer_type trust_remote_code remove_unused_columns shuffle_merged_datasets "
-        "lora_fan_in_fan_out special_tokens.pad_token special_tokens.unk_token "
-        "resize_token_embeddings_to_32x tokenizer_use_mistral_common",
-        "tokenizers and models are those that Transformers has; rows are always shuffled",
+        "tokenizer_type trust_remote_code remove_unused_columns lora_fan_in_fan_out "
+        "special_tokens.pad_token special_tokens.unk_token resize_token_embeddings_to_32x",
+        "tokenizers and models are those that Transformers has",
     ),
+    made("shuffle_merged_datasets", "rows are always shuffled", _order),
+    differs("tokenizer_use_mistral_common", "the tokenizer is the one that Transformers has"),
+    made("hub_model_id", "`push.repo`", lambda draft: push(draft, "hub_model_id")),
     no_effect("eot_tokens", "the end of a turn is trained as the chat template writes it"),
     differs("special_tokens.bos_token", "the tokenizer's own is kept; see data.bos"),
     differs("group_by_length", "rows have a random order"),

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from moray.importing.settings import combine, held_out, place
 from moray.importing.table import Draft, Rule, entry_draft, made, no_effect, refused
@@ -17,6 +19,10 @@ _FORMATS = {
     "completion": "text",
     "pretrain": "text",
 }
+
+
+# How `datasets` reads files that are in no repository, and the endings of their names here.
+_ENDINGS = {"json": (".json", ".jsonl"), "csv": (".csv",), "parquet": (".parquet",)}
 
 
 def _columns(draft: Draft) -> None:
@@ -78,6 +84,10 @@ def _files(draft: Draft) -> None:
         draft.refused["path"] = "the name of a dataset is needed"
         return
     names = [files] if isinstance(files, str) else list(files)
+    if path in _ENDINGS and names and not Path(path).exists():
+        # Without a repository, `datasets` reads files by the way that they are to be read in.
+        _listed(draft, [str(name) for name in names])
+        return
     found = place(path)
     if "repo_id" not in found:
         inside = [f"{found['path'].rstrip('/')}/{name}" for name in names]
@@ -99,6 +109,37 @@ def _files(draft: Draft) -> None:
         draft.refused["split"] = "only of a repository's datasets"
 
 
+def _listed(draft: Draft, names: list[str]) -> None:
+    remote = ["://" in name for name in names]
+    if any(remote) and not all(remote):
+        draft.refused["data_files"] = "either all are URLs, or none"
+    elif any(remote):
+        draft.run.update({"source": "url", "url": names})
+    else:
+        draft.run.update({"source": "files", "path": names if len(names) > 1 else names[0]})
+    if draft.get("split", "train") != "train":
+        draft.refused["split"] = "only of a repository's datasets"
+
+
+def _kind_of_file(draft: Draft) -> None:
+    """How a file is read, which its name tells here."""
+    kind = draft.get("ds_type")
+    if kind is None:
+        return
+    paths = draft.run.get("path", draft.run.get("url", []))
+    known = _ENDINGS.get(str(kind), ())
+    # Without an ending, it is a folder.
+    endings = [Path(str(path)).suffixes for path in _as_list(paths)]
+    if not known or any(names and not {*names} & {*known} for names in endings):
+        draft.refused["ds_type"] = f"{kind}: files are read by the ending of their names"
+    else:
+        draft.same["ds_type"] = "files are read by the ending of their names"
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 DATASET: Sequence[Rule] = (
     made("path name split data_files revision", "`source`, `repo_id`, `path`, `split`", _files),
     made(
@@ -117,7 +158,9 @@ DATASET: Sequence[Rule] = (
         "answers and the ends of their turns are trained, others are refused; `system: false`",
         _trained,
     ),
-    no_effect("ds_type shards preprocess_shards trust_remote_code", "how files are read"),
+    made("ds_type", "the ending of a file's name; others are refused", _kind_of_file),
+    refused("shards shards_idx", "a part of the rows; of a repository, split: train[:10%] is one"),
+    no_effect("preprocess_shards trust_remote_code", "how files are read"),
     no_effect("template_thinking_key", "the chat template gets reasoning_content"),
     refused("*", "the rows would be others"),
 )

@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from moray.errors import UserError
+from moray.config.load import load_experiment, read_yaml
+from moray.errors import ConfigError, UserError
 from moray.hub import newest_commit
 from moray.importing import axolotl, llama_factory
 from moray.importing.table import REVISION, Draft, apply, flattened, markdown
@@ -29,15 +30,16 @@ def convert(file: Path, gpus: int = 1, pins: bool = False) -> str:
         UserError: if it isn't one of these tools' configs, or has keys that have no counterpart;
             all of them are named.
     """
-    config = _read(file)
+    config = read_yaml(file, "give the path of a config")
     tool = next((tool for tool in TOOLS if tool.MARK in config), None)
     if tool is None:
         marks = " and ".join(f"{tool.NAME}'s have {tool.MARK}" for tool in TOOLS)
         raise UserError(str(file), f"the tool isn't known: {marks}", "add the key")
     draft = Draft(_name(file), flattened(config, tool.NESTED), gpus)
     apply(tool.RULES, draft)
-    if draft.refused:
-        named = ", ".join(f"{key} ({why})" for key, why in sorted(draft.refused.items()))
+    refused = draft.refused or _misfits(draft)
+    if refused:
+        named = ", ".join(f"{key} ({why})" for key, why in sorted(refused.items()))
         raise UserError(
             str(file), f"moray doesn't do this: {named}", "change the keys, or keep that tool"
         )
@@ -63,16 +65,39 @@ def _pin(draft: Draft) -> None:
             section["revision"] = commit
 
 
-def _read(file: Path) -> Mapping[str, Any]:
-    if not file.is_file():
-        raise UserError(str(file), "there is no such file", "give the path of a config")
+def _misfits(draft: Draft) -> dict[str, str]:
+    """What the config's own check says of the overlay, by the keys that it comes from."""
+    pinned = yaml.dump(_sections(draft), Dumper=_Dumper).replace(REVISION, "a" * 40)
     try:
-        config = yaml.safe_load(file.read_bytes())
-    except yaml.YAMLError as error:
-        raise UserError(str(file), f"isn't YAML ({error})", "correct it") from error
-    if not isinstance(config, Mapping):
-        raise UserError(str(file), "isn't a mapping", "correct it")
-    return config
+        load_experiment(yaml.safe_load(pinned))
+    except ConfigError as error:
+        said: dict[str, str] = {}
+        for problem in error.problems:
+            said.setdefault(_origin(draft, problem.path), f"{problem.path}: {problem.problem}")
+        return said
+    return {}
+
+
+def _origin(draft: Draft, path: str) -> str:
+    """The keys that a path of the overlay comes from."""
+    inside = path.removeprefix(f"runs.{draft.name}.")
+    if path.endswith(".validation_share"):
+        inside = "validation_share"
+    sections = (inside.rsplit(".", count)[0] for count in range(inside.count(".") + 1))
+    found = next((keys for each in sections if (keys := draft.origin.get(each))), ())
+    return ", ".join(found) or path
+
+
+def _sections(draft: Draft) -> dict[str, Any]:
+    return {
+        "datasets": draft.datasets,
+        "models": {f"{draft.name}-base": draft.model},
+        "runs": {
+            "base": None,
+            "tuned": None,
+            draft.name: {"model": f"{draft.name}-base", **draft.run},
+        },
+    }
 
 
 def _written(draft: Draft, file: str, tool: str) -> str:
@@ -82,15 +107,7 @@ def _written(draft: Draft, file: str, tool: str) -> str:
         "(`--num-gpus`).",
         "# 5 % of the rows are held out for the evaluation, besides those for validation.",
     ]
-    sections = {
-        "datasets": draft.datasets,
-        "models": {f"{draft.name}-base": draft.model},
-        "runs": {
-            "base": None,
-            "tuned": None,
-            draft.name: {"model": f"{draft.name}-base", **draft.run},
-        },
-    }
+    sections = _sections(draft)
     body = yaml.dump(sections, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
     if "repo_id" in body:
         lines += _comment(

@@ -1,18 +1,16 @@
 """What becomes of each key of LLaMA-Factory's configs."""
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
+from moray.importing.llama_factory_datasets import FORMATS, datasets, listed
 from moray.importing.settings import (
     ADAMW,
+    NO_ROUTER_LOSS,
     RUNNING,
-    combine,
-    held_out,
     model,
     optimizer,
-    place,
+    push,
     schedule,
 )
 from moray.importing.settings import steps as epochs_or_steps
@@ -22,149 +20,11 @@ NAME = "LLaMA-Factory"
 MARK = "model_name_or_path"
 NESTED = ("fsdp_config",)
 
-_FORMATS = {"sft": "instruction", "pt": "text", "dpo": "preference"}
-# Its names for the columns, by the format here: those that differ from its own defaults.
-_COLUMNS = {
-    "instruction": {
-        "prompt": "instruction",
-        "query": "input",
-        "response": "output",
-        "system": "system",
-        "history": "history",
-    },
-    "messages": {"messages": "messages", "system": "system", "tools": "tools"},
-    "preference": {
-        "prompt": "prompt",
-        "messages": "prompt",
-        "chosen": "chosen",
-        "rejected": "rejected",
-        "system": "system",
-        "tools": "tools",
-    },
-    "text": {"prompt": "text"},
-}
-_KNOWN = {
-    *("file_name", "hf_hub_url", "formatting", "columns", "subset", "split", "folder"),
-    *("ranking", "tags", "num_samples"),
-}
-_SHAREGPT_TAGS = {
-    "role_tag": ("role", "from"),
-    "content_tag": ("content", "value"),
-    "user_tag": ("user", "human"),
-    "assistant_tag": ("assistant", "gpt"),
-    "observation_tag": ("observation", "tool"),
-    "function_tag": ("function_call",),
-    "system_tag": ("system",),
-}
-
-
-def _listed(value: Any) -> list[str]:
-    entries = value.split(",") if isinstance(value, str) else list(value or [])
-    return [str(entry).strip() for entry in entries]
-
-
-def _datasets(draft: Draft) -> None:
-    stage = draft.get("stage", "sft")
-    share = held_out(draft, "val_size")
-    folder, limit = Path(str(draft.get("dataset_dir", "data"))), draft.number("max_samples")
-    names = _listed(draft.get("dataset"))
-    if not names:
-        draft.refused["dataset"] = "no dataset: nothing is trained; see `moray chat`, export"
-    index = folder / "dataset_info.json"
-    described = json.loads(index.read_text(encoding="utf-8")) if index.is_file() else {}
-    for name in names if stage in _FORMATS else []:
-        entry = described.get(name)
-        if entry is None:
-            section: dict[str, Any] = {
-                "source": "files",
-                "path": f"{folder}/{name}.json",
-                "format": _FORMATS[stage],
-            }
-            missing = (
-                f"{index} doesn't describe {name}"
-                if index.is_file()
-                else f"there is no {index} below the current folder"
-            )
-            draft.different["dataset"] = f"{missing}; correct path and format"
-        else:
-            section = _described(draft, name, entry, stage, folder)
-        if limit and "repo_id" in section and "[" not in section["split"]:
-            section["split"] += f"[:{int(limit)}]"
-        elif limit:
-            draft.different["max_samples"] = "all rows of a file are used"
-        if section["format"] == "instruction":
-            draft.different["stage"] = "an empty line is between an instruction and its input"
-        section.update({"validation_share": share, "test_share": 0.05})
-        _add(draft, "".join(c if c.isalnum() else "-" for c in name), section)
-    weights = [float(weight) for weight in _listed(draft.get("interleave_probs"))]
-    combine(draft)
-    mixes = str(draft.get("mix_strategy", "concat")) != "concat"
-    if len(draft.datasets) > 1 and mixes and len(weights) == len(draft.datasets):
-        draft.put("dataset", dict(zip(draft.datasets, weights, strict=True)))
-        draft.different["interleave_probs"] = "shares of the tokens, not of the rows"
-    elif len(draft.datasets) > 1:
-        draft.different.setdefault("dataset", "")
-        text = "shares of the tokens are equal; LLaMA-Factory's follow from the sizes"
-        draft.different["dataset"] = f"{draft.different['dataset']}; {text}".removeprefix("; ")
-
-
-def _add(draft: Draft, name: str, section: dict[str, Any]) -> None:
-    """Add a dataset. Files that are read in the same way are one, as when they are concatenated."""
-    rest = {key: value for key, value in section.items() if key != "path"}
-    mixed = draft.given.get("mix_strategy") not in (None, "concat")
-    for other in draft.datasets.values() if "path" in section and not mixed else ():
-        if "path" in other and {key: other[key] for key in other if key != "path"} == rest:
-            paths = other["path"] if isinstance(other["path"], list) else [other["path"]]
-            other["path"] = [*paths, section["path"]]
-            return
-    draft.datasets[name] = section
-
-
-def _described(
-    draft: Draft, name: str, entry: Mapping[str, Any], stage: str, folder: Path
-) -> dict[str, Any]:
-    """A dataset as `dataset_info.json` describes it."""
-    file = entry.get("file_name")
-    section: dict[str, Any] = {"source": "files", "path": f"{folder}/{file}"}
-    if file is None:
-        section = place(str(entry.get("hf_hub_url")))
-        section["split"] = entry.get("split", "train")
-        section |= {"name": entry["subset"]} if entry.get("subset") else {}
-        section |= {"data_dir": entry["folder"]} if entry.get("folder") else {}
-    format = _FORMATS[stage]
-    if stage == "sft" and entry.get("formatting", "alpaca") != "alpaca":
-        format = "messages"
-    section["format"] = format
-    given = dict(entry.get("columns", {}))
-    defaults = {"messages": "conversations"}
-    known = _COLUMNS[format]
-    refusals = [f"columns.{key}" for key in given.keys() - known.keys() if given[key]]
-    refusals += list(entry.keys() - _KNOWN)
-    refusals += [
-        f"tags.{key}"
-        for key, tag in entry.get("tags", {}).items()
-        if tag not in _SHAREGPT_TAGS.get(key, ())
-    ]
-    if stage != "dpo" and entry.get("ranking"):
-        refusals.append("ranking")
-    if refusals:
-        draft.refused[f"dataset.{name}"] = f"{', '.join(refusals)}: no counterpart"
-    # Of a file of pairs, an unnamed prompt is in LLaMA-Factory's default column.
-    columns = {
-        known[key]: column
-        for key, column in given.items()
-        if key in known and column not in (known[key], defaults.get(key))
-    }
-    if format == "text" and "prompt" not in given:
-        columns = {"text": "instruction"}
-    section |= {"columns": columns} if columns else {}
-    return section
-
 
 def _kind(draft: Draft) -> None:
     stage, loss = draft.get("stage", "sft"), draft.get("pref_loss", "sigmoid")
-    if stage not in _FORMATS:
-        draft.refused["stage"] = f"{stage}: only {', '.join(_FORMATS)}"
+    if stage not in FORMATS:
+        draft.refused["stage"] = f"{stage}: only {', '.join(FORMATS)}"
     if draft.get("do_train") is False:
         draft.refused["do_train"] = "nothing is trained"
     if stage == "dpo":
@@ -238,7 +98,7 @@ def _adapter(draft: Draft) -> None:
         return
     section: dict[str, Any] = {"rank": rank, "alpha": alpha, "dropout": dropout}
     section["base_dtype"] = "bf16"
-    section["target_modules"] = "all-linear" if targets == "all" else _listed(targets)
+    section["target_modules"] = "all-linear" if targets == "all" else listed(targets)
     section.update({name: True for name, value in extra.items() if value})
     if bits:
         section["quantize_base"] = f"{int(bits)}bit"
@@ -279,7 +139,7 @@ RULES: Sequence[Rule] = (
         "dataset dataset_dir val_size max_samples mix_strategy interleave_probs",
         "`datasets.NAME` by `dataset_info.json`: `alpaca` → `instruction`, `sharegpt` → "
         "`messages`, with `ranking` `preference`; `validation_share`",
-        _datasets,
+        datasets,
     ),
     made(
         "cutoff_len packing neat_packing mask_history train_on_prompt",
@@ -324,9 +184,10 @@ RULES: Sequence[Rule] = (
     ),
     *RUNNING,
     becomes("load_best_model_at_end", "train.load_best_model_at_end", read=bool),
-    no_effect(
-        "report_to plot_loss run_name logging_* include_*", "logging; see tracking, moray report"
-    ),
+    no_effect("plot_loss run_name logging_* include_*", "logging; see tracking, moray report"),
+    made("hub_model_id", "`push.repo`", lambda draft: push(draft, "hub_model_id")),
+    differs("moe_aux_loss_coef", NO_ROUTER_LOSS),
+    differs("upcast_*", "all layers are in the precision of the run"),
     no_effect(
         "output_dir overwrite_* save_only_model save_strategy save_safetensors ddp_* *_num_workers "
         "preprocessing_batch_size do_eval eval_strategy per_device_eval_batch_size eval_on_start "
@@ -339,7 +200,7 @@ RULES: Sequence[Rule] = (
         "kernels are chosen here; see train.attention",
     ),
     no_effect(
-        "trust_remote_code use_fast_tokenizer upcast_* cache_dir",
+        "trust_remote_code use_fast_tokenizer cache_dir",
         "tokenizers and models are those that Transformers has",
     ),
     differs("group_by_length", "rows have a random order"),
@@ -363,7 +224,8 @@ RULES: Sequence[Rule] = (
     refused("additional_target", "adapters are for linear layers"),
     no_effect(
         "tensor_model_parallel_size pipeline_model_parallel_size expert_model_parallel_size "
-        "sequence_parallel* *_fusion overlap_* moe_* use_distributed_optimizer "
+        "sequence_parallel* *_fusion overlap_* moe_grouped_gemm moe_token_dispatcher_type "
+        "use_distributed_optimizer "
         "recompute_granularity",
         "layers aren't split over GPUs, as Megatron does; see what fits with `moray plan`",
         off=(1,),

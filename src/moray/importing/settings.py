@@ -22,6 +22,7 @@ _ADAMW_8BIT = {
     "adamw_torch_8bit": "bitsandbytes' AdamW in 8 bits instead of torchao's",
     "adamw_torch_4bit": "AdamW's moments are kept in 8 bits instead of 4",
 }
+NO_ROUTER_LOSS = "the auxiliary loss of routers isn't added"
 _SHARDED_BY_NAME = re.compile(r"(?:zero|ds_z)_?([0-3])")
 
 
@@ -170,11 +171,51 @@ def _fsdp(draft: Draft) -> None:
 
 def held_out(draft: Draft, key: str) -> float:
     """The share of rows for validation. A number of rows can't be turned into one here."""
+    draft.origin["validation_share"] = (key,)
     share = draft.number(key, 0.0) or 0.0
     if share < 1:
         return share
     draft.different[key] = f"got {share:g} rows; a share of 0.05 is held out instead"
     return 0.05
+
+
+# Keys of trackers that tracking has too, by the beginnings of their names.
+_TRACKERS = {"wandb_": "wandb", "mlflow_": "mlflow", "tensorboard": "tensorboard"}
+_SET_UP = {
+    "wandb_project": "the project is that of WANDB_PROJECT",
+    "mlflow_experiment_name": "the experiment is that of MLFLOW_EXPERIMENT_NAME",
+    "mlflow_tracking_uri": "the server is that of MLFLOW_TRACKING_URI",
+}
+
+
+def _tracking(draft: Draft) -> None:
+    """Trackers that are named, or set up."""
+    wanted = draft.get("report_to", [])
+    names = [str(name) for name in ([wanted] if isinstance(wanted, str) else wanted)]
+    trackers = [name for name in names if name in _TRACKERS.values()]
+    if len(trackers) < len({*names} - {"none", ""}):
+        draft.same["report_to"] = "logging; see tracking"
+    for key in draft.given:
+        tracker = next((name for start, name in _TRACKERS.items() if key.startswith(start)), None)
+        if tracker and draft.get(key):
+            trackers.append(tracker)
+            if text := _SET_UP.get(key):
+                draft.different[key] = text
+            else:
+                draft.same[key] = "logging; the tracker's environment variables set it up"
+        elif tracker:
+            draft.off.append(key)
+    if draft.given.get("wandb_mode") == "disabled":
+        trackers = [name for name in trackers if name != "wandb"]
+    if trackers:
+        draft.put("tracking", sorted({*trackers}))
+
+
+def push(draft: Draft, key: str) -> None:
+    """The repository that the model is uploaded to."""
+    if repo := draft.get(key):
+        draft.put("push.repo", str(repo))
+        draft.different[key] = "`snakemake push` uploads the model, not each training"
 
 
 def combine(draft: Draft) -> None:
@@ -212,6 +253,11 @@ RUNNING: Sequence[Rule] = (
         _shards,
     ),
     becomes("seed", "train.seed", 42),
+    made(
+        "report_to wandb_* mlflow_* tensorboard*",
+        "`tracking`, whose project and server are set by environment variables",
+        _tracking,
+    ),
     made(
         "logging_steps eval_steps save_steps save_total_limit",
         "the same names in `train`",

@@ -25,6 +25,7 @@ class Draft:
         refused: keys that have no counterpart, with the reason.
         off: keys whose values switch nothing on.
         read: keys that were looked at. A key that is in none of these is unknown.
+        origin: for each key that was set, by its path in the run, those that it was made from.
     """
 
     name: str
@@ -38,6 +39,9 @@ class Draft:
     refused: dict[str, str] = field(default_factory=dict)
     off: list[str] = field(default_factory=list)
     read: set[str] = field(default_factory=set)
+    origin: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # Those of the rule that is being applied.
+    _converted: tuple[str, ...] = ()
 
     def get(self, key: str, default: Any = None) -> Any:
         """A key's value, or the default if it has none; the key then counts as converted."""
@@ -57,6 +61,7 @@ class Draft:
 
     def put(self, path: str, value: Any) -> None:
         """Set a key of the run, by its dotted path."""
+        self.origin[path] = self._converted
         *parents, last = path.split(".")
         section = self.run
         for parent in parents:
@@ -135,6 +140,7 @@ def apply(rules: Sequence[Rule], draft: Draft) -> None:
     for rule in rules:
         found = [key for key in left if any(fnmatchcase(key, name) for name in rule.keys)]
         left = [key for key in left if key not in found]
+        draft._converted = tuple(found)
         try:
             rule.apply(draft, found)
         # Of values of another kind, which may be those of an earlier rule.

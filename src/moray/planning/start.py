@@ -1,17 +1,15 @@
 """What is to be planned, from a project's config: nothing has to be made or downloaded yet."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import yaml
-
 from moray import machine
 from moray.config import plan
 from moray.config.layout import lay_out_here
-from moray.config.load import check_encoding, load_experiment, merge
+from moray.config.load import load_experiment, merge, read_yaml
 from moray.config.schema.experiment import Experiment
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.schema.sections import Ray, WorkerRange
@@ -34,21 +32,8 @@ def read_config(overlays: Sequence[Path]) -> Experiment:
     """
     merged: Any = {}
     for file in (_CONFIG, *overlays):
-        merged = merge(merged, _yaml(file))
+        merged = merge(merged, read_yaml(file, "go to the project's folder"))
     return load_experiment(merged)
-
-
-def _yaml(file: Path) -> Mapping[str, Any]:
-    if not file.is_file():
-        raise UserError(str(file), "there is no such file", "go to the project's folder")
-    check_encoding(file)
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(str(file), f"isn't YAML ({error})", "correct it") from error
-    if not isinstance(content, Mapping):
-        raise UserError(str(file), "isn't a mapping", "correct it")
-    return content
 
 
 @contextmanager

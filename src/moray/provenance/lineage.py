@@ -3,18 +3,19 @@
 import hashlib
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.provenance.manifest import (
     DATASET,
     MANIFEST,
     PROOF,
     damaged_files,
+    read_json,
     sha256_file,
     write_json,
 )
@@ -50,6 +51,30 @@ def write_sealed(path: Path, value: dict[str, Any], inputs: Iterable[Path]) -> N
     """
     whole = {**value, "inputs": {str(file): sha256_file(file) for file in inputs}}
     write_json(path, {**whole, _SEAL: _digest(whole)})
+
+
+def changed_inputs(inputs: Mapping[str, str], results: Path) -> tuple[list[Path], list[Path]]:
+    """The files among a sealed file's inputs that are others now, and those that aren't there.
+
+    Args:
+        inputs: their digests, by path.
+        results: the folder that the paths call `results`.
+    """
+    changed, missing = [], []
+    for name, digest in inputs.items():
+        path = Path(name)
+        inside = path.parts[:1] == ("results",)
+        path = results.joinpath(*path.parts[1:]) if inside else results.parent / path
+        if not path.is_file():
+            missing.append(path)
+        elif sha256_file(path) != digest:
+            changed.append(path)
+    return changed, missing
+
+
+def is_sealed(value: Mapping[str, Any]) -> bool:
+    """Whether the content of a sealed file is as it was written."""
+    return value.get(_SEAL) == _digest({key: value[key] for key in value if key != _SEAL})
 
 
 def _digest(value: dict[str, Any]) -> str:
@@ -111,7 +136,15 @@ def _verify(record: Path, found: Verification) -> None:
     if record in found.checked:
         return
     found.checked.append(record)
-    _CHECKS[record.name](record, found)
+    try:
+        _CHECKS[record.name](record, found)
+    except UserError as error:
+        found.broken.append(str(error))
+    # It is JSON, but of any other form.
+    except (AttributeError, KeyError, TypeError):
+        found.broken.append(f"{record}: damaged: isn't of the form that moray writes")
+    except OSError as error:
+        found.broken.append(f"{record}: can't be checked ({first_line(error)})")
 
 
 def _check_folder(manifest: Path, found: Verification) -> None:
@@ -124,7 +157,7 @@ def _check_folder(manifest: Path, found: Verification) -> None:
 
 
 def _check_dataset(description: Path, found: Verification) -> None:
-    facts = json.loads(description.read_text())
+    facts = read_json(description)
     for split, listed in facts["splits"].items():
         file = description.with_name(f"{split}.parquet")
         if not file.is_file() or sha256_file(file) != listed["sha256"]:
@@ -139,11 +172,8 @@ def _check_dataset(description: Path, found: Verification) -> None:
 
 def _check_sealed(file: Path, found: Verification) -> None:
     """Check a file by its own digest, then its inputs, and what they were made from."""
-    try:
-        value = json.loads(file.read_bytes())
-    except ValueError:
-        value = {}
-    if value.get(_SEAL) != _digest({key: value[key] for key in value if key != _SEAL}):
+    value = read_json(file)
+    if not is_sealed(value):
         found.broken.append(f"{file}: doesn't match its own SHA-256")
         return
     for name, digest in value["inputs"].items():

@@ -4,13 +4,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.provenance.space import telling_of_full_disk
 
 MANIFEST = "manifest.json"
@@ -37,6 +37,33 @@ def fingerprint(settings: Any, digests: Sequence[str]) -> str:
 def as_json(value: Any) -> bytes:
     """The content of a JSON file."""
     return f"{json.dumps(value, indent=2)}\n".encode()
+
+
+def read_json(
+    path: Path,
+    needed: Collection[str] = (),
+    remedy: str = "delete it and rerun to create it again",
+) -> dict[str, Any]:
+    """Read the mapping in a JSON file, which somebody or a crash may have damaged.
+
+    Args:
+        needed: keys that its content has.
+        remedy: what to do if it is; by default, for files that the workflow writes.
+
+    Raises:
+        UserError: if it isn't whole.
+        FileNotFoundError: if it isn't there.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    # Of bytes that aren't text, text that isn't JSON, and lists within lists.
+    except (ValueError, RecursionError) as error:
+        raise UserError(str(path), f"damaged: isn't JSON ({first_line(error)})", remedy) from error
+    if not isinstance(content, dict):
+        raise UserError(str(path), "damaged: isn't a mapping", remedy)
+    if lacking := sorted({*needed} - content.keys()):
+        raise UserError(str(path), f"damaged: has no {', '.join(lacking)}", remedy)
+    return content
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -125,7 +152,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise UserError(
             str(path), "file not found", "rerun the workflow to create the folder again"
         )
-    manifest: dict[str, Any] = json.loads(path.read_text())
+    manifest = read_json(path, ("files",))
     for name, listed in manifest["files"].items():
         path = folder / name
         size = path.stat().st_size if path.is_file() else None
@@ -142,23 +169,25 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def damaged_files(folder: Path) -> list[str]:
     """The files of a folder that are missing or don't match their digests in its manifest.
 
-    The manifest itself is listed if it is missing, invalid or empty.
+    The manifest itself is listed if it is missing, damaged or empty.
 
     Raises:
         OSError: if a file can't be read now; the folder may still be intact.
     """
     try:
-        files = json.loads((folder / MANIFEST).read_text())["files"]
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        files = read_json(folder / MANIFEST)["files"]
+        digests = {name: listed["sha256"] for name, listed in files.items()}
+    # The last three of JSON of any other form.
+    except (FileNotFoundError, NotADirectoryError, UserError, AttributeError, KeyError, TypeError):
         return [MANIFEST]
-    if not files:
+    if not digests:
         return [MANIFEST]
     with ThreadPoolExecutor() as pool:
-        found = pool.map(_digest_if_there, (folder / name for name in files))
+        found = pool.map(_digest_if_there, (folder / name for name in digests))
         return [
             name
-            for (name, listed), digest in zip(files.items(), found, strict=True)
-            if digest is None or digest != listed["sha256"]
+            for (name, listed), digest in zip(digests.items(), found, strict=True)
+            if digest is None or digest != listed
         ]
 
 

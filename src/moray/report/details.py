@@ -21,7 +21,7 @@ from moray.provenance.lineage import LINEAGE
 from moray.report.lineage import lineage_of
 from moray.report.overview import verdict
 from moray.report.quantities import known
-from moray.results import Results, Run, flat, read_json
+from moray.results import FIGURES, Results, Run, flat
 
 # A preview may have been cut within one.
 _TRAINED = re.compile("⟦([^⟦⟧]*)⟧")
@@ -31,6 +31,8 @@ _DEFAULTS = {"train": result_keys(Train())} | {
     for task in TASKS.values()
     if task.section_path
 }
+# What generation.json has besides settings.
+_NOT_SAMPLING = {"metrics", "inputs", "sha256"}
 # Counts in the manifests of stores, and what they are counts of.
 _LOST = {
     "dropped_documents": "dropped, because they didn't fit in a row or hold no pair",
@@ -68,27 +70,28 @@ def details(
     results: Results, run: Run, notes: list[str], samples: list[dict[str, Any]], limits: Limits
 ) -> dict[str, Any]:
     """What the page says about a run besides its row in the overview, for its template."""
-    record, evaluation = run.record or {}, run.read("eval.json")
-    generation = run.read("generation.json") or {}
+    record, evaluation = run.record or {}, run.figures("eval.json")
+    generation = run.figures("generation.json") or {}
     return {
-        "remarks": remarks(run, notes),
         "model": model if (model := run.folder / "model").is_dir() else None,
         "scores": _by_dataset(evaluation) if evaluation else {},
-        "benchmarks": _of_benchmarks(run.read("benchmarks.json")),
+        "benchmarks": _of_benchmarks(run.figures("benchmarks.json")),
         "scored": _scored(evaluation) if evaluation else None,
         "confidence": evaluation and evaluation["confidence"],
         "confusion": evaluation and confusion_of(evaluation, limits.classes),
         "samples": _samples(samples, limits),
         # The settings that the samples were made with.
-        "sampling": {key: value for key, value in generation.items() if key != "metrics"},
+        "sampling": {key: value for key, value in generation.items() if key not in _NOT_SAMPLING},
         "metrics": _of_metrics(generation.get("metrics", {})),
         "previews": _previews(run, limits.characters),
-        "figure": _figure(run.folder / "predictions.svg", limits.figure_bytes),
+        "figure": _figure(run.folder / "predictions.svg", limits.figure_bytes) if samples else None,
         "settings": changed(run.settings),
         "stages": _stages(run, results.stages),
         "machine": record.get("machine", {}),
         "software": record.get("software", {}),
         "lineage": lineage_of(run, limits.files),
+        # Last, because they say which of the files above are damaged.
+        "remarks": remarks(run, notes),
     }
 
 
@@ -183,7 +186,7 @@ def _previews(run: Run, characters: int) -> dict[str, Markup]:
     for store in (Path(path).parent for path in _inputs(run)):
         file = run.folder.parents[1] / store.relative_to("results") / "preview.txt"
         if store.parent in prepared and file.is_file():
-            shown = str(escape(_cut(file.read_text(), characters)))
+            shown = str(escape(_cut(file.read_text(errors="replace"), characters)))
             found[store.name] = Markup(_TRAINED.sub(r"<mark>\1</mark>", shown))
     return found
 
@@ -223,8 +226,19 @@ def changed(settings: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
 def remarks(run: Run, notes: Iterable[str]) -> list[tuple[str, str]]:
     """Remarks about a run: pairs of kind (`error`, `warning` or `note`) and text."""
     said = [("warning" if note.startswith("skipped") else "note", note) for note in notes]
-    trained = (("warning", line) for line in told(run.read("eval.json") or {}))
-    return [*_of_training(run), *said, *trained, *_of_data(run)]
+    trained = (("warning", line) for line in told(run.figures("eval.json") or {}))
+    return [*_of_training(run), *_of_figures(run), *said, *trained, *_of_data(run)]
+
+
+def _of_figures(run: Run) -> Iterator[tuple[str, str]]:
+    if not run.model_is_of_this_training:
+        text = "the model is of an earlier training; snakemake finetune makes it again"
+        yield "warning", text
+    for file in run.outdated:
+        command = f"snakemake {FIGURES[file]}"
+        yield "warning", f"not shown: {file} is of an earlier model; {command} makes it again"
+    for error in run.damaged.values():
+        yield "warning", f"not shown: {error}"
 
 
 def _of_training(run: Run) -> Iterator[tuple[str, str]]:
@@ -247,10 +261,10 @@ def _of_data(run: Run) -> Iterator[tuple[str, str]]:
     for name, description in lineage.get("datasets", {}).items():
         if copies := sum(description.get("duplicates", {}).values()):
             yield "note", f"dataset {name}: {copies:,} duplicates left out"
-    results = run.folder.parent.parent
-    for path in lineage.get("inputs", {}):
+    inputs = lineage.get("inputs", {})
+    for path in inputs:
         if path.startswith("results/tokens/"):
-            manifest = read_json(results / Path(path).relative_to("results")) or {}
+            manifest = run.read_recorded(path.removeprefix("results/"), inputs[path])
             yield from _of_store(Path(path).parent.name, manifest)
 
 

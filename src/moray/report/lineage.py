@@ -6,7 +6,7 @@ from typing import Any
 
 from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import DATASET, MANIFEST
-from moray.results import Run, read_json
+from moray.results import Run
 
 # What describes the content of a dataset, not its source.
 _NOT_A_SOURCE = {"duplicates", "files", "format", "label_names", "splits"}
@@ -25,7 +25,6 @@ class Node:
 
 def lineage_of(run: Run, files: int) -> Node | None:
     """The tree of a run's model, with so many files of each dataset; None if it wasn't exported."""
-    results = run.folder.parent.parent
     recorded = run.read(f"model/{LINEAGE}")
     if recorded is None:
         return None
@@ -40,10 +39,10 @@ def lineage_of(run: Run, files: int) -> Node | None:
     )
     start = _below_results(f"{training['inputs']['start']}/{MANIFEST}")
     rows = [
-        _rows(results, dataset, digests, _below_results(f"{store}/{MANIFEST}"), files)
+        _rows(run, dataset, digests, _below_results(f"{store}/{MANIFEST}"), files)
         for dataset, store in training["inputs"]["stores"].items()
     ]
-    weights = _weights(run.read(f"model/{MANIFEST}") or {})
+    weights = _weights(run.read_recorded(own, digests.get(own)))
     sources = [*weights, made_by, _start(run, start, digests, files), *rows]
     return Node("model", run.name, digests.get(own), sources=sources)
 
@@ -61,12 +60,12 @@ def _weights(manifest: dict[str, Any]) -> list[Node]:
 
 
 def _start(run: Run, manifest: str, digests: dict[str, str], files: int) -> Node:
-    results, folder = run.folder.parent.parent, Path(manifest).parent
+    folder = Path(manifest).parent
     if folder.parts[0] == "best":
         return _best(run, folder, digests.get(manifest), files)
     if folder.name == "model":
         return _of_run(run, folder.parent.name, digests.get(manifest), files)
-    made = read_json(results / manifest) or {}
+    made = run.read_recorded(manifest, digests.get(manifest))
     return Node(
         "base model",
         folder.name,
@@ -86,8 +85,8 @@ def _of_run(run: Run, name: str, digest: str | None, files: int) -> Node:
 def _best(run: Run, folder: Path, digest: str | None, files: int) -> Node:
     """The copy of a sweep's best model, which needn't have the manifest of the original."""
     results, sweep = run.folder.parent.parent, folder.parent
-    copied = read_json(results / folder / LINEAGE) or {"inputs": {}}
-    choice = read_json(results / sweep / "choice.json")
+    copied = run.read_result(results / folder / LINEAGE, ("inputs",)) or {"inputs": {}}
+    choice = run.read_result(results / sweep / "choice.json", ("best", "inputs"))
     node = Node("best of", sweep.name, digest)
     # If it was chosen again since, it's another copy.
     if choice and copied["inputs"].get(f"results/{folder}/{MANIFEST}") == digest:
@@ -97,9 +96,9 @@ def _best(run: Run, folder: Path, digest: str | None, files: int) -> Node:
     return node
 
 
-def _rows(results: Path, dataset: str, digests: dict[str, str], store: str, files: int) -> Node:
+def _rows(run: Run, dataset: str, digests: dict[str, str], store: str, files: int) -> Node:
     description = f"datasets/{dataset}/{DATASET}"
-    node = _dataset(results, dataset, digests.get(description), files)
+    node = _dataset(run, dataset, digests.get(description), files)
     stores = [path for path in digests if path.startswith(("tokens/", "pixels/")) and path != store]
     # Those of a mixture are made side by side, a reference is made from tokens.
     through = [store] if not store.startswith("reference/") else [*stores, store]
@@ -109,8 +108,8 @@ def _rows(results: Path, dataset: str, digests: dict[str, str], store: str, file
     return node
 
 
-def _dataset(results: Path, name: str, digest: str | None, files: int) -> Node:
-    described = read_json(results / "datasets" / name / DATASET) or {}
+def _dataset(run: Run, name: str, digest: str | None, files: int) -> Node:
+    described = run.read_recorded(f"datasets/{name}/{DATASET}", digest)
     listed = described.get("files", {})
     sources = [Node("file", file, listed[file]) for file in list(listed)[:files]]
     if len(listed) > files:

@@ -25,6 +25,7 @@ class Row:
         metric: the figure that it is judged by; None if it wasn't evaluated.
         base: that figure of its base, with the bounds of its interval.
         verdict: `better` or `worse` than the base, if the interval of the difference says so.
+        outdated: whether it was evaluated, but not since it was trained.
         best: whether its interval is better than that of every run with the same held-out data.
     """
 
@@ -34,6 +35,7 @@ class Row:
     tuned: dict[str, float] | None = None
     verdict: str | None = None
     best: bool = False
+    outdated: bool = False
 
 
 def overview(results: Results) -> list[Row]:
@@ -42,7 +44,8 @@ def overview(results: Results) -> list[Row]:
     for facts in results.runs.to_dict("records"):
         facts = {name: value if known(value) else None for name, value in facts.items()}
         run = results.files[facts["run"]]
-        row = _row(facts, run.read("eval.json"))
+        row = _row(facts, run.figures("eval.json"))
+        row.outdated = "eval.json" in run.outdated
         rows.append(row)
         if row.tuned is not None:
             comparable[held_out(run, facts)].append(row)
@@ -80,7 +83,7 @@ def _row(facts: dict[str, Any], scores: dict[str, Any] | None) -> Row:
 
 def held_out(run: Run, facts: dict[str, Any]) -> tuple[Any, ...]:
     """What runs have in common that were scored on the same documents, pairs or images."""
-    scores = run.read("eval.json") or {}
+    scores = run.figures("eval.json") or {}
     counts = tuple(scores.get(unit) for unit in (*SCORED, "bytes"))
     return facts["task"], facts["datasets"], counts
 

@@ -25,7 +25,8 @@ from moray.evaluate.requirements import missing_for_metrics
 from moray.model.load import load_config, longest_sequence
 from moray.proofs.comparison import conclude
 from moray.proofs.scores import Continued, continuations_compared
-from moray.provenance.manifest import write_json
+from moray.provenance.lineage import write_sealed
+from moray.provenance.manifest import MANIFEST
 from moray.stages.evaluation import on_evaluation_workers, shown
 from moray.tasks.language.encode import make_encoder
 
@@ -44,7 +45,8 @@ def generate(
 
     Args:
         rows: test splits of the run's datasets, as Parquet, in their order.
-        settings: file to write the sampling settings to, and the means of the metrics.
+        settings: file to write the sampling settings to, the means of the metrics, and the digests
+            of the inputs.
         cfg: the keys of the `generate` section that the result depends on, and for each dataset,
             what its tokens depend on; with metrics, those of `evaluate` for the intervals.
 
@@ -132,7 +134,7 @@ def generate(
         record |= {"confidence": cfg["confidence"], "metrics": metrics}
     if proof:
         record["proof"] = proof
-    write_json(settings, record)
+    write_sealed(settings, record, [base / MANIFEST, tuned / MANIFEST, *rows])
     said = [f"{run}: {len(prompts)} prompts continued"]
     for metric, of_models in found.items():
         if metric in metrics:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from moray.console import say
 from moray.evaluate.images import ClassifyJob, chosen, classify_on_worker, in_order
-from moray.provenance.manifest import read_manifest, write_json
+from moray.provenance.lineage import write_sealed
+from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.rows.store import StoredRows
 from moray.stages.evaluation import on_evaluation_workers
 
@@ -52,7 +53,8 @@ def predict(
             file.write(json.dumps(sample, ensure_ascii=False) + "\n")
     pixels = split.rows["pixels"][numbers[:9]]
     _draw(pixels, labels, said["tuned"], [png, svg], f"{run}: prediction (label)")
-    write_json(settings, dict(sorted(cfg.items())))
+    inputs = [folder / MANIFEST for folder in (base, tuned, store)]
+    write_sealed(settings, dict(sorted(cfg.items())), inputs)
     right = {name: sum(map(str.__eq__, labels, predictions)) for name, predictions in said.items()}
     say(f"{run}: of {len(labels)} images, {right['base']} right before, {right['tuned']} after")
 

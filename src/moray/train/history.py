@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from moray.lines import whole_lines
+from moray.lines import parsed_lines
 
 HISTORY = "history.jsonl"
 
@@ -37,7 +37,7 @@ class History:
 
 def read_history(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a history, parsed."""
-    return map(json.loads, whole_lines(path))
+    return parsed_lines(path, ["step"])
 
 
 def evaluations(work: Path, until: int) -> dict[int, float]:

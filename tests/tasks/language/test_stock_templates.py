@@ -298,7 +298,7 @@ def by_itself(tokenizer: PreTrainedTokenizerFast, name: str, row: str, **options
 
 def document_of(row: str) -> Document:
     tools = TOOLS if row == "tools" else None
-    return Document(**conversation(ROWS[row], tools, None, None))  # type: ignore[typeddict-item]
+    return Document(**conversation(ROWS[row], tools, None, None))  # type: ignore[typeddict-item, no-any-return]
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -14,6 +14,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 # these characters.
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.=+-]{0,99}$")]
 PositiveInt = Annotated[int, Field(gt=0)]
+# What PyTorch takes.
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 RepoId = Annotated[
     str, Field(description="`owner/name` on the hub.", pattern=r"^[^/\s]+(/[^/\s]+)?$")

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from moray.config.formats import FORMATS, FormatName
 from moray.config.image_folder import files_below
-from moray.config.schema.base import Fraction, RepoId, Revision, Section, added
+from moray.config.schema.base import Fraction, RepoId, Revision, Section, Seed, added
 from moray.config.splits import (
     Split,
     expressions_by_split,
@@ -101,7 +101,7 @@ class Synthetic(Source):
     source: Literal["synthetic"] = Field(description="Selects this source.")
     format: Literal["text"] = Field("text", description="Documents of a few sentences each.")
     size_gb: float = Field(gt=0, description="Size of the text in GB (10^9 bytes).")
-    seed: int = Field(0, ge=0, description="Seed for generating the text.")
+    seed: Seed = Field(0, description="Seed for generating the text.")
     validation_share: Fraction = Field(
         0.05, description="Share of the documents in the validation split."
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
-from moray.config.schema.base import Name, PositiveInt, RunName, Section, execution_only
+from moray.config.schema.base import Name, PositiveInt, RunName, Section, Seed, execution_only
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.sections import (
@@ -23,7 +23,7 @@ from moray.config.schema.sections import (
 from moray.config.schema.train import Adapter, Preference, Train
 
 DottedKey = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$")]
-Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Seeds = Annotated[list[Seed], Field(min_length=1)]
 
 
 class Grid(Section):
@@ -98,7 +98,7 @@ class Search(Section):
     trials: PositiveInt = Field(
         description="Number of trainings. With a greater one, a search continues."
     )
-    seed: int = Field(0, ge=0, description="Seed for the choice of values.")
+    seed: Seed = Field(0, description="Seed for the choice of values.")
     space: Annotated[dict[DottedKey, Values], Field(min_length=1)] = Field(
         description="What to choose from, by dotted key of the run's `train`, `adapter` or "
         "`data.augmentation`: a range, as in `{train.learning_rate: {low: 1e-4, high: 1e-2}}`, or "

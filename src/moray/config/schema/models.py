@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Name, PositiveInt, RepoId, Revision, Section, added
+from moray.config.schema.base import Name, PositiveInt, RepoId, Revision, Section, Seed, added
 
 
 class TrainedTokenizer(Section):
@@ -38,7 +38,7 @@ class ScratchModel(Section):
     tie_word_embeddings: bool = Field(
         True, description="Whether input and output embeddings share one matrix."
     )
-    seed: int = Field(0, ge=0, description="Seed for the initial weights.")
+    seed: Seed = Field(0, description="Seed for the initial weights.")
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -63,8 +63,8 @@ class _Existing(Section):
         description="For images: name of the dataset whose classes the model tells apart. If its "
         "own differ, it gets a new, randomly initialised output layer.",
     )
-    seed: int = Field(
-        0, ge=0, description="Seed for a new output layer (images) or for `random_weights`."
+    seed: Seed = Field(
+        0, description="Seed for a new output layer (images) or for `random_weights`."
     )
     random_weights: bool = added(
         False,
@@ -170,7 +170,7 @@ class ScratchVisionModel(Section):
     )
     resnet: ResNet = Field(ResNet(), description="Shape of `architecture: resnet`.")
     vit: ViT = Field(ViT(), description="Shape of `architecture: vit`.")
-    seed: int = Field(0, ge=0, description="Seed for the initial weights.")
+    seed: Seed = Field(0, description="Seed for the initial weights.")
 
 
 BaseModelSource = Annotated[

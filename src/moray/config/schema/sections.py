@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Fraction, PositiveInt, Section, added, execution_only
+from moray.config.schema.base import Fraction, PositiveInt, Section, Seed, added, execution_only
 from moray.config.schema.datasets import CREDENTIALS, CREDENTIALS_REFUSED
 
 # What object stores allow in a bucket's name, which nothing with credentials in it is.
@@ -304,7 +304,7 @@ class Generate(Section):
         le=1,
         description="Sample from the smallest set of tokens with this total probability.",
     )
-    seed: int = Field(0, ge=0, description="Seed for sampling.")
+    seed: Seed = Field(0, description="Seed for sampling.")
     metrics: list[Literal["exact_match", "python_syntax", "chrf", "doctests"]] = Field(
         [],
         description="Metrics of the continuations; see [evaluation](evaluation.md#metrics-of-"

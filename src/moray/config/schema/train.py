@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moray.config.schema.base import Fraction, PositiveInt, Section, added, execution_only
+from moray.config.schema.base import Fraction, PositiveInt, Section, Seed, added, execution_only
 
 StrategyName = Literal["ddp", "fsdp2", "deepspeed"]
 Part = Literal["parameters", "gradients", "optimizer"]
@@ -210,7 +210,7 @@ class Train(Section):
         "memory, a third more computation. `offload`: the blocks' inputs, from which they are "
         "recomputed, are kept in main memory.",
     )
-    seed: int = Field(0, ge=0, description="Seed for the sample order and for dropout.")
+    seed: Seed = Field(0, description="Seed for the sample order and for dropout.")
     logging_steps: PositiveInt = Field(10, description="Steps between lines in the history.")
     eval_steps: PositiveInt = Field(
         100, description="Steps between evaluations on the validation split."
