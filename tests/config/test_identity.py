@@ -313,7 +313,7 @@ def test_of_the_schema_deciding_code_takes_sections_alone() -> None:
 METHODS = {"endpoint", "in_object_store", "base_model", "given_splits", "libraries", "datasets"}
 METHODS |= {"files", "state", "starts", "sweeps", "trained_by", "with_sweeps"}
 # What changes no result but by rounding.
-METHODS |= {"micro_batch_rows"}
+METHODS |= {"concurrent", "micro_batch_rows", "shares"}
 
 
 def test_sections_hold_values_and_compute_nothing_that_a_result_depends_on() -> None:

@@ -50,6 +50,7 @@ _BRANCHES |= {"BestRef", "tagged-union[RunRef,BestRef]", "WorkerRange", "list[co
 _BRANCHES |= {"Range", "list", "tagged-union[Range,list[any]]"}
 _BRANCHES |= {"dict[constrained-str,constrained-float]"}
 _BRANCHES |= {"literal['auto']", "literal['all-linear']", "constrained-int", "[key]"}
+_BRANCHES |= {"constrained-float"}
 
 # Arguments of Transformers and PEFT whose names are unlike those of the same keys here.
 _ELSEWHERE = {

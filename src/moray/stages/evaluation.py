@@ -107,7 +107,7 @@ def on_evaluation_workers(
                 section["batch_size"],
                 f"runs.{run}.{stage}.batch_size",
                 cfg["precision"],
-                None if alone else max(1, int(ray.resources_per_worker.get("CPU", 1))),
+                None if alone else max(1, int(ray.shares.get("CPU", 1))),
             ),
             label or f"{stage} {run}",
             None if shared else f"{ray.storage_path.rstrip('/')}/{run}/{stage}-{uuid.uuid4().hex}",
