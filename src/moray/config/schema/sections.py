@@ -132,11 +132,10 @@ class Ray(Section):
     )
     num_workers: Literal["auto"] | PositiveInt | WorkerRange = execution_only(
         "auto",
-        description="Number of training processes, as far as they divide "
-        "`train.global_batch_size` evenly. `auto`: one per GPU; on this machine's cores alone, one "
-        "for each 16 of them, or as many as `resources_per_worker.CPU` makes of them; on a "
-        "cluster without GPUs, two. `{min: 1, max: 4}`: on a cluster, as many as there is room "
-        "for at any time.",
+        description="Number of training processes. `auto`, as far as that many divide "
+        "`train.global_batch_size` evenly: one per GPU; on cores of this machine, one for each 16, "
+        "or as many as `resources_per_worker.CPU` allows; on a cluster without GPUs, two. "
+        "`{min: 1, max: 4}`: on a cluster, as many as there is room for at any time.",
     )
     use_gpu: Literal["auto"] | bool = execution_only(
         "auto",
