@@ -152,7 +152,7 @@ def _starting(spec: RunSpec, step: int | None) -> str:
     resuming = f", resuming from step {step:,}" if step else ""
     started = "Ray and its workers" if settings.launcher == "ray" else "its workers"
     threads = int(spec.ray.shares.get("CPU", 1))
-    of = f" of {threads} threads" if threads > 1 else ""
+    of = f", {threads} threads each" if threads > 1 else ""
     return f"{num_steps:,} steps{reason}{resuming}; starting {started}{of}"
 
 
