@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from moray import machine
 from moray.config import layout, plan
 from moray.config.load import load_experiment, merge
 from moray.config.schema.experiment import Experiment
@@ -48,6 +49,7 @@ def make_all(project: Path, config: dict[str, Any]) -> None:
 
 def _make(experiment: Experiment, run: str) -> None:
     section, images = experiment.runs[run], plan.modality(experiment, run) == "images"
+    cores = machine.cores()
     folders = {name: RESULTS / "datasets" / name for name in section.datasets}
     first, base = next(iter(folders.values())), experiment.base_model(run)
     model = RESULTS / "models" / base
@@ -63,12 +65,12 @@ def _make(experiment: Experiment, run: str) -> None:
             tokenize(folder, model, output, cfg, source, plan.dataset_files(experiment, name))
     start, output = Path(plan.start_folder(experiment, run)), RESULTS / "runs" / run
     stores = [Path(folder) for folder in plan.store_folders(experiment, run)]
-    evaluation = layout.evaluation_execution(experiment, run, "evaluate")
+    evaluation = layout.evaluation_execution(experiment, run, "evaluate", cores)
     if stores != prepared:
         cfg = plan.reference_config(experiment, run)
         reference(run, start, prepared[0], stores[0], cfg, evaluation)
     output.mkdir(parents=True)
-    execution = layout.train_execution(experiment, run)
+    execution = layout.train_execution(experiment, run, cores)
     finetune(run, start, stores, output, plan.train_config(experiment, run), execution)
     made = [start, *stores, *prepared]
     sources = [folder / "manifest.json" for folder in dict.fromkeys(made)]
@@ -78,7 +80,7 @@ def _make(experiment: Experiment, run: str) -> None:
     export(start, train, history, sources, tuned, cfg, modality)
     cfg = plan.evaluate_config(experiment, run)
     evaluate(run, start, tuned, prepared, output / "eval.json", cfg, evaluation)
-    execution = layout.evaluation_execution(experiment, run, "generate")
+    execution = layout.evaluation_execution(experiment, run, "generate", cores)
     samples, settings = output / "samples.jsonl", output / "generation.json"
     if images:
         png, svg = output / "predictions.png", output / "predictions.svg"

@@ -34,7 +34,7 @@ def test_libraries_are_held_against_the_lock_file(tmp_path: Path) -> None:
 def test_cores_are_held_against_the_limit_of_a_container(
     limit: str, sound: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "_LIMIT", tmp_path / "cpu.max")
+    monkeypatch.setattr("moray.machine._QUOTA", tmp_path / "cpu.max")
     assert doctor.cores().remedy is None
     (tmp_path / "cpu.max").write_text(f"{limit}\n")
     assert (doctor.cores().remedy is None) == sound

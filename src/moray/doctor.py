@@ -22,8 +22,6 @@ from moray.errors import UserError, first_line
 
 # What the default experiment takes, with some room.
 _MEMORY_GB, _DISK_GB = 6.0, 3.0
-# Of control groups, version 2: microseconds of processor time in each period.
-_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 @dataclass(frozen=True)
@@ -93,21 +91,14 @@ def _pin(line: str) -> tuple[str, str] | None:
 
 def cores() -> Check:
     """Processor cores, held against a container's limit."""
-    there, allowed = machine.cores(), _container_cores()
+    there, allowed = machine.cores(), machine.cores_of_container()
     if allowed is not None and allowed < there:
         return Check(
             "cores",
-            f"{there}, of which this container may use {allowed:g}",
-            f"set ray.num_workers and resources_per_worker.CPU to {max(1, int(allowed))} in all",
+            f"{there}, of which this container may use the time of {allowed}",
+            f"start snakemake with --cores {allowed}",
         )
     return Check("cores", str(there))
-
-
-def _container_cores() -> float | None:
-    if not _LIMIT.exists():
-        return None
-    quota, period = _LIMIT.read_text().split()
-    return None if quota == "max" else int(quota) / int(period)
 
 
 def memory() -> Check:

@@ -8,12 +8,23 @@ from pathlib import Path
 
 import psutil
 
+# CPU time of a container and the period of it: microseconds, or "max". Doesn't exist elsewhere.
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
 _NAME = re.compile(r"\d+|(GPU|MIG)-\S+")
 
 
 def cores() -> int:
     """Processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores_of_container() -> int | None:
+    """Whole cores whose time a container may use, at least 1; None if it isn't limited."""
+    if not _QUOTA.exists():
+        return None
+    quota, period = _QUOTA.read_text().split()
+    return None if quota == "max" else max(1, int(quota) // int(period))
 
 
 def gpus() -> list[str]:

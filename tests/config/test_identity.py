@@ -314,7 +314,7 @@ def test_of_the_schema_deciding_code_takes_sections_alone() -> None:
 METHODS = {"endpoint", "in_object_store", "base_model", "given_splits", "libraries", "datasets"}
 METHODS |= {"files", "state", "starts", "sweeps", "trained_by", "with_sweeps"}
 # What changes no result but by rounding.
-METHODS |= {"micro_batch_rows"}
+METHODS |= {"concurrent", "micro_batch_rows", "shares"}
 # What follows if a comparison doesn't hold.
 METHODS |= {"proofs_of_dataset", "proofs_of_model"}
 

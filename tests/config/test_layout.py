@@ -1,13 +1,14 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from moray.config.layout import check_gpus, lay_out, lay_out_here
+from moray.config.layout import check_gpus, lay_out, lay_out_here, on_cores
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
 
 
-def test_each_gpu_gets_a_worker_and_two_train_without_one() -> None:
+def test_each_gpu_gets_a_worker_and_a_cluster_without_one_gets_two() -> None:
     cases: list[tuple[dict[str, Any], int, int | None, int, int]] = [
         ({}, 0, 16, 2, 0),
         ({}, 1, 16, 1, 1),
@@ -26,6 +27,66 @@ def test_each_gpu_gets_a_worker_and_two_train_without_one() -> None:
         layout = lay_out(Ray(**ray), cores=16, gpus=gpus, batch_size=batch_size)
         found = (layout.num_workers, layout.num_gpus, layout.use_gpu)
         assert found == (workers, used, used > 0), (ray, gpus, batch_size)
+
+
+@pytest.mark.parametrize(
+    ("ray", "batch_size", "cores", "workers", "cpus"),
+    [
+        ({}, 4, 1, 1, 1),
+        ({}, 4, 2, 1, 2),
+        ({}, 4, 8, 1, 8),
+        ({}, 4, 16, 1, 16),
+        ({}, 4, 64, 4, 16),
+        # Rows can't be divided by more workers.
+        ({}, 2, 64, 2, 32),
+        ({}, 5, 64, 1, 64),
+        ({}, None, 64, 4, 16),
+        ({"num_workers": 2}, 4, 8, 2, 4),
+        ({"num_workers": 2}, 4, 1, 2, 1),
+        ({"resources_per_worker": {"CPU": 4}}, 4, 8, 2, 4),
+        ({"resources_per_worker": {"CPU": 4}}, 4, 2, 1, 4),
+        ({"resources_per_worker": {"disk": 1}}, 4, 8, 1, 8),
+        ({"num_workers": {"min": 1, "max": 3}}, 4, 8, 3, 2),
+        ({"num_workers": 3, "resources_per_worker": {"CPU": 0.5}}, 4, 64, 3, 0.5),
+        # No more than there are.
+        ({}, 4, 1000, 4, 16),
+    ],
+)
+def test_auto_is_all_cores_by_workers_of_at_most_sixteen(
+    ray: dict[str, Any],
+    batch_size: int | None,
+    cores: int,
+    workers: int,
+    cpus: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("moray.machine.cores", lambda: 64)
+    found = on_cores(Ray(**ray), "ray", cores, batch_size)
+    assert (found.num_workers, found.shares["CPU"]) == (workers, cpus)
+    assert found.shares == {**Ray(**ray).shares, "CPU": cpus}
+
+
+def test_a_container_has_the_cores_whose_time_it_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("moray.machine.cores", lambda: 64)
+    monkeypatch.setattr("moray.machine._QUOTA", tmp_path / "cpu.max")
+    for quota, cpus in (("350000 100000", 3), ("max 100000", 16), ("50000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+        assert on_cores(Ray(), "ray", 16).shares == {"CPU": cpus}
+
+
+@pytest.mark.parametrize(
+    ("ray", "gpus"), [({}, "0"), ({"address": "auto"}, ""), ({"num_workers": 2}, "0,1")]
+)
+def test_on_gpus_and_on_a_cluster_auto_is_one_core(
+    ray: dict[str, Any], gpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    found = on_cores(Ray(**ray), "ray", 64)
+    assert (found.num_workers, found.shares) == (Ray(**ray).num_workers, {"CPU": 1})
 
 
 def test_one_core_gets_one_worker() -> None:

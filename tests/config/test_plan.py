@@ -131,10 +131,10 @@ def test_another_value_stands_for_each_of_them() -> None:
 def test_how_a_run_is_executed_is_passed_to_its_stages(executed: dict[str, Any]) -> None:
     otherwise = {f"runs.tuned.{key}": value for key, value in executed.items()}
     experiment = experiment_with(otherwise)
-    keys = layout.train_execution(experiment, "tuned")
+    keys = layout.train_execution(experiment, "tuned", cores=2)
     stages: list[layout.Stage] = ["evaluate", "generate"]
     for stage in stages:
-        keys[stage] = layout.evaluation_execution(experiment, "tuned", stage)[stage]
+        keys[stage] = layout.evaluation_execution(experiment, "tuned", stage, cores=2)[stage]
     for path, value in executed.items():
         section, key = path.split(".")
         assert keys[section][key] == value
@@ -142,14 +142,15 @@ def test_how_a_run_is_executed_is_passed_to_its_stages(executed: dict[str, Any])
 
 @pytest.mark.parametrize(
     ("gpus", "train", "evaluate"),
-    [("", (2, 0), (8, 0)), ("0", (1, 1), (1, 1)), ("0,1,2,3", (4, 4), (4, 4))],
+    [("", (8, 0), (8, 0)), ("0", (1, 1), (1, 1)), ("0,1,2,3", (4, 4), (4, 4))],
 )
-def test_rules_reserve_a_gpu_and_a_core_for_each_worker(
+def test_rules_reserve_a_gpu_and_a_core_for_each_worker_and_cores_without_gpus(
     gpus: str,
     train: tuple[int, int],
     evaluate: tuple[int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("moray.machine.cores", lambda: 16)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     experiment = experiment_with({})
     expected: dict[layout.Stage, tuple[int, int]] = {
@@ -158,7 +159,7 @@ def test_rules_reserve_a_gpu_and_a_core_for_each_worker(
         "generate": evaluate,
     }
     for stage, reserved in expected.items():
-        cores = layout.threads(experiment, "tuned", stage, sharing=False)
+        cores = layout.threads(experiment, "tuned", stage, cores=None)
         assert (cores, layout.gpus(experiment, "tuned", stage)) == reserved
 
 
@@ -329,18 +330,76 @@ def test_a_run_starts_from_a_base_or_from_what_another_run_made() -> None:
 )
 def test_a_run_takes_the_cpus_of_all_its_workers(ray: dict[str, Any], threads: int) -> None:
     experiment = experiment_with({"runs.base.ray": ray})
-    assert layout.threads(experiment, "base", "train", sharing=True) == threads
+    assert layout.threads(experiment, "base", "train", cores=2) == threads
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (5, 2), (8, 4), (32, 8)])
-def test_evaluations_of_several_runs_leave_room_for_each_other(
-    cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("moray.machine.cores", lambda: cores)
+def test_evaluations_of_several_runs_leave_room_for_each_other(cores: int, threads: int) -> None:
     experiment = experiment_with({})
-    assert layout.threads(experiment, "tuned", "evaluate", sharing=True) == threads
+    assert layout.threads(experiment, "tuned", "evaluate", cores) == threads
     alone = experiment_with({"runs.tuned": None})
-    assert layout.threads(alone, "base", "evaluate", sharing=True) == 8
+    assert layout.threads(alone, "base", "evaluate", cores) == 8
+
+
+def test_the_workers_of_an_evaluation_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moray.machine.cores", lambda: 64)
+    experiment = experiment_with({"runs.tuned.evaluate": {"num_workers": 2}})
+    assert layout.threads(experiment, "tuned", "evaluate", cores=64) == 8
+    ray = layout.evaluation_execution(experiment, "tuned", "evaluate", cores=8)["ray"]
+    assert (ray["num_workers"], ray["resources_per_worker"]) == (2, {"CPU": 4.0})
+
+
+BASED = {"model": {"run": "base"}, "dataset": "functions"}
+
+
+@pytest.mark.parametrize(
+    ("runs", "cores", "threads"),
+    [
+        # The two runs of a chain train one after the other.
+        ({}, 1, {"base": 1, "tuned": 1}),
+        ({}, 8, {"base": 8, "tuned": 8}),
+        # Two workers, by which four rows can be divided.
+        ({}, 33, {"base": 32, "tuned": 32}),
+        ({}, 64, {"base": 64, "tuned": 64}),
+        ({"other": BASED}, 64, {"base": 64, "tuned": 32, "other": 32}),
+        # Beside a chain of three, which uses its cores one run after the other.
+        (
+            {"last": {**BASED, "model": {"run": "tuned"}}, "alone": {**BASED, "model": "tiny"}},
+            8,
+            {"base": 4, "tuned": 4, "last": 4, "alone": 4},
+        ),
+        ({f"r{number}": BASED for number in range(19)}, 64, {"base": 64, "tuned": 3, "r7": 3}),
+        ({f"r{number}": BASED for number in range(19)}, 8, {"base": 8, "tuned": 1, "r7": 1}),
+    ],
+)
+def test_runs_that_do_not_build_on_each_other_share_the_cores(
+    runs: dict[str, Any],
+    cores: int,
+    threads: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("moray.machine.cores", lambda: 64)
+    rows = {"defaults.train.global_batch_size": 4}
+    experiment = experiment_with({**rows, **{f"runs.{name}": run for name, run in runs.items()}})
+    found = {run: layout.threads(experiment, run, "train", cores) for run in threads}
+    assert found == threads
+
+
+def test_the_runs_of_a_sweep_share_the_cores_and_what_starts_from_its_best_has_them_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("moray.machine.cores", lambda: 8)
+    experiment = experiment_with(
+        {
+            "runs.base.seeds": [1, 2, 3, 4],
+            "runs.tuned.model": {"best": "base"},
+            "runs.tuned.train": {"max_steps": 20},
+        }
+    )
+    found = {run: layout.threads(experiment, run, "train", 8) for run in experiment.runs}
+    assert found == {f"base-seed={number}": 2 for number in (1, 2, 3, 4)} | {"tuned": 8}
 
 
 def test_workers_on_a_cluster_take_no_cores_and_gpus_of_this_machine(
@@ -351,11 +410,11 @@ def test_workers_on_a_cluster_take_no_cores_and_gpus_of_this_machine(
     there = experiment_with({"runs.base.ray": ray})
     stages: list[layout.Stage] = ["train", "evaluate", "generate"]
     for stage in stages:
-        assert layout.threads(there, "base", stage, sharing=True) == 1
+        assert layout.threads(there, "base", stage, cores=8) == 1
         assert layout.gpus(there, "base", stage) == 0
     # Which knows no cluster.
     here = experiment_with({"runs.base.ray": ray, "runs.base.train.launcher": "torchrun"})
-    assert layout.threads(here, "base", "train", sharing=True) == 4
+    assert layout.threads(here, "base", "train", cores=8) == 4
     assert layout.gpus(here, "base", "train") == 4
 
 

@@ -107,7 +107,7 @@ def test_the_reference_tells_in_words_what_a_key_takes() -> None:
         "| `precision` | `auto`, `bf16` or `fp32` | `auto` |",
         "| `use_gpu` † | `auto` or true or false | `auto` |",
         "| `include_dashboard` † | true or false | `false` |",
-        "| `resources_per_worker` † | mapping of names to: number, more than 0 | `{CPU: 1}` |",
+        "| `resources_per_worker` † | mapping of names to: `auto`, or number, more than 0 | `{CPU",
         "| `model` | name or mapping of `run` or mapping of `best` | required | A name",
     ]
     missing = [row for row in rows if f"\n{row}" not in markdown()]

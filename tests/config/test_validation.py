@@ -76,7 +76,16 @@ FAULTS: list[tuple[str, object, str]] = [
     ("models.tiny.tie_word_embeddings", "perhaps", ": got 'perhaps', expected true or false; "),
     ("defaults.ray.use_gpu", "maybe", ": got 'maybe', expected 'auto' or true or false; "),
     ("defaults.ray.resources_per_worker", [1], ": got [1], expected a mapping; "),
-    ("defaults.ray.resources_per_worker", {"CPU": "all"}, ".CPU: got 'all', expected a number; "),
+    (
+        "defaults.ray.resources_per_worker",
+        {"CPU": "all"},
+        ".CPU: got 'all', expected 'auto' or a number; ",
+    ),
+    (
+        "defaults.ray.resources_per_worker",
+        {"GPU": "auto"},
+        ".GPU: got auto, expected a number, because only CPU can be auto; set it to the number ",
+    ),
     ("datasets.notes.path", 5, ": got 5, expected text or a list or a mapping; "),
     ("datasets.notes.path", ["a", 5], ".1: got 5, expected text; "),
     ("datasets.notes", "notes.txt", ": got 'notes.txt', expected a mapping; "),

@@ -88,7 +88,7 @@ def test_an_unknown_key_of_any_source_is_reported_with_the_keys_of_that_source()
     [
         ("train.learning_rate", "fast", "got 'fast', expected a number; "),
         ("train.learnig_rate", 1, "unknown key; did you mean learning_rate?"),
-        ("ray.resources_per_worker", {"CPU": 0}, "got 0, expected more than 0; "),
+        ("ray.resources_per_worker", {"CPU": 0}, "got 0, expected 'auto' or more than 0; "),
         ("train", [], "got [], expected a mapping; "),
     ],
 )

@@ -333,9 +333,9 @@ def test_what_metrics_conversion_and_uploading_need_is_known_before_the_first_jo
         "runs.tuned.generate": {"metrics": ["doctests"]},
         "runs.tuned.push": {"repo": "user/tuned"},
     }
-    due = {key: ["tuned"] for key in ("generated", "converted", "pushed")}
+    due, experiment = ["tuned"], experiment_with(wanted)
     with pytest.raises(ConfigError) as raised:
-        preflight(experiment_with(wanted), [], **due)
+        preflight(experiment, [], generated=due, converted=due, pushed=due)
     metrics, conversion, upload = str(raised.value).splitlines()
     assert upload.startswith("runs.tuned.push: pushing to the Hub needs a token")
     assert metrics.startswith("runs.tuned.generate.metrics: doctests needs bubblewrap")

@@ -138,12 +138,15 @@ def test_a_worker_that_is_lost_while_the_function_is_sent_is_replaced(launch: La
 
 
 def raise_always(_: None, worker: Worker) -> None:
-    raise ValueError("odd")
+    raise ValueError("odd\nand long")
 
 
 @pytest.mark.long
-def test_workers_that_keep_failing_are_given_up(tmp_path: Path) -> None:
+def test_workers_that_keep_failing_are_given_up_with_one_line_and_a_trace_in_the_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     ray = Ray(num_workers=1, max_failures=1)
     launch = Launch(ray, "runs.name.ray", tmp_path, "torchrun", timeout=60)
-    with pytest.raises(WorkersFailedError, match="ValueError: odd"):
+    with pytest.raises(WorkersFailedError, match=r"^worker 0: ValueError: odd$"):
         run_on_workers(raise_always, None, launch)
+    assert "Traceback (most recent call last)" in capfd.readouterr().err

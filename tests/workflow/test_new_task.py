@@ -9,7 +9,7 @@ from project import ROOT, Project
 BLOCK = re.compile(r'```python title="(.+?)"\n(.*?)```', re.DOTALL)
 
 
-@pytest.mark.release
+@pytest.mark.long
 def test_a_task_on_text_needs_modules_and_facts_and_no_change_of_the_workflow(
     fresh: Project,
 ) -> None:

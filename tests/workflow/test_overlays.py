@@ -37,9 +37,9 @@ def project(fresh: Project, model_folder: Path) -> Project:
         }
         for place in PLACES
     ]
+    # All alike, because few of them are in the test split, which is previewed.
     instructions = [
-        {"instruction": f"Name {place}", "input": "in full" if number % 2 else "", "output": place}
-        for number, place in enumerate(PLACES)
+        {"instruction": f"Name {place}", "input": "in full", "output": place} for place in PLACES
     ]
     for name, rows in (("conversations", conversations), ("instructions", instructions)):
         (fresh.folder / f"data/{name}.json").write_text(json.dumps(rows))

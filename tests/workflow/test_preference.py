@@ -71,9 +71,14 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "loss": (setting("runs.preferred.preference", {"loss": "ipo"}), OF_PREFERRED),
     "learning rate": (setting("runs.preferred.train.learning_rate", 0.5), OF_PREFERRED),
     "training of the start": (setting("runs.base.train.learning_rate", 0.5), BELOW_BASE),
-    "precision of the reference": (
-        setting("runs.preferred.evaluate", {"precision": "bf16"}),
+    # Of the reference too, which is held as the run's own model.
+    "precision of the training": (
+        setting("runs.preferred.train.precision", "bf16"),
         OF_PREFERRED | {"reference pairs"},
+    ),
+    "precision of the scores": (
+        setting("runs.preferred.evaluate", {"precision": "bf16"}),
+        {"evaluate preferred"},
     ),
     "batch of the reference": (setting("runs.preferred.evaluate", {"batch_size": 2}), set()),
     "block size": (

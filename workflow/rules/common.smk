@@ -80,22 +80,23 @@ def code(stage, *names, of=None):
     return f"code {code_of(stage, *names)}{again}"
 
 
-def sharing():
-    """Whether jobs share this machine, as far as it is known when they are planned."""
-    return workflow.local_exec and workflow.is_main_process
+def shared_cores(among=2):
+    """The cores that jobs share; None if there is one job, or if they run elsewhere."""
+    here = workflow.local_exec and workflow.is_main_process
+    return workflow.cores if here and among > 1 else None
 
 
 def threads_of(run, stage):
-    return layout.threads(EXPERIMENT, run, stage, sharing())
+    return layout.threads(EXPERIMENT, run, stage, shared_cores())
 
 
 def execution_of(stage):
     """The settings for starting workers; not compared, because the function takes `input`."""
 
-    def execution(wildcards, input):
+    def execution(wildcards, input, threads):
         if stage == "train":
-            return layout.train_execution(EXPERIMENT, wildcards.run)
-        return layout.evaluation_execution(EXPERIMENT, wildcards.run, stage)
+            return layout.train_execution(EXPERIMENT, wildcards.run, threads)
+        return layout.evaluation_execution(EXPERIMENT, wildcards.run, stage, threads)
 
     return execution
 
@@ -250,6 +251,7 @@ def check_runs(jobs):
                 generated=of_rule("generate_run"),
                 pushed=of_rule("push_run"),
                 converted=of_rule("gguf_run"),
+                cores=shared_cores(),
             )
         except ConfigError as error:
             sys.exit(str(error))

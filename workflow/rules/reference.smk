@@ -26,8 +26,8 @@ rule reference:
         ),
         # Not compared with the last execution, because they take `input`.
         run=lambda wildcards, input: REFERENCES[wildcards.reference],
-        execution=lambda wildcards, input: layout.evaluation_execution(
-            EXPERIMENT, REFERENCES[wildcards.reference], "evaluate"
+        execution=lambda wildcards, input, threads: layout.evaluation_execution(
+            EXPERIMENT, REFERENCES[wildcards.reference], "evaluate", threads
         ),
     message:
         "reference {wildcards.reference}"

@@ -9,7 +9,7 @@ rule smoke_test:
         "logs/smoke_test.log",
     conda:
         "../../envs/environment.yaml"
-    threads: threads_of(SMOKE_TEST.run, "train")
+    threads: lambda wildcards: threads_of(SMOKE_TEST.run, "train")
     resources:
         gpu=layout.gpus(EXPERIMENT, SMOKE_TEST.run, "train"),
     params:
@@ -17,8 +17,8 @@ rule smoke_test:
         code=code("smoke_test"),
         cfg=plan.train_config(EXPERIMENT, SMOKE_TEST.run),
         # Not compared with the last execution, because it takes `input`.
-        execution=lambda wildcards, input: layout.train_execution(
-            EXPERIMENT, SMOKE_TEST.run
+        execution=lambda wildcards, input, threads: layout.train_execution(
+            EXPERIMENT, SMOKE_TEST.run, threads
         ),
     message:
         "smoke test"

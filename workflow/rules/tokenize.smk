@@ -12,7 +12,7 @@ rule tokenize:
         store=any_of(stores_of("text")),
     conda:
         "../../envs/environment.yaml"
-    threads: lambda wildcards: layout.threads_of_one(sharing() and len(STORES) > 1)
+    threads: lambda wildcards: layout.threads_of_one(shared_cores(among=len(STORES)))
     params:
         code=lambda wildcards: code(
             "tokenize", task_of(STORES[wildcards.store][0]), of=wildcards.store

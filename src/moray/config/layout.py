@@ -13,10 +13,14 @@ from moray.errors import UserError
 # Sections of a run whose stages have workers; all but the first load models without training them.
 Stage = Literal["train", "evaluate", "generate", "benchmarks"]
 
-# Number of workers for `num_workers: auto` without a GPU.
+# Number of workers for `num_workers: auto` on a cluster without a GPU.
 _CPU_WORKERS = 2
-# Threads of a single process on the CPU, unless it trains; Snakemake lowers it to the available
-# cores.
+# Cores that a worker on the CPU uses before there is another one. Threads wait for each other at
+# each operation, workers exchange all gradients at each step. Untried beyond two cores; others have
+# a process for each socket (transformers' documentation), of 16 cores or more.
+_MOST_THREADS = 16
+# Threads of a single process on the CPU, unless it trains here; Snakemake lowers it to the
+# available cores.
 _THREADS_OF_ONE = 8
 
 
@@ -47,7 +51,7 @@ def lay_out(ray: Ray, cores: float, gpus: float, batch_size: int | None = None) 
 
     The workers divide `batch_size` rows evenly; None if any number of workers will do.
     """
-    share = ray.resources_per_worker.get("GPU", 1.0)
+    share = ray.shares.get("GPU", 1.0)
     room = math.floor(gpus / share)
     use_gpu = room > 0 if ray.use_gpu == "auto" else ray.use_gpu
     fewest = None
@@ -65,20 +69,40 @@ def lay_out(ray: Ray, cores: float, gpus: float, batch_size: int | None = None) 
     return Layout(workers, used, note, fewest)
 
 
-def lay_out_here(ray: Ray, batch_size: int | None = None) -> Layout:
-    """The layout of a stage on this machine; see `lay_out`.
+def lay_out_here(ray: Ray, batch_size: int | None = None, cores: int | None = None) -> Layout:
+    """The layout of a stage on this machine, or on some of its cores; see `lay_out`.
 
     Of an elastic number, it has as many workers as there is room for, because a machine doesn't
     change.
     """
-    cores, gpus = machine.cores(), len(machine.gpus())
+    cores, gpus = cores or machine.cores(), len(machine.gpus())
     if isinstance(ray.num_workers, WorkerRange):
         on_gpus = lay_out(ray, cores, gpus).use_gpu
         there, resource = (gpus, "GPU") if on_gpus else (cores, "CPU")
-        room = math.floor(there / ray.resources_per_worker.get(resource, 1.0))
+        room = math.floor(there / ray.shares.get(resource, 1.0))
         workers = min(max(room, ray.num_workers.min), ray.num_workers.max)
         ray = ray.model_copy(update={"num_workers": workers})
     return lay_out(ray, cores, gpus, batch_size)
+
+
+def on_cores(ray: Ray, launcher: str, cores: int, batch_size: int | None = None) -> Ray:
+    """The `ray` section of a stage that has some of this machine's cores: `auto` in numbers.
+
+    It is as it was if the workers are elsewhere, or on GPUs, whose number is known once they start.
+    """
+    if not workers_are_here(ray, launcher) or lay_out_here(ray, batch_size).use_gpu:
+        return ray
+    cores = min(cores, machine.cores(), machine.cores_of_container() or cores)
+    cpus = ray.resources_per_worker.get("CPU", "auto")
+    if ray.num_workers == "auto":
+        most = math.ceil(cores / _MOST_THREADS) if cpus == "auto" else math.floor(cores / cpus)
+        workers = _largest_divisor(batch_size or most, max(1, most))
+    else:
+        workers = lay_out_here(ray, batch_size, cores).num_workers
+    if cpus == "auto":
+        cpus = float(max(1, cores // workers))
+    shares = {**ray.resources_per_worker, "CPU": cpus}
+    return ray.model_copy(update={"num_workers": workers, "resources_per_worker": shares})
 
 
 def workers_are_here(ray: Ray, launcher: str) -> bool:
@@ -113,7 +137,7 @@ def check_gpus(layout: Layout, gpus: float, path: str) -> None:
 
 
 def _cpu_workers(ray: Ray, cores: float) -> int:
-    return min(_CPU_WORKERS, int(cores / ray.resources_per_worker.get("CPU", 1.0)))
+    return min(_CPU_WORKERS, int(cores / ray.shares.get("CPU", 1.0)))
 
 
 def _largest_divisor(number: int, limit: int) -> int:
@@ -135,49 +159,79 @@ def _unused(ray: Ray, workers: int, used: int, gpus: float, batch_size: int | No
     return f"using {used} of {gpus:g} GPUs, because ray.num_workers is {workers}"
 
 
-def train_execution(experiment: Experiment, run: str) -> dict[str, Any]:
-    """The settings of a run's training that don't change its result."""
-    section = experiment.runs[run]
-    names = ("data", "ray", "train")
+def train_execution(experiment: Experiment, run: str, cores: int) -> dict[str, Any]:
+    """The settings of a run's training that don't change its result.
+
+    Args:
+        cores: those that its job has.
+    """
+    section, ray = experiment.runs[run], on_cores_of(experiment, run, "train", cores)
+    names = ("data", "train")
     sections = {name: execution_keys(getattr(section, name)) for name in names}
+    sections["ray"] = execution_keys(ray)
     return {**sections, "proofs": section.proofs, "tracking": list(section.tracking)}
 
 
-def evaluation_execution(experiment: Experiment, run: str, stage: Stage) -> dict[str, Any]:
-    """The settings of evaluating or generating that don't change the result."""
-    section = experiment.runs[run]
+def evaluation_execution(
+    experiment: Experiment, run: str, stage: Stage, cores: int
+) -> dict[str, Any]:
+    """The settings of evaluating or generating that don't change the result.
+
+    Args:
+        cores: those that its job has.
+    """
+    section, ray = experiment.runs[run], on_cores_of(experiment, run, stage, cores)
     return {
         stage: execution_keys(getattr(section, stage)),
         "launcher": section.train.launcher,
         "proofs": section.proofs,
-        "ray": execution_keys(section.ray),
+        "ray": execution_keys(ray),
         "stall_timeout": section.train.stall_timeout,
     }
 
 
-def threads(experiment: Experiment, run: str, stage: Stage, sharing: bool) -> int:
+def on_cores_of(experiment: Experiment, run: str, stage: Stage, cores: int) -> Ray:
+    """The `ray` section of a run's stage that has some of this machine's cores; see `on_cores`."""
+    section = experiment.runs[run]
+    ray, launcher = section.ray, section.train.launcher
+    if stage == "train":
+        return on_cores(ray, launcher, cores, section.train.global_batch_size)
+    return on_cores(for_stage(ray, getattr(section, stage).num_workers), launcher, cores)
+
+
+def threads(experiment: Experiment, run: str, stage: Stage, cores: int | None) -> int:
     """Cores of this machine that a stage uses; 1 if its workers are on a cluster.
 
+    It is the same whatever has been done already, so that a run that continues computes as before.
+
     Args:
-        sharing: whether the stages of all runs share the machine.
+        cores: those that all stages share; None if jobs run on other machines.
     """
     layout = _here(experiment, run, stage)
     if layout is None:
         return 1
-    if stage != "train" and layout.num_workers == 1 and not layout.use_gpu:
-        return threads_of_one(sharing and len(experiment.runs) > 1)
-    cores = experiment.runs[run].ray.resources_per_worker.get("CPU", 1)
-    return math.ceil(layout.num_workers * cores)
+    if stage != "train":
+        share = threads_of_one(cores if len(experiment.runs) > 1 else None)
+        if layout.num_workers == 1 and not layout.use_gpu:
+            return share
+    elif cores is None:
+        share = _THREADS_OF_ONE
+    else:
+        share = max(1, cores // experiment.concurrent(run))
+    ray = on_cores_of(experiment, run, stage, share)
+    workers = layout.num_workers if layout.use_gpu else ray.num_workers
+    assert isinstance(workers, int)
+    return math.ceil(workers * ray.shares.get("CPU", 1))
 
 
-def threads_of_one(sharing: bool) -> int:
+def threads_of_one(cores: int | None) -> int:
     """Threads of a job of a single process.
 
     Args:
-        sharing: whether it leaves room for another one. Two at a time are faster than one after the
-            other, because the imports of each take one core.
+        cores: those that it shares with another one; None if it is alone. Two at a time are faster
+            than one after the other, because the imports of each take one core.
     """
-    return min(_THREADS_OF_ONE, max(1, machine.cores() // 2)) if sharing else _THREADS_OF_ONE
+    return min(_THREADS_OF_ONE, max(1, cores // 2)) if cores else _THREADS_OF_ONE
 
 
 def gpus(experiment: Experiment, run: str, stage: Stage) -> int:

@@ -50,7 +50,7 @@ _BRANCHES = {"BySplit", "HubSplits", "RunRef", "bool", "str", "constrained-str",
 _BRANCHES |= {"BestRef", "tagged-union[RunRef,BestRef]", "WorkerRange", "list[constrained-int]"}
 _BRANCHES |= {"Range", "list", "tagged-union[Range,list[any]]"}
 _BRANCHES |= {"dict[constrained-str,constrained-float]"}
-_BRANCHES |= {"constrained-int", "[key]"}
+_BRANCHES |= {"constrained-int", "[key]", "constrained-float"}
 
 # Arguments of Transformers and PEFT whose names are unlike those of the same keys here.
 _ELSEWHERE = {

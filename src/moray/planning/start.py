@@ -8,11 +8,11 @@ from typing import Any
 
 from moray import machine
 from moray.config import plan
-from moray.config.layout import lay_out_here
+from moray.config.layout import lay_out_here, on_cores_of, threads
 from moray.config.load import load_experiment, merge, read_yaml
 from moray.config.schema.experiment import Experiment
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
-from moray.config.schema.sections import Ray, WorkerRange
+from moray.config.schema.sections import WorkerRange
 from moray.errors import ConfigError, UserError
 from moray.model.scratch import llama_config
 from moray.model.shapes import positions_in
@@ -74,15 +74,19 @@ def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
             if section.train.micro_batch_size == "auto"
             else section.train,
             adapter=section.adapter,
-            workers=_workers(section.ray, section.train.global_batch_size, device),
+            workers=_workers(experiment, run, device),
             device=device,  # type: ignore[arg-type]
         )
 
 
-def _workers(ray: Ray, batch_size: int, device: str) -> int:
+def _workers(experiment: Experiment, run: str, device: str) -> int:
     """Number of workers; of one that depends on the GPUs of another machine, the smallest."""
+    section = experiment.runs[run]
+    ray = section.ray
     if ray.address == "local" and (device == "cpu" or machine.gpus()):
-        return lay_out_here(ray, batch_size).num_workers
+        share = threads(experiment, run, "train", machine.cores())
+        ray = on_cores_of(experiment, run, "train", share)
+        return lay_out_here(ray, section.train.global_batch_size).num_workers
     if isinstance(ray.num_workers, WorkerRange):
         return ray.num_workers.min
     return 1 if ray.num_workers == "auto" else ray.num_workers

@@ -5,6 +5,7 @@ had finished. What was made from the earlier outputs would then count as up to d
 marks that it has begun, and a param tells of one that didn't finish.
 """
 
+import os
 import signal
 import sys
 import traceback
@@ -22,6 +23,10 @@ from moray.provenance.space import of_full_disk
 # when the one began that the last planned execution repeats.
 _UNFINISHED = Path(".snakemake/moray-unfinished")
 _REPEATED = Path(".snakemake/moray-repeated")
+# How often threads of libgomp look whether the others have come before they sleep: for a fraction
+# of a millisecond. By default it is for several, in which they keep the others from coming if other
+# processes use the cores too.
+_SPINS = "10000"
 
 
 def repeats(name: str, planning: bool) -> str:
@@ -56,6 +61,9 @@ def stage(log: str | Path) -> Iterator[None]:
         SystemExit: with status 1, after printing the line and logging the traceback.
     """
     die_with_parent()
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Before libraries read it; workers on this machine inherit it.
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
     with streams_into(Path(log)):
         try:
             unfinished = (_UNFINISHED / _name(log)).absolute()

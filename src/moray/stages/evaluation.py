@@ -3,10 +3,13 @@
 To machines without the models and rows, an object store delivers them.
 """
 
+import fcntl
+import os
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,6 +81,7 @@ def on_evaluation_workers(
     """The workers of a stage; during the body they have a temporary folder.
 
     It is next to the output, where all nodes see it, unless `ray.storage_path` is an object store.
+    Those of earlier starts that were killed are removed.
 
     Args:
         stage: name of the stage and of its section in the config.
@@ -89,8 +93,7 @@ def on_evaluation_workers(
     alone = ray.address == "local" and lay_out_here(ray).num_workers == 1
     shared = workers_are_here(ray, execution["launcher"]) or not ray.in_object_store
     parent = output.parent if shared else scratch()
-    with tempfile.TemporaryDirectory(prefix=f".{stage}-", dir=parent) as temporary:
-        folder = Path(temporary).absolute()
+    with _temporary_folder(f".{stage}-", parent) as folder:
         yield EvaluationWorkers(
             Launch(
                 ray,
@@ -107,11 +110,42 @@ def on_evaluation_workers(
                 section["batch_size"],
                 f"runs.{run}.{stage}.batch_size",
                 cfg["precision"],
-                None if alone else max(1, int(ray.resources_per_worker.get("CPU", 1))),
+                None if alone else max(1, int(ray.shares.get("CPU", 1))),
             ),
             label or f"{stage} {run}",
             None if shared else f"{ray.storage_path.rstrip('/')}/{run}/{stage}-{uuid.uuid4().hex}",
         )
+
+
+@contextmanager
+def _temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
+    """A folder with an absolute path for the body; removes those whose process was killed.
+
+    The kernel releases a folder's lock when its process dies. The parent's is held meanwhile, so
+    that no folder is taken for a dead process's before it is locked.
+    """
+    with ExitStack() as locks:
+        with ExitStack() as gate:
+            # Where the file system has no such locks, nothing is removed.
+            if _locked(parent, gate, wait=True):
+                for left in parent.glob(f"{prefix}*"):
+                    if _locked(left, gate):
+                        shutil.rmtree(left, ignore_errors=True)
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).absolute()
+            locks.callback(shutil.rmtree, folder, ignore_errors=True)
+            _locked(folder, locks)
+        yield folder
+
+
+def _locked(folder: Path, held: ExitStack, wait: bool = False) -> bool:
+    """Whether a folder's lock could be had; it is held as long as the stack."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    held.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from moray import machine
 from moray.config import plan
 from moray.config.formats import FORMATS, sequence_length
+from moray.config.layout import on_cores_of, threads
 from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import (
     BaseModelSource,
@@ -44,8 +46,12 @@ def preflight(
     generated: Sequence[str] = (),
     pushed: Sequence[str] = (),
     converted: Sequence[str] = (),
+    cores: int | None = None,
 ) -> None:
     """Check that runs can be trained here, as far as it can be known in advance.
+
+    Args:
+        cores: those that runs share; None for all of this machine's.
 
     Raises:
         ConfigError: with every fault found.
@@ -67,7 +73,9 @@ def preflight(
             format = experiment.datasets[next(iter(run.datasets))].format
             length = sequence_length(format, run.data.block_size)
             found += misfits(name, length, positions, run.adapter, shapes)
-            found += unmet_requirements(name, run.train, run.adapter, run.ray, shapes, _RESULTS)
+            share = threads(experiment, name, "train", cores or machine.cores())
+            ray = on_cores_of(experiment, name, "train", share)
+            found += unmet_requirements(name, run.train, run.adapter, ray, shapes, _RESULTS)
         for name in runs:
             found += missing_packages(name, experiment.runs[name].tracking)
         if searches and not find_spec("optuna"):

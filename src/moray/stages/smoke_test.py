@@ -55,7 +55,7 @@ def smoke_test(
         work=work,
         settings=settings,
         adapter=None,
-        threads=max(1, int(ray.resources_per_worker.get("CPU", 1))),
+        threads=max(1, int(ray.shares.get("CPU", 1))),
         cache=work / "compiled",
     )
     launch = Launch(

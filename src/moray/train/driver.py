@@ -89,7 +89,7 @@ def run_training(
             work=storage.work.absolute(),
             settings=settings,
             adapter=adapter,
-            threads=max(1, int(ray.resources_per_worker.get("CPU", 1))),
+            threads=max(1, int(ray.shares.get("CPU", 1))),
             cache=_cache(ray.storage_path).absolute(),
             task_settings=spec.task_settings,
             remote=storage.remote,
@@ -154,7 +154,9 @@ def _starting(spec: RunSpec, step: int | None) -> str:
         reason = f" for {settings.num_epochs:g} {plural} of {num_rows:,} rows"
     resuming = f", resuming from step {step:,}" if step else ""
     started = "Ray and its workers" if settings.launcher == "ray" else "its workers"
-    return f"{num_steps:,} steps{reason}{resuming}; starting {started}"
+    threads = int(spec.ray.shares.get("CPU", 1))
+    of = f", {threads} threads each" if threads > 1 else ""
+    return f"{num_steps:,} steps{reason}{resuming}; starting {started}{of}"
 
 
 def _launched(

@@ -75,13 +75,13 @@ def check_cores(settings: Ray, path: str, batch_size: int | None = None) -> None
     """
     if settings.address == "local":
         layout = lay_out_here(settings, batch_size)
-        wanted = {"CPU": settings.resources_per_worker.get("CPU", 0)}
+        wanted = {"CPU": settings.shares.get("CPU", 0)}
         check_total(wanted, layout.num_workers, {"CPU": machine.cores()}, path)
 
 
 def worker_resources(settings: Ray, layout: Layout) -> dict[str, float]:
     """The resources that Ray reserves for each worker, by name."""
-    wanted = {"GPU": 1.0} | settings.resources_per_worker
+    wanted = {"GPU": 1.0} | settings.shares
     return {name: share for name, share in wanted.items() if name != "GPU" or layout.use_gpu}
 
 

@@ -13,6 +13,9 @@ Result = TypeVar("Result")
 
 # Messages of PyTorch's CPU allocators; the GPU allocator raises an exception of its own type.
 _MESSAGES = ("can't allocate memory", "not enough memory", "std::bad_alloc")
+# Whole messages of oneDNN, which compiles code for each shape; of shapes that it doesn't support,
+# it says more.
+_OF_ONEDNN = {f"could not create a {what}" for what in ("memory", "memory object", "primitive")}
 _A_FEW_MEGABYTES = 8 * 2**20
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
@@ -39,11 +42,12 @@ def is_out_of_memory(error: Exception) -> bool:
         return error.errno == errno.ENOMEM
     if not isinstance(error, RuntimeError):
         return False
-    return any(text in str(error) for text in _MESSAGES) or not _memory_is_left()
+    text = str(error).strip()
+    return text in _OF_ONEDNN or any(part in text for part in _MESSAGES) or not _memory_is_left()
 
 
 def _memory_is_left() -> bool:
-    """Whether a few megabytes can be allocated; some errors, as oneDNN's, don't mention memory."""
+    """Whether a few megabytes can be allocated; some errors don't mention memory."""
     try:
         bytearray(_A_FEW_MEGABYTES)
     except MemoryError:

@@ -10,12 +10,16 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
+from torch.distributed.elastic.multiprocessing.errors import (
+    ChildFailedError,
+    ProcessFailure,
+    record,
+)
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from moray.background import die_with_parent, in_thread
@@ -69,7 +73,16 @@ def _start(workers: int, arguments: list[str], max_restarts: int) -> None:
             elastic_launch(config, sys.executable)("-m", __name__, *arguments)
         except ChildFailedError as error:
             _, failure = error.get_first_failure()
-            raise WorkersFailedError(f"worker {failure.local_rank}: {failure.message}") from error
+            raise WorkersFailedError(f"worker {failure.local_rank}: {_line(failure)}") from error
+
+
+def _line(failure: ProcessFailure) -> str:
+    """What ended a worker, in one line: a signal, or its exception; the trace is in the log."""
+    # Typed as text, but of an exception it is what `record` has written.
+    message: Any = failure.message
+    if isinstance(message, dict):
+        message = message["message"]
+    return str(message).strip().partition("\n")[0]
 
 
 def _end_with_agent() -> None:

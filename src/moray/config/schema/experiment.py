@@ -1,7 +1,9 @@
 """The whole config: named datasets, named models, and runs that combine them."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
@@ -234,6 +236,46 @@ class Experiment(Section):
         if isinstance(model, RunRef):
             return [model.run]
         return sorted(self.sweeps[model.best]) if isinstance(model, BestRef) else []
+
+    def concurrent(self, run: str) -> int:
+        """How many runs can train at the same time, this one among them.
+
+        Those that it builds on and those that build on it can't; of the others, as many can as are
+        at the same place of their chains.
+        """
+        related = {run}
+        for direction in (self.starts, self._following.__getitem__):
+            waiting = [run]
+            for name in waiting:
+                new = [other for other in direction(name) if other not in related]
+                related.update(new)
+                waiting += new
+        others = Counter(self._depths.values())
+        others.subtract(self._depths[name] for name in related)
+        return 1 + max(others.values())
+
+    @cached_property
+    def _following(self) -> dict[str, list[str]]:
+        """The runs that may start from each run."""
+        following: dict[str, list[str]] = {run: [] for run in self.runs}
+        for run in self.runs:
+            for start in self.starts(run):
+                following[start].append(run)
+        return following
+
+    @cached_property
+    def _depths(self) -> dict[str, int]:
+        """How many runs each run builds on, one after another."""
+        depths: dict[str, int] = {}
+
+        def depth(run: str) -> int:
+            if run not in depths:
+                depths[run] = 1 + max(map(depth, self.starts(run)), default=-1)
+            return depths[run]
+
+        for run in self.runs:
+            depth(run)
+        return depths
 
     def trained_by(self, run: str) -> dict[str, list[str]]:
         """The datasets that a run and those that it builds on train on, and which of them do.

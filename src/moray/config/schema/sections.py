@@ -136,18 +136,23 @@ class Ray(Section):
     )
     num_workers: Literal["auto"] | PositiveInt | WorkerRange = execution_only(
         "auto",
-        description="Number of training processes. `auto`: one per GPU, as far as they divide "
-        "`train.global_batch_size` evenly; without a GPU, two. `{min: 1, max: 4}`: on a cluster, "
-        "as many as there is room for at any time.",
+        description="Number of training processes. `auto`, as far as that many divide "
+        "`train.global_batch_size` evenly: one per GPU; on cores of this machine, one for each 16, "
+        "or as many as `resources_per_worker.CPU` allows; on a cluster without GPUs, two. "
+        "`{min: 1, max: 4}`: on a cluster, as many as there is room for at any time.",
     )
     use_gpu: Literal["auto"] | bool = execution_only(
         "auto",
         description="Whether each worker gets a GPU. `auto`: if there is one for each worker.",
     )
-    resources_per_worker: dict[str, Annotated[float, Field(gt=0)]] = execution_only(
-        {"CPU": 1.0},
-        description="Resources that Ray reserves for each worker. `CPU` is also its number of "
-        "threads. `GPU` is a whole number, and a worker computes on one of its GPUs.",
+    resources_per_worker: dict[str, Literal["auto"] | Annotated[float, Field(gt=0)]] = (
+        execution_only(
+            {"CPU": "auto"},
+            description="Resources that Ray reserves for each worker. `CPU` is also its number of "
+            "threads. `auto`: workers share the cores of `snakemake --cores`, and runs that don't "
+            "build on each other do too; 1 on GPUs and on a cluster. `GPU` is a whole number, and "
+            "a worker computes on one of its GPUs.",
+        )
     )
     max_failures: int = execution_only(
         3, ge=0, description="How many times lost workers are replaced before the run fails."
@@ -220,9 +225,23 @@ class Ray(Section):
         """Whether the state of runs is in an object store."""
         return "://" in self.storage_path
 
+    @property
+    def shares(self) -> dict[str, float]:
+        """`resources_per_worker` in numbers; `auto` is 1, unless `layout.on_cores` replaced it."""
+        return {
+            name: 1.0 if share == "auto" else share
+            for name, share in self.resources_per_worker.items()
+        }
+
     @model_validator(mode="after")
     def _gpus_are_used(self) -> Self:
-        gpus = self.resources_per_worker.get("GPU", 1.0)
+        for name, share in self.resources_per_worker.items():
+            if share == "auto" and name != "CPU":
+                raise ValueError(
+                    f"resources_per_worker.{name}: got auto, expected a number, because only CPU "
+                    "can be auto; set it to the number that a worker needs"
+                )
+        gpus = self.shares.get("GPU", 1.0)
         if not gpus.is_integer():
             raise ValueError(
                 f"resources_per_worker.GPU: got {gpus:g}, expected a whole number, because workers "
