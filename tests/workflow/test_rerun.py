@@ -81,6 +81,12 @@ def more_data(project: Project) -> None:
         file.write('{"prompt": "def one():\\n", "completion": "    return 1\\n"}\n')
 
 
+def older_data(project: Project) -> None:
+    """Put other rows in their place, from a file that is older than all results."""
+    more_data(project)
+    os.utime(project.folder / "data/functions.jsonl", (0, 0))
+
+
 NOTHING: set[str] = set()
 WITHOUT_EFFECT = (
     "config/schema/sections.py",
@@ -132,6 +138,10 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         {"download functions"} | FUNCTIONS_TOKENS | TUNED,
     ),
     "the user's data": (more_data, {"download functions"} | FUNCTIONS_TOKENS | TUNED),
+    "the user's data, from an older file": (
+        older_data,
+        {"download functions"} | FUNCTIONS_TOKENS | TUNED,
+    ),
     # Keys that only say how it is executed.
     "launcher, workers, micro-batch, checkpoints, loader and places": (
         all_of(
@@ -220,3 +230,35 @@ def test_what_a_failed_stage_should_have_replaced_is_not_up_to_date(
     assert done.returncode == 0, done.stderr
     # It has run again, so the next command doesn't run it once more.
     assert project.affected() == NOTHING
+
+
+def test_files_count_by_content_and_not_by_time(fresh: Project) -> None:
+    """Also those that are too large for the checksums that Snakemake compares."""
+    rows = fresh.folder / "data/modules.jsonl"
+    rows.write_bytes(rows.read_bytes() + b'{"text": "' + b"x" * 1_200_000 + b'"}\n')
+    target = "results/datasets/modules/dataset.json"
+    done = fresh.snakemake(target)
+    assert done.returncode == 0, done.stderr
+    assert fresh.planned(target) == NOTHING
+    kept = fresh.folder / "kept"
+    shutil.copy(rows, kept)
+    os.utime(rows)
+    assert fresh.planned(target) == NOTHING
+    # The same bytes at another inode, newer than the results.
+    os.replace(kept, rows)
+    assert fresh.planned(target) == NOTHING
+    before = rows.read_bytes()
+    other = before.replace(b"xx", b"xy", 1)
+    assert len(other) == len(before)
+    rows.write_bytes(other)
+    os.utime(rows, (0, 0))
+    assert fresh.planned(target) == {"download modules"}
+    rows.write_bytes(before)
+    assert fresh.planned(target) == NOTHING
+    rows.unlink()
+    done = fresh.snakemake("--dry-run", "--forcerun", "download", target)
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1] == (
+        "datasets.modules.path: there is no file data/modules.jsonl, and no rule makes it; check "
+        "the path; it is relative to the working directory"
+    )

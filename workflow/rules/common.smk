@@ -5,12 +5,14 @@ import os
 import re
 import signal
 import sys
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
 import moray
 from moray import machine, project
-from moray.config import layout, plan
+from moray.config import inputs, layout, plan
 from moray.config.identity import code_of
 from moray.config.load import check_encoding, load_experiment, with_short_keys_resolved
 from moray.config.schema.experiment import SMOKE_TEST_RUN
@@ -80,6 +82,41 @@ def code(stage, *names, of=None):
     return f"code {code_of(stage, *names)}{again}"
 
 
+def by_content(files):
+    """The user's files as inputs of a rule: they have to exist, and their times don't count.
+
+    Those that a rule makes, or that of another workflow, are inputs like any other.
+    """
+    return [file if is_made(file) else ancient(file) for file in files]
+
+
+def with_contents(cfg, files):
+    """The param of a stage that reads the user's files, so that it reruns if their content changes."""
+    counted = [file for file in files if not is_made(file)]
+    # Jobs that an executor has started may see the files elsewhere, where they look different.
+    return inputs.with_contents(cfg, counted, keep=workflow.is_main_process)
+
+
+@cache
+def outputs():
+    """What all rules make, also those of a workflow that uses this one as a module."""
+    # It is called when all have been read.
+    return [output for rule in workflow.rules for output in rule.output]
+
+
+@cache
+def beginnings():
+    return tuple(output.constant_prefix() for output in outputs())
+
+
+def is_made(file):
+    """Whether a rule makes a file."""
+    # Most files begin otherwise, and there may be thousands.
+    return file.startswith(beginnings()) and any(
+        output.match(file) for output in outputs()
+    )
+
+
 def sharing():
     """Whether jobs share this machine, as far as it is known when they are planned."""
     return workflow.local_exec and workflow.is_main_process
@@ -139,6 +176,15 @@ def stores_of(modality):
         for name, (run, _) in STORES.items()
         if plan.modality(EXPERIMENT, run) == modality
     ]
+
+
+def dataset_input(wildcards):
+    """The user's files, by split; exits with a line if one is missing that no rule makes."""
+    files = DATASET_FILES[wildcards.dataset]
+    for file in chain(*files.values()):
+        if not os.path.exists(file) and not is_made(file):
+            sys.exit(str(inputs.not_there(EXPERIMENT, wildcards.dataset, file)))
+    return {split: by_content(own) for split, own in files.items()}
 
 
 def start_manifest(wildcards):

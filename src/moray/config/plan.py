@@ -7,12 +7,13 @@ prints differently. Those that end in `_files` return the user's files that are 
 
 import hashlib
 import json
-from glob import escape, glob
+from glob import escape, glob, has_magic
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from moray.config.formats import FORMATS, TaskName, source_module
+from moray.config.inputs import CHECK_PATH
 from moray.config.layout import workers_are_here
 from moray.config.schema.base import result_keys
 from moray.config.schema.datasets import Dataset, LocalFiles
@@ -276,8 +277,10 @@ def gguf_config(experiment: Experiment, run: str) -> dict[str, Any]:
 def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
     """The user's files that each split of a dataset is read from.
 
+    A path without wildcards may not be there yet, if another workflow's rule makes it.
+
     Raises:
-        UserError: if a path or glob matches no file.
+        UserError: if a glob matches no file, or a folder has none.
     """
     section = experiment.datasets[dataset]
     return {
@@ -313,12 +316,10 @@ def _files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
                 f"the folder {path} has no file of a type that is read",
                 "check the path, or give a glob of the files in its folders",
             )
+    if not matches and not has_magic(path) and not Path(path).exists():
+        matches = [path]
     if not matches:
-        raise UserError(
-            key,
-            f"no file matches {path}",
-            "check the path; it is relative to the working directory",
-        )
+        raise UserError(key, f"no file matches {path}", CHECK_PATH)
     return [_without_braces(match, key) for match in matches]
 
 
@@ -339,7 +340,7 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
             raise UserError(
                 f"models.{model}.path",
                 f"got {section.path}, expected a folder with a config.json",
-                "check the path; it is relative to the working directory",
+                CHECK_PATH,
             )
         # A tokenizer with several templates keeps the additional ones in this folder.
         found = [*Path(section.path).iterdir()]
@@ -374,7 +375,7 @@ def benchmark_files(experiment: Experiment, run: str) -> list[str]:
         raise UserError(
             key,
             f"got {folder}, expected a folder with task files",
-            "check the path; it is relative to the working directory",
+            CHECK_PATH,
         )
     # Python writes the last ones when it runs code of a task.
     files = [

@@ -14,7 +14,9 @@ def base_model(output: Path, cfg: dict[str, Any], dataset: Path | None = None) -
     """Write a Hugging Face folder, its manifest last.
 
     A tokenizer from scratch is trained on the dataset; of images, a model tells apart its classes.
+    `state` in `cfg` only makes it run again; what counts of the user's files is copied.
     """
+    cfg = {key: cfg[key] for key in cfg if key != "state"}
     modality = "text" if cfg.get("classes_of") is None else "images"
     # By name: the other need not be imported.
     make = import_module(f"moray.stages.base_model_{modality}").make

@@ -115,7 +115,8 @@ def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
 
 def _readable(path: str, files: Sequence[str]) -> Iterator[UserError]:
     for file in files:
-        if not os.access(file, os.R_OK):
+        # Another workflow's rule may make one that isn't there yet.
+        if os.path.exists(file) and not os.access(file, os.R_OK):
             yield UserError(path, f"can't read {file}", "change its permissions")
 
 

@@ -1,9 +1,11 @@
 """Datasets: where rows come from, their format, and how they are split."""
 
 import hashlib
+import json
 import os
 import platform
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -19,6 +21,7 @@ from moray.config.splits import (
     paths_by_split,
 )
 from moray.errors import UserError
+from moray.provenance.contents import contents_of
 
 Paths = str | Annotated[list[str], Field(min_length=1)]
 
@@ -357,20 +360,28 @@ class ImageFolder(Source):
 
 
 def _digest_of_listing(folder: str, key: str) -> str:
-    """A digest of the names, sizes and times of a folder's files, to tell whether they changed."""
+    """A digest of the names and contents of a folder's files, to tell whether they changed."""
     if not Path(folder).is_dir():
         raise UserError(
             key,
             f"got {folder}, expected a folder with a folder of images for each class",
             "check the path; it is relative to the working directory",
         )
-    digest = hashlib.sha256()
-    for inside, inner, names in os.walk(folder):
-        inner.sort()
-        for name in sorted(names):
-            facts = os.stat(os.path.join(inside, name))
-            digest.update(f"{inside}/{name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:16]
+    digests = contents_of(sorted(_files_below(folder)))
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]
+
+
+def _files_below(folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """The files in a folder and in those that it has or links to, without hidden ones."""
+    place = os.path.realpath(folder)
+    # A link may lead back.
+    if place in above:
+        return
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            yield from _files_below(entry.path, (*above, place))
+        elif entry.is_file() and not entry.name.startswith("."):
+            yield entry.path
 
 
 Dataset = Annotated[
