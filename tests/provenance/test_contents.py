@@ -3,7 +3,7 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,10 +26,9 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def settled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what a test has just written count as written long ago."""
     monkeypatch.setattr(contents, "_UNSETTLED_NS", -1)
-    yield
 
 
 def digest() -> str:

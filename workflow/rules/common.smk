@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import moray
 from moray import machine, project
 from moray.config import inputs, layout, plan
+from moray.config.config_files import check_config_file, check_option
 from moray.config.identity import code_of
-from moray.config.load import check_encoding, load_experiment, with_short_keys_resolved
+from moray.config.load import load_experiment, with_short_keys_resolved
 from moray.config.schema.experiment import SMOKE_TEST_RUN
 from moray.config.search import search_config
 from moray.errors import ConfigError, UserError
@@ -23,9 +24,13 @@ from moray.stages.boundary import repeat, repeats
 CONFIG = Path("config/config.yaml")
 
 try:
+    check_option(sys.argv)
     # Doesn't exist if another workflow uses this one as a module and passes the config.
     if CONFIG.exists():
-        check_encoding(CONFIG)
+        check_config_file(CONFIG)
+        # These have been read already, with all that they evaluate.
+        for overlay in workflow.overwrite_configfiles:
+            check_config_file(Path(os.path.relpath(overlay)))
 except UserError as error:
     sys.exit(str(error))
 

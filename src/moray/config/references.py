@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 from moray.config import plan
 from moray.config.formats import FORMATS, sequence_length
-from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
+from moray.config.lineage import (
+    candidates,
+    circles,
+    comparable,
+    known,
+    known_base,
+    known_starts,
+    starts,
+)
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.config.schema.models import ScratchModel
 from moray.config.schema.sections import Augmentation, WorkerRange
@@ -321,8 +329,8 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
             f"{kind} can't be combined with train.strategy: {train.strategy}",
             f"set strategy to {' or '.join(sorted(taking))}",
         )
-    base = experiment.base_model(name)
-    if getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
+    base = known_base(experiment, name)
+    if base and getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
         yield UserError(
             path,
             f"can't be combined with train.strategy: {train.strategy}, because PEFT's layer for "

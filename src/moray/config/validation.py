@@ -137,6 +137,8 @@ def _fault(keys: tuple[str, ...], details: list[ErrorDetails]) -> UserError:
     value = detail["input"]
     if detail["type"] == "union_tag_invalid":
         value = value["source"]
+    if isinstance(value, bool) and "text" in expected:
+        remedy = "put quotes around words that YAML reads as true or false: on, yes, off, no"
     got = CREDENTIALS.sub("://…@", repr(value)) if not isinstance(value, Mapping) else "a mapping"
     return UserError(path or "config", f"got {got[:80]}, expected {expected}", remedy)
 

@@ -1,5 +1,6 @@
 """What is to be planned, from a project's config: nothing has to be made or downloaded yet."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,8 @@ import yaml
 from moray import machine
 from moray.config import plan
 from moray.config.layout import lay_out_here
-from moray.config.load import check_encoding, load_experiment, merge
+from moray.config.config_files import check_config_file
+from moray.config.load import load_experiment, merge
 from moray.config.schema.experiment import Experiment
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.schema.sections import Ray, WorkerRange
@@ -41,11 +43,8 @@ def read_config(overlays: Sequence[Path]) -> Experiment:
 def _yaml(file: Path) -> Mapping[str, Any]:
     if not file.is_file():
         raise UserError(str(file), "there is no such file", "go to the project's folder")
-    check_encoding(file)
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(str(file), f"isn't YAML ({error})", "correct it") from error
+    check_config_file(file)
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
     if not isinstance(content, Mapping):
         raise UserError(str(file), "isn't a mapping", "correct it")
     return content
@@ -103,12 +102,23 @@ def _workers(ray: Ray, batch_size: int, device: str) -> int:
     return 1 if ray.num_workers == "auto" else ray.num_workers
 
 
+def made_folder(experiment: Experiment, model: str) -> Path | None:
+    """The folder that the workflow has made of a base model, if it still has these settings."""
+    folder = Path("results/models", model)
+    try:
+        recorded = json.loads((folder / MANIFEST).read_bytes())["model"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    # As the manifest has them.
+    settings = json.loads(json.dumps(plan.model_config(experiment, model)))
+    return folder if recorded == settings else None
+
+
 def _folder(experiment: Experiment, model: str, temporary: Path) -> Path:
     """A folder with the `config.json` of a base model."""
-    made = Path("results/models", model)
-    if (made / MANIFEST).is_file():
-        return made
     section = experiment.models[model]
+    if made := made_folder(experiment, model):
+        return made
     if isinstance(section, ScratchModel):
         llama_config(section.model_dump(), section.tokenizer.vocab_size).save_pretrained(temporary)
         return temporary

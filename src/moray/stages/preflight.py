@@ -9,7 +9,6 @@ from moray.config import plan
 from moray.config.formats import FORMATS, sequence_length
 from moray.config.schema.experiment import Experiment
 from moray.config.schema.models import (
-    BaseModelSource,
     HubModel,
     PathModel,
     ScratchModel,
@@ -27,7 +26,7 @@ from moray.model.shapes import (
     quantization_in,
     shapes_in,
 )
-from moray.provenance.manifest import MANIFEST
+from moray.planning.start import made_folder
 from moray.serving.llama_cpp import missing_tools
 from moray.tracking.interface import missing_packages
 from moray.train.checks import misfits, unmet_requirements
@@ -128,7 +127,7 @@ def _no_template(experiment: Experiment, run: str, model: str) -> Iterator[UserE
         return
     if experiment.runs[run].search or plan.chat_template(experiment, run):
         return
-    folder = _folder(experiment.models[model], model)
+    folder = _folder(experiment, model)
     if folder and not has_chat_template(folder):
         yield UserError(
             f"runs.{run}.data.chat_template",
@@ -147,7 +146,7 @@ def _shapes(experiment: Experiment, model: str) -> Shapes | None:
         return llama_shapes(section)
     if isinstance(section, ScratchVisionModel):
         return None
-    folder = _folder(section, model)
+    folder = _folder(experiment, model)
     return shapes_in(folder) or None if folder else None
 
 
@@ -164,7 +163,7 @@ def _positions(experiment: Experiment, model: str) -> int | None:
         return section.max_position_embeddings
     if plan.modality_of_model(experiment, model) == "images":
         return None
-    folder = _folder(section, model)
+    folder = _folder(experiment, model)
     config = folder / "config.json" if folder else None
     if config is None and isinstance(section, HubModel):
         # Takes a while to import.
@@ -177,10 +176,9 @@ def _positions(experiment: Experiment, model: str) -> int | None:
     return positions_in(config)
 
 
-def _folder(section: BaseModelSource, model: str) -> Path | None:
+def _folder(experiment: Experiment, model: str) -> Path | None:
     """The folder of a base; None if a hub model isn't downloaded yet."""
+    section = experiment.models[model]
     if isinstance(section, PathModel):
         return Path(section.path)
-    folder = _RESULTS / "models" / model
-    # Without a manifest, the download is incomplete.
-    return folder if (folder / MANIFEST).exists() else None
+    return made_folder(experiment, model)
