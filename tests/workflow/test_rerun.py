@@ -1,6 +1,7 @@
 """Exactly the jobs that a change affects are planned again."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -262,3 +263,61 @@ def test_files_count_by_content_and_not_by_time(fresh: Project) -> None:
         "datasets.modules.path: there is no file data/modules.jsonl, and no rule makes it; check "
         "the path; it is relative to the working directory"
     )
+
+
+def test_without_snakemakes_records_results_are_held_against_the_config(
+    finished: Project, tmp_path: Path
+) -> None:
+    project = finished.copy(tmp_path / "project")
+    shutil.rmtree(project.folder / ".snakemake")
+    assert project.affected() == NOTHING
+    before = project.config.read_bytes()
+    for path, value, line in (
+        ("runs.base.train.learning_rate", 0.5, "results/runs/base/train.json: was made of some"),
+        ("models.tiny.seed", 1, "results/models/tiny/manifest.json: was made of something else"),
+    ):
+        setting(path, value)(project)
+        done = project.snakemake("--dry-run", "eval")
+        assert done.returncode != 0
+        assert done.stderr.splitlines()[-1].startswith(line)
+        project.config.write_bytes(before)
+    older_data(project)
+    done = project.snakemake("--dry-run", "eval")
+    assert done.stderr.splitlines()[-1].startswith(
+        "results/datasets/functions/dataset.json: was made of something else: "
+        "files.data/functions.jsonl ("
+    )
+    (project.folder / "results/datasets/functions/dataset.json").unlink()
+    assert project.affected() == {"download functions"} | FUNCTIONS_TOKENS | TUNED
+
+
+def test_a_finished_run_is_not_trained_again_because_its_tokens_are_gone(
+    finished: Project, tmp_path: Path
+) -> None:
+    project = finished.copy(tmp_path / "project")
+    record = project.folder / "results/runs/tuned/train.json"
+    before = record.read_bytes()
+    for folder in ("results/tokens", "results/state"):
+        shutil.rmtree(project.folder / folder)
+    # What needs them is there.
+    assert project.affected() == NOTHING
+    (project.folder / "results/runs/tuned/eval.json").unlink()
+    done = project.snakemake("eval")
+    assert done.returncode != 0
+    line = done.stderr.splitlines()[-1]
+    found = re.fullmatch(
+        r"runs\.tuned: is trained, and would be trained again because "
+        r"(results/tokens/functions-\S+/manifest\.json) is gone; run snakemake \1 alone first, and "
+        r"the same command then; or add --forcerun results/runs/tuned/train\.json to train it "
+        r"again",
+        line,
+    )
+    assert found, line
+    assert record.read_bytes() == before
+    done = project.snakemake(found[1])
+    assert done.returncode == 0, done.stderr
+    assert project.affected("eval") == {"evaluate tuned"}
+    # A change is still one.
+    shutil.rmtree(project.folder / "results/tokens")
+    setting("runs.tuned.train.learning_rate", 0.5)(project)
+    assert "finetune tuned" in project.affected("eval")

@@ -1,7 +1,7 @@
 rule base_model:
     """A base model, as a Hugging Face folder."""
     input:
-        files=lambda wildcards: by_content(MODEL_FILES[wildcards.model]),
+        files=model_input,
     output:
         "results/models/{model}/manifest.json",
     log:

@@ -10,9 +10,11 @@ from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
+from snakemake.io import IOFile
+
 import moray
 from moray import machine, project
-from moray.config import inputs, layout, plan
+from moray.config import inputs, layout, plan, recorded
 from moray.config.config_files import check_config_file, check_option
 from moray.config.identity import code_of
 from moray.config.load import load_experiment, with_short_keys_resolved
@@ -189,7 +191,31 @@ def dataset_input(wildcards):
     for file in chain(*files.values()):
         if not os.path.exists(file) and not is_made(file):
             sys.exit(str(inputs.not_there(EXPERIMENT, wildcards.dataset, file)))
+    record = f"results/datasets/{wildcards.dataset}/dataset.json"
+    check_made_of_this(record, recorded.other_rows, wildcards.dataset)
     return {split: by_content(own) for split, own in files.items()}
+
+
+def check_made_of_this(output, compare, *arguments):
+    """Exit if an output was made of something else, and Snakemake has no record to tell it by."""
+    # Jobs that an executor has started need not see the records.
+    if workflow.is_main_process and not workflow.persistence.metadata(IOFile(output)):
+        if error := compare(EXPERIMENT, *arguments):
+            sys.exit(str(error))
+
+
+def training_start(wildcards):
+    run = wildcards.run
+    record, training = f"results/runs/{run}/train.json", code("finetune", task_of(run))
+    check_made_of_this(record, recorded.other_training, run, training)
+    return start_manifest(wildcards)
+
+
+def model_input(wildcards):
+    model = wildcards.model
+    record = f"results/models/{model}/manifest.json"
+    check_made_of_this(record, recorded.other_model, model)
+    return by_content(MODEL_FILES[model])
 
 
 def start_manifest(wildcards):
@@ -305,6 +331,52 @@ def check_runs(jobs):
         except ConfigError as error:
             sys.exit(str(error))
     return [*runs, *searches]
+
+
+def check_finished_runs(jobs):
+    """Exit before the first job if a finished run would be trained again and nothing has changed.
+
+    Snakemake runs again all that follows from a file that was deleted, such as tokens.
+    """
+    needed, dag = set(jobs), workflow.dag
+
+    def is_changed(job):
+        reason = dag.reason(job)
+        return bool(
+            reason.forced
+            or reason.updated_input
+            or reason.input_changed
+            or reason.params_changed
+            or reason.code_changed
+            or reason.software_stack_changed
+        )
+
+    def made_for(job):
+        """The job and those whose outputs it waits for."""
+        found, waiting = {job}, [job]
+        for each in waiting:
+            more = needed & {*dag.dependencies[each]} - found
+            found |= more
+            waiting += more
+        return found
+
+    found = []
+    for job in jobs:
+        finished = all(os.path.exists(output) for output in job.output)
+        if not job.rule.name.endswith("finetune_run") or not finished:
+            continue
+        before = made_for(job)
+        if any(map(is_changed, before)):
+            continue
+        gone = sorted(
+            output
+            for other in before
+            for output in other.output
+            if not os.path.exists(output)
+        )
+        found.append(inputs.trained_already(job.wildcards.run, job.output.train, gone))
+    if found:
+        sys.exit("\n".join(map(str, found)))
 
 
 def stop_on_signals(runs):

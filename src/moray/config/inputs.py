@@ -1,8 +1,8 @@
-"""The user's files as inputs of stages: how they count, and what is said of one that is missing."""
+"""Inputs of stages: how the user's files count, and what is said of files that are missing."""
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -39,3 +39,19 @@ def not_there(experiment: Experiment, dataset: str, file: str) -> UserError:
     key = next(key for key, paths in keys if file in paths)
     problem = f"there is no file {file}, and no rule makes it"
     return UserError(f"datasets.{dataset}.{key}", problem, CHECK_PATH)
+
+
+def trained_already(run: str, record: str, gone: Sequence[str]) -> UserError:
+    """The error for a finished run that would be trained again because files are gone.
+
+    Args:
+        record: the file by which it would be.
+        gone: the outputs that have to be made again.
+    """
+    return UserError(
+        f"runs.{run}",
+        f"is trained, and would be trained again because {', '.join(gone)} "
+        f"{'are' if len(gone) > 1 else 'is'} gone",
+        f"run snakemake {' '.join(gone)} alone first, and the same command then; or add --forcerun "
+        f"{record} to train it again",
+    )

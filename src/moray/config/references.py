@@ -2,17 +2,9 @@
 
 from collections.abc import Iterator
 
-from moray.config import plan
+from moray.config import lineage, plan
 from moray.config.formats import FORMATS, sequence_length
-from moray.config.lineage import (
-    candidates,
-    circles,
-    comparable,
-    known,
-    known_base,
-    known_starts,
-    starts,
-)
+from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.config.schema.models import ScratchModel
 from moray.config.schema.sections import Augmentation, WorkerRange
@@ -329,7 +321,7 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
             f"{kind} can't be combined with train.strategy: {train.strategy}",
             f"set strategy to {' or '.join(sorted(taking))}",
         )
-    base = known_base(experiment, name)
+    base = lineage.known_base(experiment, name)
     if base and getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
         yield UserError(
             path,

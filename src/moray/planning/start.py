@@ -11,8 +11,8 @@ import yaml
 
 from moray import machine
 from moray.config import plan
-from moray.config.layout import lay_out_here
 from moray.config.config_files import check_config_file
+from moray.config.layout import lay_out_here
 from moray.config.load import load_experiment, merge
 from moray.config.schema.experiment import Experiment
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
