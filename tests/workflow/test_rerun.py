@@ -254,6 +254,10 @@ def test_files_count_by_content_and_not_by_time(fresh: Project) -> None:
     rows.write_bytes(other)
     os.utime(rows, (0, 0))
     assert fresh.planned(target) == {"download modules"}
+    # Without params, times are what is left.
+    os.utime(rows)
+    by_time = ("--rerun-triggers", "mtime", "--", target)
+    assert fresh.planned(*by_time) == {"download modules"}
     rows.write_bytes(before)
     assert fresh.planned(target) == NOTHING
     rows.unlink()

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from snakemake.io import IOFile
+from snakemake.settings.types import RerunTrigger
 
 import moray
 from moray import machine, project
@@ -92,9 +93,11 @@ def code(stage, *names, of=None):
 def by_content(files):
     """The user's files as inputs of a rule: they have to exist, and their times don't count.
 
-    Those that a rule makes, or that of another workflow, are inputs like any other.
+    Those that a rule makes are inputs like any other, and so are all with `--rerun-triggers mtime`,
+    which leaves out the param with their content.
     """
-    return [file if is_made(file) else ancient(file) for file in files]
+    counted = RerunTrigger.PARAMS in workflow.rerun_triggers
+    return [ancient(file) if counted and not is_made(file) else file for file in files]
 
 
 def with_contents(cfg, files):
