@@ -122,6 +122,7 @@ if SMOKE_TEST.run in EXPERIMENT.runs:
 
 onstart:
     jobs = list(workflow.dag.needrun_jobs())
+    check_finished_runs(jobs)
     stop_on_signals(check_runs(jobs))
     # Not in a job that an executor has started: it repeats what the workflow planned.
     if workflow.is_main_process:

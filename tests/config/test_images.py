@@ -1,5 +1,6 @@
 """What a config says about images: stores, what stages depend on, and what is refused."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from pictures import image_folder
 from small_config import check_faults, experiment_with, faults
 
 from moray.config import plan
+from moray.config.inputs import not_there
 from moray.config.references import check_references
 from moray.config.schema.experiment import Experiment
 from moray.errors import UserError
@@ -57,14 +59,28 @@ def test_a_model_of_images_depends_on_the_dataset_of_its_classes(tmp_path: Path)
     assert plan.model_config(experiment, "text") == path
 
 
-def test_a_folder_of_images_is_read_again_when_its_files_change(tmp_path: Path) -> None:
+def test_a_folder_of_images_is_read_again_when_its_content_changes(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "photos", {"a": 2, "b": 1})
     section = {"source": "image-folder", "path": str(folder)}
     experiment = experiment_with({"datasets.photos": section})
     before = plan.dataset_config(experiment, "photos")
     assert plan.dataset_config(experiment, "photos") == before
     assert plan.dataset_files(experiment, "photos") == {}
-    (folder / "b/new.png").write_bytes(b"x")
+    image = next((folder / "b").iterdir())
+    content = image.read_bytes()
+    os.utime(image, (0, 0))
+    (folder / "b/.DS_Store").write_bytes(b"x")
+    (folder / "a/dangling.png").symlink_to("nowhere")
+    (folder / "a/back").symlink_to(folder)
+    assert plan.dataset_config(experiment, "photos") == before
+    image.write_bytes(content[:-1] + b"?")
+    os.utime(image, (0, 0))
+    assert plan.dataset_config(experiment, "photos") != before
+    image.write_bytes(content)
+    assert plan.dataset_config(experiment, "photos") == before
+    (tmp_path / "more").mkdir()
+    (folder / "b/linked").symlink_to(tmp_path / "more")
+    (tmp_path / "more/new.png").write_bytes(b"x")
     assert plan.dataset_config(experiment, "photos") != before
 
 
@@ -75,16 +91,15 @@ def test_a_folder_that_is_not_there_costs_one_line() -> None:
         plan.dataset_config(experiment, "photos")
 
 
-def test_idx_files_are_inputs_and_have_to_be_there(tmp_path: Path) -> None:
+def test_idx_files_are_inputs(tmp_path: Path) -> None:
     files = {key: str(tmp_path / key) for key in ("images", "labels")}
     section = {"source": "idx", "train": files, "test": files}
     experiment = experiment_with({"datasets.mnist": section})
-    with pytest.raises(UserError, match=r"^datasets\.mnist\.train\.images: no file matches "):
-        plan.dataset_files(experiment, "mnist")
-    for file in files.values():
-        Path(file).write_bytes(b"")
     both = list(files.values())
     assert plan.dataset_files(experiment, "mnist") == {"train": both, "test": both}
+    assert str(not_there(experiment, "mnist", files["labels"])).startswith(
+        f"datasets.mnist.train.labels: there is no file {files['labels']}, and no rule makes it"
+    )
 
 
 def test_what_does_not_fit_images_costs_one_line() -> None:

@@ -9,6 +9,7 @@ import pytest
 from small_config import experiment_with
 
 from moray.config import plan
+from moray.config.inputs import not_there
 from moray.errors import UserError
 
 KINDS = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
@@ -94,7 +95,21 @@ def test_each_split_has_files_of_its_own() -> None:
     assert found == {"train": ["notes/a.txt", "notes/b.txt"], "test": ["notes/deep/c.txt"]}
 
 
-@pytest.mark.parametrize("path", ["notes/none.txt", "none/*.txt", ["notes/a.txt", "none"]])
+@pytest.mark.usefixtures("notes")
+def test_a_file_that_is_not_there_may_be_made_by_another_workflow() -> None:
+    path = {"train": ["notes/a.txt", "made/none.txt"], "test": "rows.jsonl"}
+    experiment = experiment_with({"datasets.notes.path": path})
+    assert plan.dataset_files(experiment, "notes") == {
+        "train": ["notes/a.txt", "made/none.txt"],
+        "test": ["rows.jsonl"],
+    }
+    assert str(not_there(experiment, "notes", "rows.jsonl")) == (
+        "datasets.notes.path: there is no file rows.jsonl, and no rule makes it; check the path; "
+        "it is relative to the working directory"
+    )
+
+
+@pytest.mark.parametrize("path", ["none/*.txt", ["notes/a.txt", "none[12]"]])
 @pytest.mark.usefixtures("notes")
 def test_a_dataset_whose_files_are_missing_is_reported_before_anything_starts(
     path: str | list[str],

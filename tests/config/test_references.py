@@ -54,6 +54,33 @@ def test_every_unknown_name_is_reported() -> None:
     ]
 
 
+@pytest.mark.parametrize("adapter", [{}, {"quantize_base": "4bit"}])
+def test_a_wrong_name_is_reported_whatever_else_a_run_has(adapter: dict[str, Any]) -> None:
+    pairs = {"source": "python-stdlib", "format": "preference"}
+    search = {"trials": 2, "space": {"train.learning_rate": [1e-3, 1e-4]}}
+    more: dict[str, Any] = {
+        "datasets.pairs": pairs,
+        "runs.base.adapter": adapter,
+        "runs.tuned.adapter": adapter,
+        "runs.third": {"model": {"run": "tuned"}, "dataset": "pairs", "adapter": adapter},
+        "runs.best": {"model": {"best": "swept"}, "dataset": "pairs", "adapter": adapter},
+        "runs.searched": {"model": "tiny", "dataset": "modules", "search": search},
+    }
+    assert paths(more) == ["runs.best.model.best"]
+    for path, value, fault in (
+        ("runs.base.model", "none", "runs.base.model"),
+        ("runs.tuned.model", {"run": "none"}, "runs.tuned.model.run"),
+        ("runs.base.model", {"run": "third"}, ""),
+        ("runs.third.dataset", "none", "runs.third.dataset"),
+        ("runs.searched.model", "none", "runs.searched.model"),
+        ("runs.searched.dataset", "none", "runs.searched.dataset"),
+        ("models.tiny.tokenizer.train_on", "none", "models.tiny.tokenizer.train_on"),
+    ):
+        circle = [f"runs.{run}.model.run" for run in ("base", "tuned", "third")]
+        expected = {"runs.best.model.best", *([fault] if fault else circle)}
+        assert set(paths(more | {path: value})) == expected, value
+
+
 @pytest.mark.parametrize(
     ("models", "in_circle"),
     [

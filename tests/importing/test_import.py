@@ -456,3 +456,13 @@ def test_an_overlay_trains(
     make_all(project.folder, whole | {"runs": overlay["runs"]})
     history = (project.folder / "results/runs/theirs/history.jsonl").read_text()
     assert '"step": 2' in history
+
+
+def test_a_config_of_another_tool_is_not_evaluated(tmp_path: Path) -> None:
+    """Snakemake's config files can be."""
+    made = tmp_path / "made"
+    definitions = {"__use_yte__": True, "__definitions__": [f"open({str(made)!r}, 'w')"]}
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(definitions | AXOLOTL))
+    with pytest.raises((ConfigError, UserError), match="__use_yte__"):
+        convert(tmp_path / "theirs.yaml")
+    assert not made.exists()

@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 import yaml
-from small_config import config_with
+from small_config import config_with, experiment_with
 from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 from moray.cli import app
+from moray.config import plan
 from moray.config.schema.train import Adapter, Train
 from moray.planning.advice import Advice, Change
 from moray.planning.demand import Demand, Setup
+from moray.planning.start import made_folder
+from moray.planning.start import setup_of as planned_setup
+from moray.provenance.manifest import write_manifest
 from moray.train.memory import scale_bytes
 
 SHAPE = LlamaConfig(
@@ -53,6 +57,25 @@ def test_a_model_from_scratch_is_planned_from_the_config_alone(
     assert "saved activations" in output
     assert "80 GB: fits" in output
     assert not (tmp_path / "results").exists()
+
+
+def test_a_model_that_was_made_of_other_settings_is_not_planned_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    experiment = experiment_with({"models.folder.path": "old", "runs.base.model": "folder"})
+    made = Path("results/models/folder")
+    SHAPE.save_pretrained(made)
+    assert made_folder(experiment, "folder") is None
+    write_manifest(made, model=plan.model_config(experiment, "folder"))
+    assert made_folder(experiment, "folder") == made
+    other = experiment_with({"models.folder.path": "new", "runs.base.model": "folder"})
+    assert made_folder(other, "folder") is None
+    LlamaConfig(hidden_size=64, num_attention_heads=2).save_pretrained("new")
+    with planned_setup(other, "base") as setup:
+        assert setup.folder == Path("new")
+    with planned_setup(experiment, "base") as setup:
+        assert setup.folder == made
 
 
 def test_an_overlay_is_merged_over_the_config(

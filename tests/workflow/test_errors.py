@@ -29,6 +29,33 @@ def test_a_config_that_is_not_utf_8_costs_one_line(fresh: Project) -> None:
     ]
 
 
+@pytest.mark.long
+def test_what_snakemake_would_read_in_silence_costs_one_line(fresh: Project) -> None:
+    for name in ("a", "b"):
+        (fresh.folder / f"{name}.yaml").write_text("runs: {tuned: null}\n")
+    overlays = ("--configfile", "a.yaml", "--configfile", "b.yaml")
+    done = fresh.snakemake("--dry-run", "finetune", *overlays)
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1] == (
+        "--configfile: is given 2 times, and Snakemake keeps only the last; write --configfile "
+        "a.yaml b.yaml"
+    )
+    (fresh.folder / "b.yaml").write_text("runs: {tuned: null}\nruns: {base: null}\n")
+    done = fresh.snakemake("--dry-run", "finetune", "--configfile", "a.yaml", "b.yaml")
+    assert done.stderr.splitlines()[-1] == (
+        "b.yaml, line 2: the key runs is in line 1 already, and only the last one would count; "
+        "remove one of them"
+    )
+    made = fresh.folder / "made"
+    evaluated = f"__use_yte__: true\n__definitions__:\n- open({str(made)!r}, 'w')\n"
+    fresh.config.write_text(evaluated + fresh.config.read_text())
+    done = fresh.snakemake("--dry-run", "finetune")
+    assert done.stderr.splitlines()[-1] == (
+        "config/config.yaml, line 1: __use_yte__ runs code that is in the config; write the values"
+    )
+    assert not made.exists()
+
+
 def test_too_many_workers_are_refused_before_the_first_job(fresh: Project) -> None:
     fresh.configure(["defaults", "train", "global_batch_size"], 4096)
     fresh.configure(["defaults", "ray", "num_workers"], 4096)

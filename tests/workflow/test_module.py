@@ -33,6 +33,19 @@ onstart:
     moray.onstart()
 """
 
+RULE = """
+
+rule rows:
+    input:
+        "raw/{name}.jsonl",
+    output:
+        "data/{name}.jsonl",
+    message:
+        "make {wildcards.name}"
+    shell:
+        "cp {input} {output}"
+"""
+
 
 class Study(Project):
     """The other workflow; its environment has the package of the module."""
@@ -77,6 +90,31 @@ def test_the_other_workflow_plans_and_runs_the_stages_with_its_own_config(study:
     assert done.returncode == 0, done.stderr
     assert (study.folder / "results/datasets/modules/train.parquet").exists()
     assert not (study.folder.parent / "tools/moray/results").exists()
+
+
+@pytest.mark.long
+def test_a_rule_of_the_other_workflow_makes_the_rows(study: Study) -> None:
+    (study.folder / "data").rename(study.folder / "raw")
+    with (study.folder / "Snakefile").open("a") as file:
+        file.write(RULE)
+    dataset, rows = "results/datasets/modules/dataset.json", study.folder / "raw/modules.jsonl"
+    both = {"make modules", "download modules"}
+    assert study.planned("--cores", "1", dataset) == both
+    done = study.snakemake("--cores", "1", dataset)
+    assert done.returncode == 0, done.stderr
+    assert study.planned("--cores", "1", dataset) == set()
+    rows.write_text("".join(rows.read_text().splitlines(keepends=True)[:-1]))
+    assert study.planned("--cores", "1", dataset) == both
+    done = study.snakemake("--cores", "1", dataset)
+    assert done.returncode == 0, done.stderr
+    assert study.planned("--cores", "1", dataset) == set()
+    study.configure(["moray", "datasets", "modules", "path"], "data/modles.json")
+    done = study.snakemake("--dry-run", "--cores", "1", dataset)
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1] == (
+        "datasets.modules.path: there is no file data/modles.json, and no rule makes it; check "
+        "the path; it is relative to the working directory"
+    )
 
 
 @pytest.mark.long

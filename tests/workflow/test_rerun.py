@@ -1,6 +1,7 @@
 """Exactly the jobs that a change affects are planned again."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -81,6 +82,12 @@ def more_data(project: Project) -> None:
         file.write('{"prompt": "def one():\\n", "completion": "    return 1\\n"}\n')
 
 
+def older_data(project: Project) -> None:
+    """Put other rows in their place, from a file that is older than all results."""
+    more_data(project)
+    os.utime(project.folder / "data/functions.jsonl", (0, 0))
+
+
 NOTHING: set[str] = set()
 WITHOUT_EFFECT = (
     "config/schema/sections.py",
@@ -132,6 +139,10 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         {"download functions"} | FUNCTIONS_TOKENS | TUNED,
     ),
     "the user's data": (more_data, {"download functions"} | FUNCTIONS_TOKENS | TUNED),
+    "the user's data, from an older file": (
+        older_data,
+        {"download functions"} | FUNCTIONS_TOKENS | TUNED,
+    ),
     # Keys that only say how it is executed.
     "launcher, workers, micro-batch, checkpoints, loader and places": (
         all_of(
@@ -220,3 +231,97 @@ def test_what_a_failed_stage_should_have_replaced_is_not_up_to_date(
     assert done.returncode == 0, done.stderr
     # It has run again, so the next command doesn't run it once more.
     assert project.affected() == NOTHING
+
+
+def test_files_count_by_content_and_not_by_time(fresh: Project) -> None:
+    """Also those that are too large for the checksums that Snakemake compares."""
+    rows = fresh.folder / "data/modules.jsonl"
+    rows.write_bytes(rows.read_bytes() + b'{"text": "' + b"x" * 1_200_000 + b'"}\n')
+    target = "results/datasets/modules/dataset.json"
+    done = fresh.snakemake(target)
+    assert done.returncode == 0, done.stderr
+    assert fresh.planned(target) == NOTHING
+    kept = fresh.folder / "kept"
+    shutil.copy(rows, kept)
+    os.utime(rows)
+    assert fresh.planned(target) == NOTHING
+    # The same bytes at another inode, newer than the results.
+    os.replace(kept, rows)
+    assert fresh.planned(target) == NOTHING
+    before = rows.read_bytes()
+    other = before.replace(b"xx", b"xy", 1)
+    assert len(other) == len(before)
+    rows.write_bytes(other)
+    os.utime(rows, (0, 0))
+    assert fresh.planned(target) == {"download modules"}
+    # Without params, times are what is left.
+    os.utime(rows)
+    by_time = ("--rerun-triggers", "mtime", "--", target)
+    assert fresh.planned(*by_time) == {"download modules"}
+    rows.write_bytes(before)
+    assert fresh.planned(target) == NOTHING
+    rows.unlink()
+    done = fresh.snakemake("--dry-run", "--forcerun", "download", target)
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1] == (
+        "datasets.modules.path: there is no file data/modules.jsonl, and no rule makes it; check "
+        "the path; it is relative to the working directory"
+    )
+
+
+def test_without_snakemakes_records_results_are_held_against_the_config(
+    finished: Project, tmp_path: Path
+) -> None:
+    project = finished.copy(tmp_path / "project")
+    shutil.rmtree(project.folder / ".snakemake")
+    assert project.affected() == NOTHING
+    before = project.config.read_bytes()
+    for path, value, line in (
+        ("runs.base.train.learning_rate", 0.5, "results/runs/base/train.json: was made of some"),
+        ("models.tiny.seed", 1, "results/models/tiny/manifest.json: was made of something else"),
+    ):
+        setting(path, value)(project)
+        done = project.snakemake("--dry-run", "eval")
+        assert done.returncode != 0
+        assert done.stderr.splitlines()[-1].startswith(line)
+        project.config.write_bytes(before)
+    older_data(project)
+    done = project.snakemake("--dry-run", "eval")
+    assert done.stderr.splitlines()[-1].startswith(
+        "results/datasets/functions/dataset.json: was made of something else: "
+        "files.data/functions.jsonl ("
+    )
+    (project.folder / "results/datasets/functions/dataset.json").unlink()
+    assert project.affected() == {"download functions"} | FUNCTIONS_TOKENS | TUNED
+
+
+def test_a_finished_run_is_not_trained_again_because_its_tokens_are_gone(
+    finished: Project, tmp_path: Path
+) -> None:
+    project = finished.copy(tmp_path / "project")
+    record = project.folder / "results/runs/tuned/train.json"
+    before = record.read_bytes()
+    for folder in ("results/tokens", "results/state"):
+        shutil.rmtree(project.folder / folder)
+    # What needs them is there.
+    assert project.affected() == NOTHING
+    (project.folder / "results/runs/tuned/eval.json").unlink()
+    done = project.snakemake("eval")
+    assert done.returncode != 0
+    line = done.stderr.splitlines()[-1]
+    found = re.fullmatch(
+        r"runs\.tuned: is trained, and would be trained again because "
+        r"(results/tokens/functions-\S+/manifest\.json) is gone; run snakemake \1 alone first, and "
+        r"the same command then; or add --forcerun results/runs/tuned/train\.json to train it "
+        r"again",
+        line,
+    )
+    assert found, line
+    assert record.read_bytes() == before
+    done = project.snakemake(found[1])
+    assert done.returncode == 0, done.stderr
+    assert project.affected("eval") == {"evaluate tuned"}
+    # A change is still one.
+    shutil.rmtree(project.folder / "results/tokens")
+    setting("runs.tuned.train.learning_rate", 0.5)(project)
+    assert "finetune tuned" in project.affected("eval")

@@ -1,7 +1,7 @@
 rule base_model:
     """A base model, as a Hugging Face folder."""
     input:
-        files=lambda wildcards: MODEL_FILES[wildcards.model],
+        files=model_input,
     output:
         "results/models/{model}/manifest.json",
     log:
@@ -18,7 +18,10 @@ rule base_model:
             plan.modality_of_model(EXPERIMENT, wildcards.model),
             of=wildcards.model,
         ),
-        cfg=lambda wildcards: plan.model_config(EXPERIMENT, wildcards.model),
+        cfg=lambda wildcards: with_contents(
+            plan.model_config(EXPERIMENT, wildcards.model),
+            MODEL_FILES[wildcards.model],
+        ),
         # Not compared with the last execution, because it takes `input`.
         proofs=lambda wildcards, input: EXPERIMENT.proofs_of_model(wildcards.model),
     message:

@@ -4,7 +4,7 @@ rule benchmark_run:
         base=start_manifest,
         base_dependencies=start_dependencies,
         tuned="results/runs/{run}/model/manifest.json",
-        files=lambda wildcards: BENCHMARK_FILES[wildcards.run],
+        files=lambda wildcards: by_content(BENCHMARK_FILES[wildcards.run]),
     output:
         report(
             "results/runs/{run}/benchmarks.json",
@@ -25,7 +25,10 @@ rule benchmark_run:
         gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "benchmarks"),
     params:
         code=lambda wildcards: code("benchmark", of=wildcards.run),
-        cfg=lambda wildcards: plan.benchmark_config(EXPERIMENT, wildcards.run),
+        cfg=lambda wildcards: with_contents(
+            plan.benchmark_config(EXPERIMENT, wildcards.run),
+            BENCHMARK_FILES[wildcards.run],
+        ),
         execution=execution_of("benchmarks"),
     message:
         "benchmark {wildcards.run}"

@@ -5,14 +5,20 @@ import os
 import re
 import signal
 import sys
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
+from snakemake.io import IOFile
+from snakemake.settings.types import RerunTrigger
+
 import moray
 from moray import machine, project
-from moray.config import layout, plan
+from moray.config import inputs, layout, plan, recorded
+from moray.config.config_files import check_config_file, check_option
 from moray.config.identity import code_of
-from moray.config.load import check_encoding, load_experiment, with_short_keys_resolved
+from moray.config.load import load_experiment, with_short_keys_resolved
 from moray.config.schema.experiment import SMOKE_TEST_RUN
 from moray.config.search import search_config
 from moray.errors import ConfigError, UserError
@@ -21,9 +27,13 @@ from moray.stages.boundary import repeat, repeats
 CONFIG = Path("config/config.yaml")
 
 try:
+    check_option(sys.argv)
     # Doesn't exist if another workflow uses this one as a module and passes the config.
     if CONFIG.exists():
-        check_encoding(CONFIG)
+        check_config_file(CONFIG)
+        # These have been read already, with all that they evaluate.
+        for overlay in workflow.overwrite_configfiles:
+            check_config_file(Path(os.path.relpath(overlay)))
 except UserError as error:
     sys.exit(str(error))
 
@@ -78,6 +88,43 @@ def code(stage, *names, of=None):
     """
     again = repeats(f"{stage}/{of}", planning=workflow.is_main_process) if of else ""
     return f"code {code_of(stage, *names)}{again}"
+
+
+def by_content(files):
+    """The user's files as inputs of a rule: they have to exist, and their times don't count.
+
+    Those that a rule makes are inputs like any other, and so are all with `--rerun-triggers mtime`,
+    which leaves out the param with their content.
+    """
+    counted = RerunTrigger.PARAMS in workflow.rerun_triggers
+    return [ancient(file) if counted and not is_made(file) else file for file in files]
+
+
+def with_contents(cfg, files):
+    """The param of a stage that reads the user's files, so that it reruns if their content changes."""
+    counted = [file for file in files if not is_made(file)]
+    # Jobs that an executor has started may see the files elsewhere, where they look different.
+    return inputs.with_contents(cfg, counted, keep=workflow.is_main_process)
+
+
+@cache
+def outputs():
+    """What all rules make, also those of a workflow that uses this one as a module."""
+    # It is called when all have been read.
+    return [output for rule in workflow.rules for output in rule.output]
+
+
+@cache
+def beginnings():
+    return tuple(output.constant_prefix() for output in outputs())
+
+
+def is_made(file):
+    """Whether a rule makes a file."""
+    # Most files begin otherwise, and there may be thousands.
+    return file.startswith(beginnings()) and any(
+        output.match(file) for output in outputs()
+    )
 
 
 def shared_cores(among=2):
@@ -140,6 +187,39 @@ def stores_of(modality):
         for name, (run, _) in STORES.items()
         if plan.modality(EXPERIMENT, run) == modality
     ]
+
+
+def dataset_input(wildcards):
+    """The user's files, by split; exits with a line if one is missing that no rule makes."""
+    files = DATASET_FILES[wildcards.dataset]
+    for file in chain(*files.values()):
+        if not os.path.exists(file) and not is_made(file):
+            sys.exit(str(inputs.not_there(EXPERIMENT, wildcards.dataset, file)))
+    record = f"results/datasets/{wildcards.dataset}/dataset.json"
+    check_made_of_this(record, recorded.other_rows, wildcards.dataset)
+    return {split: by_content(own) for split, own in files.items()}
+
+
+def check_made_of_this(output, compare, *arguments):
+    """Exit if an output was made of something else, and Snakemake has no record to tell it by."""
+    # Jobs that an executor has started need not see the records.
+    if workflow.is_main_process and not workflow.persistence.metadata(IOFile(output)):
+        if error := compare(EXPERIMENT, *arguments):
+            sys.exit(str(error))
+
+
+def training_start(wildcards):
+    run = wildcards.run
+    record, training = f"results/runs/{run}/train.json", code("finetune", task_of(run))
+    check_made_of_this(record, recorded.other_training, run, training)
+    return start_manifest(wildcards)
+
+
+def model_input(wildcards):
+    model = wildcards.model
+    record = f"results/models/{model}/manifest.json"
+    check_made_of_this(record, recorded.other_model, model)
+    return by_content(MODEL_FILES[model])
 
 
 def start_manifest(wildcards):
@@ -256,6 +336,52 @@ def check_runs(jobs):
         except ConfigError as error:
             sys.exit(str(error))
     return [*runs, *searches]
+
+
+def check_finished_runs(jobs):
+    """Exit before the first job if a finished run would be trained again and nothing has changed.
+
+    Snakemake runs again all that follows from a file that was deleted, such as tokens.
+    """
+    needed, dag = set(jobs), workflow.dag
+
+    def is_changed(job):
+        reason = dag.reason(job)
+        return bool(
+            reason.forced
+            or reason.updated_input
+            or reason.input_changed
+            or reason.params_changed
+            or reason.code_changed
+            or reason.software_stack_changed
+        )
+
+    def made_for(job):
+        """The job and those whose outputs it waits for."""
+        found, waiting = {job}, [job]
+        for each in waiting:
+            more = needed & {*dag.dependencies[each]} - found
+            found |= more
+            waiting += more
+        return found
+
+    found = []
+    for job in jobs:
+        finished = all(os.path.exists(output) for output in job.output)
+        if not job.rule.name.endswith("finetune_run") or not finished:
+            continue
+        before = made_for(job)
+        if any(map(is_changed, before)):
+            continue
+        gone = sorted(
+            output
+            for other in before
+            for output in other.output
+            if not os.path.exists(output)
+        )
+        found.append(inputs.trained_already(job.wildcards.run, job.output.train, gone))
+    if found:
+        sys.exit("\n".join(map(str, found)))
 
 
 def stop_on_signals(runs):

@@ -1,7 +1,7 @@
 rule download:
     """A dataset, read from its source and split into three."""
     input:
-        unpack(lambda wildcards: DATASET_FILES[wildcards.dataset]),
+        unpack(dataset_input),
     output:
         train="results/datasets/{dataset}/train.parquet",
         validation="results/datasets/{dataset}/validation.parquet",
@@ -21,7 +21,10 @@ rule download:
             plan.source_of(EXPERIMENT, wildcards.dataset),
             of=wildcards.dataset,
         ),
-        cfg=lambda wildcards: plan.dataset_config(EXPERIMENT, wildcards.dataset),
+        cfg=lambda wildcards: with_contents(
+            plan.dataset_config(EXPERIMENT, wildcards.dataset),
+            chain(*DATASET_FILES[wildcards.dataset].values()),
+        ),
         # Not compared with the last execution, because it takes `input`.
         proofs=lambda wildcards, input: EXPERIMENT.proofs_of_dataset(wildcards.dataset),
     message:

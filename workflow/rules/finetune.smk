@@ -1,7 +1,7 @@
 rule finetune_run:
     """Training; checkpoints are in ray.storage_path, and Snakemake doesn't manage them."""
     input:
-        start=start_manifest,
+        start=training_start,
         start_dependencies=start_dependencies,
         stores=store_manifests,
     output:

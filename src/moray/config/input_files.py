@@ -3,9 +3,10 @@
 import os
 import time
 from datetime import datetime
-from glob import escape, glob
+from glob import escape, glob, has_magic
 from pathlib import Path
 
+from moray.config.inputs import CHECK_PATH
 from moray.config.schema.datasets import Dataset, LocalFiles
 from moray.errors import UserError
 
@@ -32,6 +33,8 @@ def endings_of(section: Dataset) -> tuple[str, ...]:
 def input_files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
     """The files that a path or glob matches, or those in a folder that have one of the endings.
 
+    A path without wildcards may not be there yet.
+
     Raises:
         UserError: if there are none, or one is a link that leads nowhere.
     """
@@ -52,12 +55,11 @@ def input_files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
             f"the folder {path} has no file of a type that is read",
             "check the path, or give a glob of the files in its folders",
         )
+    if not matches and not has_magic(path) and not Path(path).exists():
+        # Another workflow's rule may make it.
+        matches = [path]
     if not matches:
-        raise UserError(
-            key,
-            f"no file matches {path}",
-            "check the path; it is relative to the working directory",
-        )
+        raise UserError(key, f"no file matches {path}", CHECK_PATH)
     return [input_file(match, key) for match in matches]
 
 
@@ -82,7 +84,7 @@ def input_file(path: str, key: str) -> str:
             f"{path} contains braces, which Snakemake reads as wildcards",
             "rename the file",
         )
-    changed = os.stat(path).st_mtime
+    changed = os.stat(path).st_mtime if os.path.exists(path) else 0.0
     if changed > time.time() + _CLOCK_SKEW:
         raise UserError(
             key,

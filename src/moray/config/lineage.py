@@ -49,6 +49,19 @@ def known_starts(experiment: Experiment, run: str) -> list[str]:
     return [start for start in experiment.starts(run) if start in experiment.runs]
 
 
+def known_base(experiment: Experiment, run: str) -> str | None:
+    """The base model of a run; None if a name on the way to it is wrong, or runs form a cycle."""
+    seen: set[str] = set()
+    while run not in seen:
+        seen.add(run)
+        model = experiment.runs[run].model
+        if isinstance(model, str):
+            return model if model in experiment.models else None
+        # Runs of a sweep have the same.
+        run = next(iter(known_starts(experiment, run)), run)
+    return None
+
+
 def candidates(experiment: Experiment) -> set[str]:
     """The runs of sweeps whose best one is chosen."""
     chosen = {run.model.best for run in experiment.runs.values() if isinstance(run.model, BestRef)}

@@ -13,6 +13,7 @@ from typing import Any
 
 from moray.config.formats import FORMATS, TaskName, source_module
 from moray.config.input_files import endings_of, input_file, input_files
+from moray.config.inputs import CHECK_PATH
 from moray.config.layout import workers_are_here
 from moray.config.schema.base import result_keys
 from moray.config.schema.experiment import BestRef, Experiment, RunRef
@@ -270,8 +271,10 @@ def gguf_config(experiment: Experiment, run: str) -> dict[str, Any]:
 def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
     """The user's files that each split of a dataset is read from.
 
+    A path without wildcards may not be there yet, if another workflow's rule makes it.
+
     Raises:
-        UserError: if a path or glob matches no file.
+        UserError: if a glob matches no file, or a folder has none.
     """
     section = experiment.datasets[dataset]
     return {
@@ -304,7 +307,7 @@ def model_files(experiment: Experiment, model: str) -> list[str]:
             raise UserError(
                 f"models.{model}.path",
                 f"got {section.path}, expected a folder with a config.json",
-                "check the path; it is relative to the working directory",
+                CHECK_PATH,
             )
         # A tokenizer with several templates keeps the additional ones in this folder.
         found = [*Path(section.path).iterdir()]
@@ -339,7 +342,7 @@ def benchmark_files(experiment: Experiment, run: str) -> list[str]:
         raise UserError(
             key,
             f"got {folder}, expected a folder with task files",
-            "check the path; it is relative to the working directory",
+            CHECK_PATH,
         )
     # Python writes the last ones when it runs code of a task.
     files = [

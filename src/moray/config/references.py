@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from moray.config import plan
+from moray.config import lineage, plan
 from moray.config.formats import FORMATS, sequence_length
 from moray.config.layout import new_tokens_unsharded
 from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
@@ -322,8 +322,8 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
             f"{kind} can't be combined with train.strategy: {train.strategy}",
             f"set strategy to {' or '.join(sorted(taking))}",
         )
-    base = experiment.base_model(name)
-    if getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
+    base = lineage.known_base(experiment, name)
+    if base and getattr(experiment.models[base], "new_tokens", []) and train.strategy != "ddp":
         yield new_tokens_unsharded(path, train.strategy, f"models.{base}.new_tokens")
 
 

@@ -141,6 +141,8 @@ def _fault(keys: tuple[str, ...], details: list[ErrorDetails]) -> UserError:
     values = [value for detail in details for value in _values(detail)]
     if isinstance(value, str) and (close := difflib.get_close_matches(value, values, n=1)):
         remedy = f"did you mean {close[0]}?"
+    if isinstance(value, bool) and "text" in expected:
+        remedy = "put quotes around words that YAML reads as true or false: on, yes, off, no"
     got = CREDENTIALS.sub("://…@", repr(value)) if not isinstance(value, Mapping) else "a mapping"
     return UserError(path or "config", f"got {got[:80]}, expected {expected}", remedy)
 

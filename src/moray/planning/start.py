@@ -1,5 +1,6 @@
 """What is to be planned, from a project's config: nothing has to be made or downloaded yet."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from moray import machine
 from moray.config import plan
+from moray.config.config_files import check_config_file
 from moray.config.layout import lay_out_here, on_cores_of, threads
 from moray.config.load import load_experiment, merge, read_yaml
 from moray.config.schema.experiment import Experiment
@@ -32,7 +34,9 @@ def read_config(overlays: Sequence[Path]) -> Experiment:
     """
     merged: Any = {}
     for file in (_CONFIG, *overlays):
-        merged = merge(merged, read_yaml(file, "go to the project's folder"))
+        content = read_yaml(file, "go to the project's folder")
+        check_config_file(file)
+        merged = merge(merged, content)
     return load_experiment(merged)
 
 
@@ -92,12 +96,23 @@ def _workers(experiment: Experiment, run: str, device: str) -> int:
     return 1 if ray.num_workers == "auto" else ray.num_workers
 
 
+def made_folder(experiment: Experiment, model: str) -> Path | None:
+    """The folder that the workflow has made of a base model, if it still has these settings."""
+    folder = Path("results/models", model)
+    try:
+        recorded = json.loads((folder / MANIFEST).read_bytes())["model"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    # As the manifest has them.
+    settings = json.loads(json.dumps(plan.model_config(experiment, model)))
+    return folder if recorded == settings else None
+
+
 def _folder(experiment: Experiment, model: str, temporary: Path) -> Path:
     """A folder with the `config.json` of a base model."""
-    made = Path("results/models", model)
-    if (made / MANIFEST).is_file():
-        return made
     section = experiment.models[model]
+    if made := made_folder(experiment, model):
+        return made
     if isinstance(section, ScratchModel):
         llama_config(section.model_dump(), section.tokenizer.vocab_size).save_pretrained(temporary)
         return temporary

@@ -24,6 +24,7 @@ def base_model(
     """Write a Hugging Face folder, its manifest, and what of it was compared with transformers.
 
     A tokenizer from scratch is trained on the dataset; of images, a model tells apart its classes.
+    `state` in `cfg` only makes it run again; what counts of the user's files is copied.
 
     Args:
         proofs: what follows if transformers reads back something else.
@@ -32,6 +33,7 @@ def base_model(
         UserError: if it does, and `proofs` is `refuse`.
     """
     began = time.monotonic()
+    cfg = {key: cfg[key] for key in cfg if key != "state"}
     modality = "text" if cfg.get("classes_of") is None else "images"
     # By name: the other need not be imported.
     make = import_module(f"moray.stages.base_model_{modality}").make

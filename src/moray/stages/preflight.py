@@ -11,7 +11,6 @@ from moray.config.formats import FORMATS, sequence_length
 from moray.config.layout import on_cores_of, threads
 from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import (
-    BaseModelSource,
     HubModel,
     PathModel,
     ScratchModel,
@@ -30,7 +29,7 @@ from moray.model.shapes import (
     quantization_in,
     shapes_in,
 )
-from moray.provenance.manifest import MANIFEST
+from moray.planning.start import made_folder
 from moray.serving.llama_cpp import missing_tools
 from moray.tracking.interface import missing_packages
 from moray.train.checks import misfits, unmet_requirements, unsharded
@@ -125,7 +124,8 @@ def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
 
 def _readable(path: str, files: Sequence[str]) -> Iterator[UserError]:
     for file in files:
-        if not os.access(file, os.R_OK):
+        # Another workflow's rule may make one that isn't there yet.
+        if os.path.exists(file) and not os.access(file, os.R_OK):
             yield UserError(path, f"can't read {file}", "change its permissions")
 
 
@@ -137,7 +137,7 @@ def _no_template(experiment: Experiment, run: str, model: str) -> Iterator[UserE
         return
     if experiment.runs[run].search or plan.chat_template(experiment, run):
         return
-    folder = _folder(experiment.models[model], model)
+    folder = _folder(experiment, model)
     if folder and not has_chat_template(folder):
         yield UserError(
             f"runs.{run}.data.chat_template",
@@ -151,7 +151,7 @@ def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterato
 
     Files of a mixture of experts name other layers than the model has, so it is made without them.
     """
-    config = _config(experiment.models[model], model)
+    config = _config(experiment, model)
     yield from unsharded(name, run.train, run.adapter, config)
     if not run.adapter or not config or not has_experts(config):
         return
@@ -179,7 +179,7 @@ def _shapes(experiment: Experiment, model: str) -> Shapes | None:
         return llama_shapes(section)
     if isinstance(section, ScratchVisionModel):
         return None
-    folder = _folder(section, model)
+    folder = _folder(experiment, model)
     return shapes_in(folder) or None if folder else None
 
 
@@ -196,18 +196,19 @@ def _positions(experiment: Experiment, model: str) -> int | None:
         return section.max_position_embeddings
     if plan.modality_of_model(experiment, model) == "images":
         return None
-    config = _config(section, model)
+    config = _config(experiment, model)
     if config is None:
         return None
     quantization_in(config, f"models.{model}")
     return positions_in(config)
 
 
-def _config(section: BaseModelSource, model: str) -> Path | None:
+def _config(experiment: Experiment, model: str) -> Path | None:
     """The `config.json` of a base that isn't from scratch; None if it can't be had."""
+    section = experiment.models[model]
     if not isinstance(section, PathModel | HubModel):
         return None
-    if folder := _folder(section, model):
+    if folder := _folder(experiment, model):
         return folder / "config.json"
     if isinstance(section, PathModel):
         return None
@@ -217,10 +218,9 @@ def _config(section: BaseModelSource, model: str) -> Path | None:
     return hub_config(section.repo_id, section.revision)
 
 
-def _folder(section: BaseModelSource, model: str) -> Path | None:
+def _folder(experiment: Experiment, model: str) -> Path | None:
     """The folder of a base; None if a hub model isn't downloaded yet."""
+    section = experiment.models[model]
     if isinstance(section, PathModel):
         return Path(section.path)
-    folder = _RESULTS / "models" / model
-    # Without a manifest, the download is incomplete.
-    return folder if (folder / MANIFEST).exists() else None
+    return made_folder(experiment, model)

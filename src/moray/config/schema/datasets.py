@@ -1,6 +1,7 @@
 """Datasets: where rows come from, their format, and how they are split."""
 
 import hashlib
+import json
 import platform
 import re
 from pathlib import Path
@@ -19,6 +20,7 @@ from moray.config.splits import (
     paths_by_split,
 )
 from moray.errors import UserError
+from moray.provenance.contents import contents_of
 
 Paths = str | Annotated[list[str], Field(min_length=1)]
 
@@ -363,18 +365,15 @@ class ImageFolder(Source):
 
 
 def _digest_of_listing(folder: str, key: str) -> str:
-    """A digest of the names, sizes and times of a folder's files, to tell whether they changed."""
+    """A digest of the names and contents of a folder's files, to tell whether they changed."""
     if not Path(folder).is_dir():
         raise UserError(
             key,
             f"got {folder}, expected a folder with a folder of images for each class",
             "check the path; it is relative to the working directory",
         )
-    digest = hashlib.sha256()
-    for file in files_below(folder):
-        facts = file.stat()
-        digest.update(f"{file.path} {facts.st_size} {facts.st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:16]
+    digests = contents_of(file.path for file in files_below(folder))
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]
 
 
 Dataset = Annotated[
