@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema.sections import Proofs
+from moray.config.schema.base import Proofs
 from moray.console import say
 from moray.errors import UserError
 from moray.provenance.lineage import write_sealed

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from moray.config.schema.sections import Proofs
+from moray.config.schema.base import Proofs
 from moray.console import say
 from moray.errors import UserError
 from moray.hub import refusals_explained

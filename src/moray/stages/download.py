@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from moray.config.schema.datasets import Dataset
-from moray.config.schema.sections import Proofs
+from moray.config.schema.base import Proofs
 from moray.console import progress, say
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.dataset import Document, group_of, write_dataset

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from moray.config.schema.sections import Proofs
+from moray.config.schema.base import Proofs
 from moray.config.tasks import TASK_SECTIONS, Modality
 from moray.console import say
 from moray.model.folder import stored_dtype

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from moray.config.schema.sections import Data, Proofs, Ray
+from moray.config.schema.base import Proofs
+from moray.config.schema.sections import Data, Ray
 from moray.config.schema.train import Adapter, Train
 from moray.storage.interface import Remote
 from moray.storage.transfer import Delivery

@@ -1,7 +1,7 @@
 """The base class of the config's sections, and what results depend on of their keys."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -13,6 +13,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 # Those of a sweep's runs have values in them. Files, Snakemake's wildcards and object stores allow
 # these characters.
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.=+-]{0,99}$")]
+# What follows if a result differs from what the plain library computes on the same rows.
+Proofs = Literal["refuse", "warn", "off"]
 PositiveInt = Annotated[int, Field(gt=0)]
 # What PyTorch takes.
 Seed = Annotated[int, Field(ge=0, lt=2**64)]

@@ -13,10 +13,6 @@ from moray.config.schema.datasets import CREDENTIALS, CREDENTIALS_REFUSED
 _BUCKET = r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]"
 
 
-# What follows if a result differs from what the plain library computes on the same rows.
-Proofs = Literal["refuse", "warn", "off"]
-
-
 class Augmentation(Section):
     """Random changes of training images. A change follows from `train.seed`, epoch and image."""
 
