@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import HYBRID, PACKED, UNPACKED, build
-from engines import LORA, jobs_of, losses_alone, workers_of
+from engines import ENGINES, LORA, ON_TWO, jobs_of, losses_alone, workers_of
 from engines import check_losses as check_layouts
 from fleet import losses, train_all
 from plain import losses_one_by_one
@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
+from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.evaluate.execution import batches_of
 from moray.evaluate.likelihood import score, select_documents
@@ -144,6 +145,23 @@ def test_one_that_also_takes_images_trains_on_text_and_keeps_the_rest(
         assert after.keys() == before.keys()
         kept = {name for name in before if torch.equal(before[name], after[name])}
         assert kept == {name for name in before if not name.startswith("language_model.")}
+
+
+@pytest.mark.release
+def test_adapters_of_experts_and_of_shared_ones_train_alike_under_all_strategies(
+    make_job: Any, small: Path, tmp_path: Path, alone: Worker
+) -> None:
+    prepare("GLM-4-MoE", small, tmp_path)
+
+    def made(name: str, **keys: Any) -> Job:
+        job: Job = make_job(name, adapter=Adapter(rank=2), max_steps=3, micro_batch_size=4, **keys)
+        return replace(job, start=tmp_path / "model", parts=(Part("data", tmp_path / "tokens"),))
+
+    one, jobs = made("one"), [made(engine, **ENGINES[engine]) for engine in ON_TWO]
+    train(one, alone)
+    train_all(jobs, 2, "torchrun", tmp_path / "workers")
+    for job in jobs:
+        assert losses(job) == pytest.approx(losses(one), rel=1e-5), job.settings.strategy
 
 
 def test_rows_of_one_document_each_train_where_they_could_be_packed(
