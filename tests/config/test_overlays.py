@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from snakemake.utils import update_config  # type: ignore[import-untyped]
+from snakemake.utils import update_config
 
 from moray.config import layout, plan
 from moray.config.load import load_experiment

@@ -8,7 +8,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
-from moray.config.schema.base import Name, PositiveInt, Proofs, RunName, Section, Seed, execution_only
+from moray.config.schema.base import (
+    Name,
+    PositiveInt,
+    Proofs,
+    RunName,
+    Section,
+    Seed,
+    execution_only,
+)
 from moray.config.schema.datasets import Dataset
 from moray.config.schema.models import BaseModelSource
 from moray.config.schema.sections import (
