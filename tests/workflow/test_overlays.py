@@ -19,7 +19,8 @@ ANSWERED = [
 
 pytestmark = pytest.mark.release
 
-PLACES = [f"place {number}" for number in range(60)]
+# So many that some are in the test split, which is previewed.
+PLACES = [f"place {number}" for number in range(200)]
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def project(fresh: Project, model_folder: Path) -> Project:
         }
         for place in PLACES
     ]
-    # All alike, because few of them are in the test split, which is previewed.
+    # All alike, because few of them are previewed.
     instructions = [
         {"instruction": f"Name {place}", "input": "in full", "output": place} for place in PLACES
     ]
