@@ -98,6 +98,13 @@ def test_a_processor_that_makes_patches_costs_one_line(tmp_path: Path) -> None:
     )
 
 
+def test_a_processor_that_makes_numbers_of_colours_costs_one_line(tmp_path: Path) -> None:
+    clusters = [[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]]
+    folder = saved(tmp_path, "ImageGPTImageProcessorPil", clusters=clusters)
+    with pytest.raises(UserError, match=r"^model: its image processor, ImageGPTImageProcessorPil, "):
+        check_processor(folder, 3)
+
+
 def test_other_pixels_than_the_processor_s_cost_one_line_with_both(tmp_path: Path) -> None:
     folder = saved(tmp_path, "ViTImageProcessorPil", size={"height": 32, "width": 24})
     image, processor = colours(60, 80, 1), load_processor(folder)

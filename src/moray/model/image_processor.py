@@ -66,7 +66,10 @@ def pixels_of(
     later = {"do_rescale": False, "do_normalize": False}
     if hasattr(processor, _NORMALIZES_AGAIN):
         later[_NORMALIZES_AGAIN] = False
-    made = [np.asarray(one) for one in processor(converted, **later)["pixel_values"]]
+    answer = processor(converted, **later)
+    if "pixel_values" not in answer:
+        raise _unknown(processor, f"{', '.join(answer)} of an image")
+    made = [np.asarray(one) for one in answer["pixel_values"]]
     for one in made:
         if one.ndim != 3 or len(one) != num_channels:
             raise _unknown(processor, f"an array of shape {one.shape} of an image")
