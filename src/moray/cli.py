@@ -122,12 +122,12 @@ def plan(
     Nothing has to be made before; of a model on the Hub, only its `config.json` is downloaded.
     """
     from moray.planning.advice import lines
-    from moray.planning.start import read_config, setup_of
+    from moray.planning.start import accepted_by_check, read_config, setup_of
 
     with _errors_in_one_line(), _without_warnings():
         experiment = read_config(configfile or [])
         with setup_of(experiment, run) as setup:
-            for line in lines(run, setup):
+            for line in lines(run, setup, accepted_by_check(experiment, run)):
                 typer.echo(line)
 
 

@@ -15,7 +15,7 @@ from moray.config import plan
 from moray.config.schema.train import Adapter, Train
 from moray.planning.advice import Advice, Change
 from moray.planning.demand import Demand, Setup
-from moray.planning.start import made_folder
+from moray.planning.start import accepted_by_check, made_folder
 from moray.planning.start import setup_of as planned_setup
 from moray.provenance.manifest import write_manifest
 from moray.train.memory import scale_bytes
@@ -145,6 +145,42 @@ def test_changes_are_tried_from_the_cheapest_on(tmp_path: Path) -> None:
         assert limit < before
         assert advice.change(limit) == Change(keys, 1)
     assert advice.change(1e6) is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("values", "refused"),
+    [
+        ({"train.deterministic": True}, "train.optimizer: adamw_8bit"),
+        ({"train.global_batch_size": 6}, "ray.num_workers: 4"),
+        ({"train.strategy": "fsdp2"}, "adapter.base_dtype: bf16"),
+        ({"train.strategy": "deepspeed"}, "adapter.quantize_base: 4bit"),
+    ],
+)
+def test_only_changes_that_the_check_accepts_are_advised(
+    values: dict[str, Any], refused: str, tmp_path: Path
+) -> None:
+    """For any size of memory: what is advised is applied to the config, which is checked."""
+    written = {f"runs.base.{path}": value for path, value in values.items()}
+    # Adapters don't train new tokens under FSDP2.
+    written |= {"models.tiny": {"source": "path", "path": "m", "new_tokens": ["<a>"]}}
+    experiment = experiment_with(written)
+    accepts = accepted_by_check(experiment, "base")
+    assert not accepts([refused])
+    train = {path.removeprefix("train."): value for path, value in values.items()}
+    setup = setup_of(tmp_path, **{"global_batch_size": 16, **train, "micro_batch_size": 1})
+    advice = Advice(setup, accepts)
+    whole, advised = advice.demand(setup).total(1), set()
+    for share in (0.95, 0.8, 0.6, 0.4, 0.3, 0.2, 0.1):
+        if change := advice.change(share * whole):
+            advised.add(change.keys)
+    assert advised
+    for keys in advised:
+        changed = dict(written)
+        for key in keys:
+            path, value = key.split(": ")
+            changed[f"runs.base.{path}"] = yaml.safe_load(value)
+        experiment_with(changed)
 
 
 def test_what_is_offloaded_is_on_the_device_for_one_block_at_a_time(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The plan of a run's memory: which cards it fits on, and what to change where it doesn't."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,6 +16,10 @@ _RESERVED = 0.08
 _MOST_WORKERS = 64
 # Widths of the columns of a plan.
 _LABEL, _NUMBER = 24, 9
+
+
+# Whether a run can have these keys, as a user writes them.
+Accepts = Callable[[Sequence[str]], bool]
 
 
 def usable(gigabytes: float) -> float:
@@ -39,8 +43,9 @@ class Change:
 class Advice:
     """What to change in a setup; what is found for one card is used for the others."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, accepts: Accepts = lambda keys: True) -> None:
         self.setup = setup
+        self._accepts = accepts
         self._demands: dict[str, Demand] = {}
 
     def demand(self, setup: Setup) -> Demand:
@@ -57,6 +62,8 @@ class Advice:
         the precision of the base, then other hardware.
         """
         for keys, setup in self._changes():
+            if not self._accepts(keys):
+                continue
             demand = self.demand(setup)
             if demand.total(setup.rows) <= limit:
                 return Change(keys, demand.largest(limit))
@@ -94,12 +101,12 @@ class Advice:
             quantized = adapter.model_copy(update={"quantize_base": bits})
             yield (*keys, f"adapter.quantize_base: {bits}"), replace(setup, adapter=quantized)
 
-    @staticmethod
     def _in_fewer_bits(
-        keys: tuple[str, ...], setup: Setup
+        self, keys: tuple[str, ...], setup: Setup
     ) -> Iterator[tuple[tuple[str, ...], Setup]]:
-        if setup.settings.optimizer == "adamw":
-            keys = (*keys, "train.optimizer: adamw_8bit")
+        in_8bit = (*keys, "train.optimizer: adamw_8bit")
+        if setup.settings.optimizer == "adamw" and self._accepts(in_8bit):
+            keys = in_8bit
             setup = setup.with_train(optimizer="adamw_8bit")
             yield keys, setup
         if setup.settings.weights == "fp32" and setup.precision == "bf16":
@@ -113,8 +120,10 @@ class Advice:
             gradient_checkpointing=True, micro_batch_size=1, strategy="fsdp2"
         )
         demand = self.demand(setup)
-        workers = setup.workers
-        while (workers := 2 * workers) <= _MOST_WORKERS:
+        rows = setup.settings.global_batch_size
+        # They have equal shares of a step.
+        more = range(setup.workers + 1, min(rows, _MOST_WORKERS) + 1)
+        for workers in (number for number in more if rows % number == 0):
             if largest := demand.under(replace(setup, workers=workers)).largest(limit):
                 keys = (
                     "train.gradient_checkpointing: true",
@@ -122,13 +131,14 @@ class Advice:
                     f"ray.num_workers: {workers}",
                     f"train.micro_batch_size: {largest}",
                 )
-                return Change(keys, largest)
+                if self._accepts(keys):
+                    return Change(keys, largest)
         return None
 
 
-def lines(run: str, setup: Setup) -> Iterator[str]:
+def lines(run: str, setup: Setup, accepts: Accepts) -> Iterator[str]:
     """What a worker of a run needs, and which cards have it; takes a minute for large models."""
-    advice = Advice(setup)
+    advice = Advice(setup, accepts)
     demand = advice.demand(setup)
     yield _title(run, demand)
     parts = demand.parts(setup.rows)

@@ -1,15 +1,18 @@
 """What is to be planned, from a project's config: nothing has to be made or downloaded yet."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import yaml
+
 from moray import machine
 from moray.config import plan
 from moray.config.config_files import check_config_file
+from moray.config.grid import with_value
 from moray.config.layout import lay_out_here, on_cores_of, threads
 from moray.config.load import load_experiment, merge, read_yaml
 from moray.config.schema.experiment import Experiment
@@ -18,6 +21,7 @@ from moray.config.schema.sections import WorkerRange
 from moray.errors import ConfigError, UserError
 from moray.model.scratch import llama_config
 from moray.model.shapes import positions_in
+from moray.planning.advice import Accepts
 from moray.planning.demand import Setup
 from moray.provenance.manifest import MANIFEST
 from moray.train.checks import misfits
@@ -38,6 +42,30 @@ def read_config(overlays: Sequence[Path]) -> Experiment:
         check_config_file(file)
         merged = merge(merged, content)
     return load_experiment(merged)
+
+
+def accepted_by_check(experiment: Experiment, run: str) -> Accepts:
+    """Whether the config's check would accept a run with other keys, as advice names them."""
+    written = experiment.model_dump(mode="json", exclude_unset=True)
+    # Of a sweep's runs, the sweep isn't written any more.
+    before = _faults(written)
+
+    def accepts(keys: Sequence[str]) -> bool:
+        section = written["runs"][run]
+        for key in keys:
+            path, _, value = key.partition(": ")
+            section = with_value(section, path, yaml.safe_load(value))
+        return _faults({**written, "runs": {**written["runs"], run: section}}) <= before
+
+    return accepts
+
+
+def _faults(config: Mapping[str, Any]) -> set[str]:
+    try:
+        load_experiment(config)
+    except ConfigError as error:
+        return {*map(str, error.problems)}
+    return set()
 
 
 @contextmanager
