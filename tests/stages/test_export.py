@@ -305,11 +305,11 @@ def test_a_text_begins_with_the_bos_token_if_it_did_in_training(
             single="<|im_start|> $A", special_tokens=[("<|im_start|>", tokenizer.bos_token_id)]
         )
     tokenizer.save_pretrained(start)
-    begins = {"bos": bos} if bos != "auto" else {}
+    begins: dict[str, Any] = {"bos": bos} if bos != "auto" else {}
     folder = run(tmp_path / "trained", tmp_path / "model", **begins)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     alone = tokenizer("é", add_special_tokens=False)["input_ids"]
-    expected = adds if bos == "auto" else bos
+    expected = adds if bos == "auto" else bool(bos)
     assert tokenizer("é")["input_ids"] == [tokenizer.bos_token_id] * expected + alone
     assert read_manifest(folder)["bos"] == expected
 
