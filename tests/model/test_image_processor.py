@@ -103,8 +103,6 @@ def test_a_processor_that_makes_numbers_of_colours_costs_one_line(tmp_path: Path
     folder = saved(tmp_path, "ImageGPTImageProcessorPil", clusters=clusters)
     kind = "ImageGPTImageProcessorPil"
     with pytest.raises(UserError, match=rf"^model: its image processor, {kind}, "):
-        UserError, match=r"^model: its image processor, ImageGPTImageProcessorPil, "
-    ):
         check_processor(folder, 3)
 
 

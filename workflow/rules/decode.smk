@@ -13,6 +13,10 @@ rule decode:
     params:
         code=lambda wildcards: code("decode", of=wildcards.store),
         cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
+        # Not compared with the last execution, because it takes `input`.
+        proofs=lambda wildcards, input: EXPERIMENT.proofs_of_dataset(
+            STORES[wildcards.store][1]
+        ),
     message:
         "decode {wildcards.store}"
     script:

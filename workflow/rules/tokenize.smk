@@ -18,7 +18,11 @@ rule tokenize:
             "tokenize", task_of(STORES[wildcards.store][0]), of=wildcards.store
         ),
         cfg=lambda wildcards: plan.store_config(EXPERIMENT, *STORES[wildcards.store]),
-        # Not compared with the last execution, because they take `input`; only errors name them.
+        # Not compared with the last execution, because they take `input`.
+        proofs=lambda wildcards, input: EXPERIMENT.proofs_of_dataset(
+            STORES[wildcards.store][1]
+        ),
+        # Only errors name these.
         source=lambda wildcards, input: plan.dataset_config(
             EXPERIMENT, STORES[wildcards.store][1]
         ),

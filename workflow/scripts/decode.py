@@ -12,4 +12,5 @@ with stage(snakemake.log[0]):
         model=Path(snakemake.input.model).parent,
         output=Path(snakemake.output[0]).parent,
         cfg=snakemake.params.cfg,
+        proofs=snakemake.params.proofs,
     )

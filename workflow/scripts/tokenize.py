@@ -14,4 +14,5 @@ with stage(snakemake.log[0]):
         cfg=snakemake.params.cfg,
         source=snakemake.params.source,
         files=snakemake.params.files,
+        proofs=snakemake.params.proofs,
     )

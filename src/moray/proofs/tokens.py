@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from transformers import AutoTokenizer, GenerationConfig
 
 from moray.corpus.dataset import Document
+from moray.proofs.comparison import Comparison, transformers_version
 
 Piece = tuple[NDArray[Any], NDArray[np.bool_]]
 """Tokens of a part of a document, and whether each is trained, both of shape (length,)."""
 
+_TRAINED, _REJECTED = 1, 4
 # The day that templates get as today's.
 _TODAY = (
     "{% macro strftime_now(form) %}{% if form == '%Y-%m-%d' %}2024-07-26{% else %}26 Jul 2024"
@@ -76,6 +78,64 @@ def tokens_compared(
         for number, (document, parts) in enumerate(zip(documents, pieces, strict=True))
         for found in plain.differences(number, document, parts, only_last)
     ]
+
+
+def stored_pieces(
+    rows: NDArray[np.void], segments: NDArray[np.int64], count: int
+) -> list[list[Piece]]:
+    """The pieces of a split's first documents; of pairs, those of their chosen halves.
+
+    Args:
+        rows: of the split, shape (rows,).
+        segments: offset in the flattened rows, length and document of each piece, sorted by
+            offset, shape (pieces, 3 or more).
+    """
+    found: list[list[Piece]] = [[] for _ in range(count)]
+    length = rows["tokens"].shape[1]
+    # Of a document that goes on in other rows, all pieces but the last one fill a row.
+    for start, size, document, *_ in segments[np.argsort(-segments[:, 1], kind="stable")].tolist():
+        if document >= count:
+            continue
+        row, column = divmod(start, length)
+        part = slice(column, column + size)
+        flags = rows["flags"][row, part]
+        if not flags[0] & _REJECTED:
+            found[document].append((rows["tokens"][row, part], (flags & _TRAINED).astype(bool)))
+    return found
+
+
+def stored_tokens_compared(
+    folder: Path,
+    documents: Sequence[Document],
+    pieces: Sequence[Sequence[Piece]],
+    chat_template: str | None,
+    bos: Literal["auto"] | bool,
+    only_last: bool,
+) -> Iterator[Comparison]:
+    """Compare the tokens of documents, and the texts that are trained; see `tokens_compared`.
+
+    Documents that were dropped have no pieces. What a template makes of an answer is a property
+    of the user's model, so it is told and not refused.
+    """
+    kept = [number for number, parts in enumerate(pieces) if parts]
+    documents, pieces = ([whole[number] for number in kept] for whole in (documents, pieces))
+    if not documents:
+        yield Comparison("tokens of documents", skipped="none of the first ones was kept")
+        return
+    found = tokens_compared(folder, documents, pieces, chat_template, bos, only_last)
+    for what, kinds, advisory in (
+        ("tokens of documents", ("tokens",), False),
+        ("text that is trained", ("missing", "stop", "added"), True),
+    ):
+        first = next((one for one in found if one.kind in kinds), None)
+        yield Comparison(
+            what,
+            first.stored if first else "equal",
+            first.expected if first else "equal",
+            transformers_version(),
+            len(documents),
+            advisory=advisory,
+        )
 
 
 class _Plain:

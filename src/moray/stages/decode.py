@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from moray.config.schema.base import Proofs
 from moray.console import progress, say
 from moray.corpus.dataset import (
     SPLITS,
@@ -22,8 +23,10 @@ from moray.corpus.dataset import (
 from moray.corpus.image import decoded
 from moray.errors import UserError
 from moray.model.classifier import channels_of, empty_classifier, fault_of_bf16_on_cpu, names_of
-from moray.model.image_processor import check_pixels, load_processor, normalization, pixels_of
-from moray.provenance.manifest import whole_or_nothing, write_manifest
+from moray.model.image_comparison import furthest_apart
+from moray.model.image_processor import load_processor, normalization, pixels_of
+from moray.proofs.comparison import Comparison, conclude, transformers_version, write_proof
+from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
 from moray.rows.groups import write_groups
 from moray.rows.store import Record, Rows, RowsWriter, describe
@@ -33,8 +36,13 @@ _AT_ONCE = 256
 _COMPARED = 4
 
 
-def decode(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> None:
-    """Write the store of a dataset's three splits, its manifest last.
+def decode(
+    dataset: Path, model: Path, output: Path, cfg: dict[str, Any], proofs: Proofs = "refuse"
+) -> None:
+    """Write the store of a dataset's three splits, and its manifest.
+
+    Args:
+        proofs: what follows if the image processor makes other values of the first images.
 
     Raises:
         UserError: if the model's image processor doesn't give all images the same size.
@@ -47,7 +55,6 @@ def decode(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> Non
         held_out = chain.from_iterable(read_documents(dataset / "test.parquet"))
         write_groups(output, "test", map(group_of, held_out))
         scaling = normalization(processor, channels)
-        _check(dataset, model, output, shape, scaling)
         write_manifest(
             output,
             task="images",
@@ -58,6 +65,10 @@ def decode(dataset: Path, model: Path, output: Path, cfg: dict[str, Any]) -> Non
             recipe=cfg,
             splits=facts,
         )
+        if proofs != "off":
+            compared = [_compared(dataset, model, output, shape, scaling)]
+            proof = conclude(compared, proofs, f"datasets.{dataset.name}")
+            write_proof(output, proof, [output / MANIFEST])
     counts = ", ".join(f"{split} {facts[split]['rows']:,}" for split in SPLITS)
     say(f"pixels {output.name}: {counts} images of {' x '.join(map(str, shape))}")
 
@@ -95,18 +106,28 @@ def _write(
         return writer.facts()
 
 
-def _check(
+def _compared(
     dataset: Path,
     model: Path,
     output: Path,
     shape: tuple[int, ...],
     scaling: dict[str, list[float]],
-) -> None:
-    """Check that the first images of train were stored as the model's image processor has them."""
+) -> Comparison:
+    """Compare the first stored images of train with what the image processor makes of them."""
     documents = next(read_documents(dataset / "train.parquet"))[:_COMPARED]
     stored = np.fromfile(output / "train.rows", row_type(shape), len(documents))
     images = [Image.open(io.BytesIO(document["image"])) for document in documents]
-    check_pixels(model, images, stored["pixels"], scaling)
+    here, plain = furthest_apart(model, images, stored["pixels"], scaling)
+    # Of 8 bits, a step is at least 0.004 of the largest value.
+    rounding = 1e-4 * max(1.0, abs(plain)) / max(abs(here), abs(plain), 1e-9)
+    return Comparison(
+        "value of the pixel that differs most",
+        here,
+        plain,
+        transformers_version(),
+        len(images),
+        rounding,
+    )
 
 
 def _pixels(documents: list[Document], processor: Any, channels: int) -> list[NDArray[np.uint8]]:

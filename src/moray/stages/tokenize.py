@@ -2,21 +2,28 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from moray.config.formats import FORMATS
+from moray.config.schema.base import Proofs
 from moray.config.schema.datasets import LocalFiles
 from moray.console import say
-from moray.corpus.dataset import SPLITS, read_documents
+from moray.corpus.dataset import SPLITS, halves, read_documents
 from moray.corpus.sources.text_files import place_of
 from moray.errors import UserError
+from moray.proofs.comparison import Comparison, conclude, write_proof
+from moray.proofs.tokens import stored_pieces, stored_tokens_compared
 from moray.provenance.manifest import MANIFEST, read_manifest, whole_or_nothing, write_manifest
 from moray.rows.store import describe
 from moray.tasks.language.encode import RefusedRowError, make_encoder
-from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, row_type
+from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, StoredSplit, row_type
+
+# Documents whose tokens are compared with the tokenizer's own.
+_COMPARED = 32
 
 
 def tokenize(
@@ -26,8 +33,9 @@ def tokenize(
     cfg: dict[str, Any],
     source: dict[str, Any] | None = None,
     files: dict[str, list[str]] | None = None,
+    proofs: Proofs = "refuse",
 ) -> None:
-    """Write the token store of a dataset's three splits, a preview, and its manifest last.
+    """Write the token store of a dataset's three splits, a preview, and its manifest.
 
     Args:
         model: Hugging Face folder with the tokenizer, and a manifest that says whether the model
@@ -35,6 +43,7 @@ def tokenize(
         cfg: format of the dataset, and the keys of the `data` section that tokens depend on.
         source: the dataset's section of the config, for errors.
         files: the user's files that it was read from, by split, for errors.
+        proofs: what follows if the tokenizer by itself makes other tokens.
 
     Raises:
         UserError: if packed documents would attend to each other, or if documents can't be encoded.
@@ -67,7 +76,23 @@ def tokenize(
             recipe=cfg,
             splits=facts,
         )
+        if proofs != "off":
+            compared = list(_compared(dataset, model, output, cfg))
+            proof = conclude(compared, proofs, f"datasets.{dataset.name}")
+            write_proof(output, proof, [output / MANIFEST])
     say(f"tokens {output.name}: {tokens.summary(facts, encoder.block_size)}")
+
+
+def _compared(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Iterator[Comparison]:
+    """Compare the tokens of the first documents of the test split with the tokenizer's own."""
+    split, file = StoredSplit(store, "test"), dataset / "test.parquet"
+    documents = list(islice(chain.from_iterable(read_documents(file)), _COMPARED))
+    if cfg["format"] == "preference":
+        documents = [halves(document)[0] for document in documents]
+    pieces = stored_pieces(split.rows, split.segments, len(documents))
+    yield from stored_tokens_compared(
+        model, documents, pieces, cfg["chat_template"], cfg.get("bos", "auto"), cfg["mask_history"]
+    )
 
 
 def _choose_packing(model: Path, packing: str | bool) -> bool:

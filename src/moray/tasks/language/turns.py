@@ -116,9 +116,11 @@ def behind_empty_reasoning(
     said = message.get("content") or ""
     if start == latest or message.get("reasoning_content"):
         return start
-    # Where the text of the answer is, or would be, if it is a tool call alone.
-    changed = or_none(render, _with(messages, number, content=STAND_IN))
-    end = _common(text, (changed or "").partition(STAND_IN)[0])
+    end = latest
+    if message.get("tool_calls"):
+        # Where the text of the answer is, or would be.
+        changed = or_none(render, _with(messages, number, content=STAND_IN))
+        end = _common(text, (changed or "").partition(STAND_IN)[0])
     block = squeezed(text[start:end])
     if not start < end <= latest or not block or block in squeezed(said):
         return start
