@@ -117,12 +117,12 @@ def stored_tokens_compared(
     Documents that were dropped have no pieces. What a template makes of an answer is a property
     of the user's model, so it is told and not refused.
     """
-    kept = [number for number, parts in enumerate(pieces) if parts]
-    documents, pieces = ([whole[number] for number in kept] for whole in (documents, pieces))
-    if not documents:
+    kept = [(row, parts) for row, parts in zip(documents, pieces, strict=True) if parts]
+    if not kept:
         yield Comparison("tokens of documents", skipped="none of the first ones was kept")
         return
-    found = tokens_compared(folder, documents, pieces, chat_template, bos, only_last)
+    rows, parts_of_rows = zip(*kept, strict=True)
+    found = tokens_compared(folder, rows, parts_of_rows, chat_template, bos, only_last)
     for what, kinds, advisory in (
         ("tokens of documents", ("tokens",), False),
         ("text that is trained", ("missing", "stop", "added"), True),
@@ -133,7 +133,7 @@ def stored_tokens_compared(
             first.stored if first else "equal",
             first.expected if first else "equal",
             transformers_version(),
-            len(documents),
+            len(rows),
             advisory=advisory,
         )
 
