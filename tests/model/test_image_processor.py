@@ -101,8 +101,9 @@ def test_a_processor_that_makes_patches_costs_one_line(tmp_path: Path) -> None:
 def test_a_processor_that_makes_numbers_of_colours_costs_one_line(tmp_path: Path) -> None:
     clusters = [[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]]
     folder = saved(tmp_path, "ImageGPTImageProcessorPil", clusters=clusters)
-    kind = "ImageGPTImageProcessorPil"
-    with pytest.raises(UserError, match=rf"^model: its image processor, {kind}, "):
+    with pytest.raises(
+        UserError, match=r"^model: its image processor, ImageGPTImageProcessorPil, "
+    ):
         check_processor(folder, 3)
 
 
