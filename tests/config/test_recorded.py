@@ -12,8 +12,8 @@ from moray.config.recorded import other_model, other_rows, other_training
 from moray.provenance.manifest import sha256_file, write_json
 
 REST = (
-    ", which Snakemake can't tell any more, because its records (.snakemake) are gone; delete the "
-    "file to have it made again, or take the changes back"
+    ", which Snakemake can't tell any more, because its records (.snakemake) are gone; add "
+    "--forcerun {} to make it again, or take the changes back"
 )
 
 
@@ -69,7 +69,7 @@ def test_what_was_made_of_the_same_is_left_alone() -> None:
 def test_other_settings_are_named(values: dict[str, Any], change: str) -> None:
     (line,) = said(values)
     assert change in line
-    assert line.endswith(REST)
+    assert line.endswith(REST.format(line.partition(":")[0]))
 
 
 def test_other_code_and_other_rows_are_named() -> None:
@@ -80,7 +80,8 @@ def test_other_code_and_other_rows_are_named() -> None:
         "results/datasets/notes/dataset.json: was made of something else: files.notes/a.txt (2d711"
     )
     assert training == (
-        "results/runs/tuned/train.json: was made of something else: code (code 1 → code 2)" + REST
+        "results/runs/tuned/train.json: was made of something else: code (code 1 → code 2)"
+        + REST.format("results/runs/tuned/train.json")
     )
 
 

@@ -202,8 +202,12 @@ def dataset_input(wildcards):
 
 def check_made_of_this(output, compare, *arguments):
     """Exit if an output was made of something else, and Snakemake has no record to tell it by."""
+    settings = workflow.dag_settings
+    forced = settings.forceall or output in map(str, settings.forcerun)
     # Jobs that an executor has started need not see the records.
-    if workflow.is_main_process and not workflow.persistence.metadata(IOFile(output)):
+    if not workflow.is_main_process or forced:
+        return
+    if not workflow.persistence.metadata(IOFile(output)):
         if error := compare(EXPERIMENT, *arguments):
             sys.exit(str(error))
 

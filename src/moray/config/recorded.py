@@ -68,7 +68,7 @@ def _other(record: Path, recorded: Facts, now: Facts) -> UserError | None:
         str(record),
         f"was made of something else: {', '.join(changes)}, which Snakemake can't tell any more, "
         "because its records (.snakemake) are gone",
-        "delete the file to have it made again, or take the changes back",
+        f"add --forcerun {record} to make it again, or take the changes back",
     )
 
 
