@@ -103,6 +103,10 @@ def refusals(config: dict[str, Any]) -> str:
         ({}, "train.seed", 42),
         ({"max_steps": 100, "warmup_steps": 10}, "train.warmup_ratio", 0.1),
         ({"warmup_steps": 0}, "train.warmup_ratio", 0),
+        ({"warmup_ratio": 0}, "train.warmup_ratio", 0),
+        # As Transformers reads both.
+        ({"warmup_steps": 0, "warmup_ratio": 0.2}, "train.warmup_ratio", 0.2),
+        ({"max_steps": 10, "warmup_steps": 1, "warmup_ratio": 0.2}, "train.warmup_ratio", 0.1),
         # Without either key, 3 % of the steps, but at most 100.
         ({}, "train.warmup_ratio", 0.03),
         ({"max_steps": 10000}, "train.warmup_ratio", 0.01),

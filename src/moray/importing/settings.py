@@ -87,11 +87,16 @@ def schedule(
     if spelled != "constant":
         draft.put("train.min_lr_ratio", 0.0)
     total = draft.given.get("max_steps")
+    if steps and ratio and name != "constant":
+        draft.same["warmup_ratio"] = "warmup_steps is there too, and counts"
     if name == "constant":
         if steps or ratio:
             which = "warmup_steps" if steps else "warmup_ratio"
             draft.same[which] = "Transformers' constant schedule has no warm-up"
         warmup = 0.0
+    elif ratio and not steps:
+        # No steps are as if the key weren't there.
+        warmup = ratio
     elif steps is not None and steps < 1:
         warmup = steps
     elif steps and total and float(total) > 0:
@@ -102,7 +107,7 @@ def schedule(
             f"known here; it is {warmup:g}"
         )
     elif ratio is not None:
-        warmup = ratio
+        warmup = 0.0
     elif at_most and total and float(total) > 0:
         warmup = round(min(warmup, at_most / float(total)), 6)
     elif at_most:
