@@ -238,10 +238,8 @@ def benchmark_config(experiment: Experiment, run: str) -> dict[str, Any]:
 
 def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What the model card says about a run, besides what training recorded."""
-    section = experiment.runs[run]
-    of_text = modality(experiment, run) == "text"
-    of_tokens: dict[str, Any] = {}
-    if of_text:
+    section, of_tokens = experiment.runs[run], dict[str, Any]()
+    if modality(experiment, run) == "text":
         of_tokens["chat_template"] = chat_template(experiment, run)
         if section.data.bos != "auto":
             of_tokens["bos"] = section.data.bos
