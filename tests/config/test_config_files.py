@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from small_config import check_faults
-from snakemake.common.configfile import load_configfile  # type: ignore[import-untyped]
+from snakemake.common.configfile import load_configfile
 
 from moray.config.config_files import check_config_file, check_option
 from moray.errors import UserError
