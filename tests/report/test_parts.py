@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from made_up_results import DIGEST, STEPS, scores, seal, write_run
 
+from moray.proofs.comparison import Comparison, conclude, write_proof
 from moray.provenance.manifest import sha256_file, write_manifest
-from moray.report.details import changed, confusion_of, remarks
+from moray.report.details import Limits, changed, confusion_of, details, remarks
 from moray.report.lineage import Node, lineage_of
 from moray.report.overview import differing, over_seeds, overview, verdict
 from moray.report.page import spread
@@ -52,6 +53,21 @@ def test_a_run_that_was_trained_again_is_not_best(tmp_path: Path) -> None:
         "warning",
         "not shown: eval.json is of an earlier model; snakemake eval makes it again",
     )
+
+
+def test_comparisons_with_plain_libraries_are_shown_with_both_figures(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    compared = [
+        Comparison("loss", 2.5, 2.25, "transformers 5", 4),
+        Comparison("text", skipped="no time"),
+    ]
+    write_proof(folder / "model", conclude(compared, "warn", "runs.a"), [])
+    evaluation = scores(0.0) | {"proof": conclude(compared[:1], "warn", "runs.a")}
+    (folder / "eval.json").write_text(json.dumps(evaluation))
+    results = load(tmp_path / "results")
+    found = details(results, results.files["a"], [], [], Limits.of(1))["checks"]
+    shown = [(one["what"], one["here"], one["plain"], one["holds"]) for one in found]
+    assert shown == [("loss", "2.5", "2.25", False)] * 2
 
 
 def test_runs_with_other_held_out_data_are_not_compared(tmp_path: Path) -> None:

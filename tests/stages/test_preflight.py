@@ -14,8 +14,10 @@ import pytest
 from architectures import PACKED, build
 from small_config import HUB, config_with, experiment_with
 
+from moray.config import plan
 from moray.config.load import load_experiment
 from moray.errors import ConfigError
+from moray.provenance.manifest import write_manifest
 from moray.stages.preflight import preflight
 
 CORES = len(os.sched_getaffinity(0))
@@ -164,6 +166,8 @@ def test_of_a_model_of_the_hub_the_shapes_are_known_once_all_of_it_is_here(
 ) -> None:
     assert unmet(**ON_THE_HUB) == []
     copy = Path(shutil.copytree(model_folder, "results/models/far"))
+    experiment = load_experiment(config_with({**ALONE, **ON_THE_HUB}))
+    write_manifest(copy, model=plan.model_config(experiment, "far"))
     assert knows_shapes(unmet(**ON_THE_HUB))
     # What is there in part is downloaded again.
     (copy / "manifest.json").unlink()

@@ -59,7 +59,11 @@ def load(folder: Path, bits: str | None = None) -> Any:
         # Takes over a second to import.
         from peft import PeftModel
 
-        return PeftModel.from_pretrained(load(base, bits), str(folder)).eval()
+        whole: Any = load(base, bits)
+        if hasattr(whole, "merge_and_unload"):
+            # PEFT would take a second adapter for another first one.
+            whole = whole.merge_and_unload()
+        return PeftModel.from_pretrained(whole, str(folder)).eval()
     keywords: dict[str, Any] = {}
     if bits == "4bit":
         keywords["quantization_config"] = BitsAndBytesConfig(

@@ -5,7 +5,7 @@ Nothing here is shared with what made the tokens, so that a mistake there shows 
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
@@ -104,25 +104,36 @@ def stored_pieces(
     return found
 
 
-def stored_tokens_compared(
+def split_compared(
     folder: Path,
     documents: Sequence[Document],
-    pieces: Sequence[Sequence[Piece]],
-    chat_template: str | None,
-    bos: Literal["auto"] | bool,
-    only_last: bool,
+    rows: NDArray[np.void],
+    segments: NDArray[np.int64],
+    cfg: Mapping[str, Any],
 ) -> Iterator[Comparison]:
-    """Compare the tokens of documents, and the texts that are trained; see `tokens_compared`.
+    """Compare the tokens of a split's first documents, and the texts that are trained.
 
-    Documents that were dropped have no pieces. What a template makes of an answer is a property
-    of the user's model, so it is told and not refused.
+    What a template makes of an answer is a property of the user's model, so it is told and not
+    refused. Rows and segments are those of `stored_pieces`.
+
+    Args:
+        folder: the tokenizer's.
+        documents: of pairs, their chosen halves. Some may have been dropped.
+        cfg: what the tokens were made by.
     """
+    pieces = stored_pieces(rows, segments, len(documents))
     kept = [(row, parts) for row, parts in zip(documents, pieces, strict=True) if parts]
     if not kept:
         yield Comparison("tokens of documents", skipped="none of the first ones was kept")
         return
-    rows, parts_of_rows = zip(*kept, strict=True)
-    found = tokens_compared(folder, rows, parts_of_rows, chat_template, bos, only_last)
+    found = tokens_compared(
+        folder,
+        [row for row, _ in kept],
+        [parts for _, parts in kept],
+        cfg["chat_template"],
+        cfg.get("bos", "auto"),
+        cfg["mask_history"],
+    )
     for what, kinds, advisory in (
         ("tokens of documents", ("tokens",), False),
         ("text that is trained", ("missing", "stop", "added"), True),
@@ -133,7 +144,7 @@ def stored_tokens_compared(
             first.stored if first else "equal",
             first.expected if first else "equal",
             transformers_version(),
-            len(rows),
+            len(kept),
             advisory=advisory,
         )
 

@@ -17,7 +17,9 @@ from moray.config.schema.experiment import Sections
 from moray.config.schema.train import Train
 from moray.config.tasks import SCORED, TASKS
 from moray.corpus.overlap import told
+from moray.proofs.comparison import short
 from moray.provenance.lineage import LINEAGE
+from moray.provenance.manifest import PROOF
 from moray.report.lineage import lineage_of
 from moray.report.overview import verdict
 from moray.report.quantities import known
@@ -32,7 +34,7 @@ _DEFAULTS = {"train": result_keys(Train())} | {
     if task.section_path
 }
 # What generation.json has besides settings.
-_NOT_SAMPLING = {"metrics", "inputs", "sha256"}
+_NOT_SAMPLING = {"metrics", "inputs", "proof", "sha256"}
 # Counts in the manifests of stores, and what they are counts of.
 _LOST = {
     "dropped_documents": "dropped, because they didn't fit in a row or hold no pair",
@@ -86,6 +88,7 @@ def details(
         "previews": _previews(run, limits.characters),
         "figure": _figure(run.folder / "predictions.svg", limits.figure_bytes) if samples else None,
         "settings": changed(run.settings),
+        "checks": _checks(run, evaluation or {}, generation),
         "stages": _stages(run, results.stages),
         "machine": record.get("machine", {}),
         "software": record.get("software", {}),
@@ -93,6 +96,25 @@ def details(
         # Last, because they say which of the files above are damaged.
         "remarks": remarks(run, notes),
     }
+
+
+def _checks(run: Run, *others: dict[str, Any]) -> list[dict[str, Any]]:
+    """The comparisons with plain libraries: of the model and what it was made from, and of others.
+
+    Each has `of`, `what`, the figures `here` and `plain` as they are shown, `library` and `holds`.
+    """
+    if not run.model_is_of_this_training:
+        return []
+    of_model = run.read_result(run.folder / "model" / PROOF, ("comparisons",)) or {}
+    records = [
+        *of_model.get("comparisons", ()),
+        *(one for o in others for one in o.get("proof", ())),
+    ]
+    return [
+        {**one, "here": short(one["here"]), "plain": short(one["plain"])}
+        for one in records
+        if one["skipped"] is None
+    ]
 
 
 def _by_dataset(scores: dict[str, Any]) -> dict[str | None, list[dict[str, Any]]]:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Iterator
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
@@ -12,18 +11,14 @@ from moray.config.formats import FORMATS
 from moray.config.schema.base import Proofs
 from moray.config.schema.datasets import LocalFiles
 from moray.console import say
-from moray.corpus.dataset import SPLITS, halves, read_documents
+from moray.corpus.dataset import SPLITS, read_documents
 from moray.corpus.sources.text_files import place_of
 from moray.errors import UserError
-from moray.proofs.comparison import Comparison, conclude, write_proof
-from moray.proofs.tokens import stored_pieces, stored_tokens_compared
+from moray.proofs.comparison import conclude, write_proof
 from moray.provenance.manifest import MANIFEST, read_manifest, whole_or_nothing, write_manifest
 from moray.rows.store import describe
 from moray.tasks.language.encode import RefusedRowError, make_encoder
-from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, StoredSplit, row_type
-
-# Documents whose tokens are compared with the tokenizer's own.
-_COMPARED = 32
+from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, row_type
 
 
 def tokenize(
@@ -76,23 +71,12 @@ def tokenize(
             recipe=cfg,
             splits=facts,
         )
-        if proofs != "off":
-            compared = list(_compared(dataset, model, output, cfg))
+        # Other tasks may have tokens that are not those of their documents.
+        if proofs != "off" and hasattr(tokens, "compared"):
+            compared = list(tokens.compared(dataset, model, output, cfg))
             proof = conclude(compared, proofs, f"datasets.{dataset.name}")
             write_proof(output, proof, [output / MANIFEST])
     say(f"tokens {output.name}: {tokens.summary(facts, encoder.block_size)}")
-
-
-def _compared(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Iterator[Comparison]:
-    """Compare the tokens of the first documents of the test split with the tokenizer's own."""
-    split, file = StoredSplit(store, "test"), dataset / "test.parquet"
-    documents = list(islice(chain.from_iterable(read_documents(file)), _COMPARED))
-    if cfg["format"] == "preference":
-        documents = [halves(document)[0] for document in documents]
-    pieces = stored_pieces(split.rows, split.segments, len(documents))
-    yield from stored_tokens_compared(
-        model, documents, pieces, cfg["chat_template"], cfg.get("bos", "auto"), cfg["mask_history"]
-    )
 
 
 def _choose_packing(model: Path, packing: str | bool) -> bool:

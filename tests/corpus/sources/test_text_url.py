@@ -208,7 +208,8 @@ def test_a_dataset_comes_out_of_an_object_store(tmp_path: Path, bucket: str) -> 
         name: hashlib.sha256(content).hexdigest() for name, content in packed.items()
     }
     written = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert written == sorted(["dataset.json", *(f"{split}.parquet" for split in SPLITS)])
+    splits_written = (f"{split}.parquet" for split in SPLITS)
+    assert written == sorted(["dataset.json", "proof.json", *splits_written])
     whole = b"".join(path.read_bytes() for path in (tmp_path / "out").iterdir())
     assert not [value for value in CREDENTIALS.values() if value.encode() in whole]
 

@@ -1,6 +1,7 @@
 """The token store of a dataset: how its splits are tokenised and written.
 
-Each task on text has a module of this name, with functions `write_split` and `summary`.
+Each task on text has a module of this name, with functions `write_split` and `summary`; and
+`compared`, if its tokens are those of its documents.
 """
 
 import os
@@ -8,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import chain, cycle
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from moray.corpus.dataset import (
     read_group,
     share_of_group,
 )
+from moray.proofs.comparison import Comparison
+from moray.proofs.tokens import split_compared
 from moray.provenance.space import check_space
 from moray.rows.groups import write_groups
 from moray.rows.store import Rows, RowsWriter
@@ -36,6 +39,7 @@ from moray.tasks.language.encode import ROLES, Encoder
 from moray.tasks.language.rows import (
     Packed,
     Segment,
+    StoredSplit,
     encode_window,
     is_trained,
     num_trained,
@@ -50,9 +54,22 @@ _OPEN, _CLOSE = "⟦", "⟧"
 # Maximum number of tokens shown of a document: a page or two.
 _SHOWN_TOKENS = 1024
 _SHOWN_DOCUMENTS = 3
+_COMPARED = 32
 
 EncodeWindow = Callable[[list[Document], int], Packed]
 """From the documents of a row group and the number of the first one in its split to rows."""
+
+
+def compared(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Iterator[Comparison]:
+    """Compare the tokens of the first documents of the test split with the tokenizer's own."""
+    split = StoredSplit(store, "test")
+    documents = first_documents(dataset / "test.parquet")
+    return split_compared(model, documents, split.rows, split.segments, cfg)
+
+
+def first_documents(file: Path) -> list[Document]:
+    """The documents of a split whose tokens are compared with the tokenizer's own."""
+    return list(islice(chain.from_iterable(read_documents(file)), _COMPARED))
 
 
 def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The token store of a preference dataset: how its splits are tokenised and written."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -9,9 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from moray.corpus.dataset import Document, halves
+from moray.proofs.comparison import Comparison
+from moray.proofs.tokens import split_compared
 from moray.tasks.language.encode import Encoded, Encoder, Piece
-from moray.tasks.language.rows import Packed, pack_groups, with_counts
-from moray.tasks.language.tokens import SplitWriter, remarks, write_windows
+from moray.tasks.language.rows import Packed, StoredSplit, pack_groups, with_counts
+from moray.tasks.language.tokens import SplitWriter, first_documents, remarks, write_windows
 from moray.tasks.preference.rows import REJECTED, num_pairs
 
 
@@ -20,6 +23,13 @@ class Pair(NamedTuple):
 
     chosen: Piece
     rejected: Piece
+
+
+def compared(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Iterator[Comparison]:
+    """Compare the tokens of the chosen halves of the first pairs of the test split."""
+    split = StoredSplit(store, "test")
+    documents = [halves(pair)[0] for pair in first_documents(dataset / "test.parquet")]
+    return split_compared(model, documents, split.rows, split.segments, cfg)
 
 
 def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:
