@@ -103,7 +103,7 @@ def markdown() -> str:
     meaning = {name: field.description for name, field in Experiment.model_fields.items()}
     fields = parts["defaults"]["model"]["properties"]
     sections = {name: models[0] for name, field in fields.items() if (models := _models_of(field))}
-    keys = {name: fields[name] for name in fields.keys() - sections.keys()}
+    keys = {name: field for name, field in fields.items() if name not in sections}
     execution = [*_execution_only(sections), *(f"`{key}`" for key in _marked(keys))]
     lines = [_INTRODUCTION.format(execution_only="; ".join(execution))]
     for name in ("datasets", "models"):
