@@ -52,14 +52,15 @@ def pieces_of(rows: NDArray[np.void]) -> Iterator[Piece]:
                 yield row["tokens"][start : start + last].tolist(), mask[:last].tolist()
 
 
-def load(folder: Path, bits: str | None = None) -> Any:
+def load(folder: Path, bits: str | None = None, device: torch.device | None = None) -> Any:
     """A model or an adapter on its base, as a user would load it, in fp32 and evaluation mode."""
+    device = device or torch.device("cpu")
     base = _base_of(folder)
     if base is not None:
         # Takes over a second to import.
         from peft import PeftModel
 
-        whole: Any = load(base, bits)
+        whole: Any = load(base, bits, device)
         if hasattr(whole, "merge_and_unload"):
             # PEFT would take a second adapter for another first one.
             whole = whole.merge_and_unload()
@@ -71,9 +72,10 @@ def load(folder: Path, bits: str | None = None) -> Any:
             bnb_4bit_quant_type="nf4",
             bnb_4bit_compute_dtype=torch.float32,
         )
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, **_LOCAL, **keywords
-    ).eval()
+        # It can't be moved afterwards.
+        keywords["device_map"] = {"": device}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **_LOCAL, **keywords)
+    return model.eval() if bits == "4bit" else model.eval().to(device)
 
 
 def _base_of(folder: Path) -> Path | None:

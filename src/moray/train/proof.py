@@ -48,13 +48,14 @@ class FirstStep:
         """
         self._job, self._history = job, history
         self._num_steps = num_rows // mixture.global_batch_size
-        step = _first_step(job.parts, mixture)
+        stored = all((part.store / "train.rows").is_file() for part in job.parts)
+        step = _first_step(job.parts, mixture) if stored else _held_out(job.parts, mixture)
         self._rows = step[: from_first_worker(lambda: self._count(worker, task, flops, num_rows))]
         here = 0.0
         if len(self._rows):
             here = loss_of_rows(strategy, task, self._rows, job.settings, worker)
         # The gradient of an adapter follows from its random weights.
-        wanted = len(self._rows) == len(step) and job.adapter is None
+        wanted = stored and len(self._rows) == len(step) and job.adapter is None
 
         def compared() -> Figures:
             return self._compared(task, worker, here, wanted)
@@ -120,8 +121,10 @@ def loss_of_few(
 
 
 def _first_step(parts: Sequence[Part], mixture: Mixture) -> Rows:
-    """The rows of the first step; of a run whose rows aren't stored, some that are held out."""
-    if all((part.store / "train.rows").is_file() for part in parts):
-        splits = [StoredRows(part.store, "train") for part in parts]
-        return next(from_memory(splits, mixture, Shard(0, 1, 0, 1)))
+    splits = [StoredRows(part.store, "train") for part in parts]
+    return next(from_memory(splits, mixture, Shard(0, 1, 0, 1)))
+
+
+def _held_out(parts: Sequence[Part], mixture: Mixture) -> Rows:
+    """Rows of a run whose own are made on the fly."""
     return StoredRows(parts[0].store, "test").rows[: mixture.global_batch_size]

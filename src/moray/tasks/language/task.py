@@ -76,7 +76,7 @@ class LanguageTask:
         device: torch.device,
         gradient: bool,
     ) -> Figures:
-        model = language.load(folder, bits).to(device)
+        model = language.load(folder, bits, device)
         return language.figures_of(model, rows, gradient and not language.draws(model))
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:

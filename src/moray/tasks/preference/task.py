@@ -167,7 +167,7 @@ class PreferenceTask(LanguageTask):
             # A model that equals its reference, whatever the pairs.
             equal = torch.zeros((), dtype=torch.float64)
             return Figures(float(pairs.loss_of(equal, *how)))
-        model, reference = (language.load(one, bits).to(device) for one in (folder, start))
+        model, reference = (language.load(one, bits, device) for one in (folder, start))
         with torch.no_grad():
             losses = torch.stack(list(pairs.losses(model, reference, rows, *how)))
         return Figures(float(losses.mean()))
