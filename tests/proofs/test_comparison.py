@@ -38,7 +38,7 @@ def test_a_difference_is_refused_with_both_figures_and_a_remedy() -> None:
         conclude([figures(1.0, 2.0)], "refuse", "runs.tuned")
     assert str(caught.value) == (
         "runs.tuned: differs from the plain library in loss: 1, numpy 2: 2 on 3 of your rows; "
-        "please report it; proofs: warn goes on all the same"
+        "please report it, or set proofs: warn to go on"
     )
 
 

@@ -83,7 +83,7 @@ def conclude(comparisons: Sequence[Comparison], mode: Proofs, path: str) -> list
             raise UserError(
                 path,
                 f"differs from the plain library in {one.line}",
-                "please report it; proofs: warn goes on all the same",
+                "please report it, or set proofs: warn to go on",
             )
         say(f"warning: {path}: {one.line}")
     return [{"of": path, **asdict(one), "holds": one.holds} for one in comparisons]
