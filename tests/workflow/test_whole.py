@@ -47,7 +47,7 @@ def test_an_exported_model_loads_and_writes(finished: Project) -> None:
 def test_an_exported_model_has_the_digests_of_its_manifest(finished: Project) -> None:
     folder = finished.folder / "results/runs/tuned/model"
     files = json.loads((folder / "manifest.json").read_text())["files"]
-    written_after = {"manifest.json", "lineage.json"}
+    written_after = {"manifest.json", "lineage.json", "proof.json"}
     assert set(files) == {path.name for path in folder.iterdir()} - written_after
     for name, listed in files.items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == listed["sha256"]
