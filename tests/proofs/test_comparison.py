@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from moray.errors import UserError
-from moray.proofs.comparison import Comparison, conclude, read_proof, summary, write_proof
+from moray.proofs.comparison import Comparison, collect, conclude, read_proof, summary, write_proof
 from moray.provenance.lineage import verify
 from moray.provenance.manifest import MANIFEST, write_manifest
 
@@ -50,6 +50,18 @@ def test_what_comes_from_the_user_s_model_is_told_and_never_refused(
     assert not record["holds"]
     printed = capsys.readouterr().err
     assert printed == "warning: runs.tuned: loss: 1, numpy 2: 2 on 3 of your rows\n"
+
+
+def test_a_plain_library_that_fails_is_told_and_stops_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> list[Comparison]:
+        raise RuntimeError("no kernel\nfor this")
+
+    compared = collect("loss", fail)
+    (record,) = conclude(compared, "refuse", "runs.tuned")
+    assert record["skipped"] == "the plain library failed (RuntimeError: no kernel)"
+    assert "warning: loss: not compared, the plain library failed" in capsys.readouterr().err
 
 
 def test_a_proof_is_read_back_and_verified(tmp_path: Path) -> None:

@@ -73,9 +73,11 @@ def test_the_history_has_a_line_for_each_step_and_a_last_evaluation(finished: Pr
     path = finished.folder / "results/runs/base/history.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines[0]["note"].startswith("trained: all ")
-    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4]
+    steps = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in steps] == [1, 2, 3, 4]
+    assert all(one["holds"] for line in lines for one in line.get("proof", ()))
     assert [line["step"] for line in lines if "eval_loss" in line] == [4]
-    assert {"loss", "learning_rate", "grad_norm", "tokens_per_second"} <= set(lines[1])
+    assert {"loss", "learning_rate", "grad_norm", "tokens_per_second"} <= set(steps[0])
 
 
 def test_base_and_tuned_are_scored_on_the_same_rows(finished: Project) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from moray.config.schema.base import Proofs
 from moray.console import say
-from moray.errors import UserError
+from moray.errors import UserError, first_line
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import PROOF
 
@@ -64,6 +64,22 @@ class Comparison:
 def transformers_version() -> str:
     """The library that most results are compared with."""
     return f"transformers {version('transformers')}"
+
+
+def collect(what: str, compare: Callable[[], Iterable[Comparison]]) -> list[Comparison]:
+    """The comparisons that a function makes.
+
+    A plain library that fails says nothing about the result, so its failure is told and recorded.
+
+    Args:
+        what: what is compared, if it fails.
+    """
+    try:
+        return list(compare())
+    except Exception as error:  # libraries raise anything
+        reason = f"the plain library failed ({type(error).__name__}: {first_line(error)})"
+        say(f"warning: {what}: not compared, {reason}")
+        return [Comparison(what, skipped=reason)]
 
 
 def conclude(comparisons: Sequence[Comparison], mode: Proofs, path: str) -> list[dict[str, Any]]:

@@ -100,7 +100,10 @@ def log_probabilities(model: Any, tokens: Sequence[int], mask: Sequence[bool]) -
 
 
 def figures_of(model: Any, rows: NDArray[np.void], with_gradient: bool = False) -> Figures:
-    """The loss of rows, and the norm of its gradient."""
+    """The loss of rows, and the norm of its gradient by all weights."""
+    if with_gradient and hasattr(model, "merge_and_unload"):
+        # A run without an adapter of its own trains what an earlier one was merged into.
+        model = model.merge_and_unload().requires_grad_(True)
     pieces = list(pieces_of(rows))
     # A document's first token follows nothing, so it has no loss.
     count = sum(sum(mask[1:]) for _, mask in pieces)

@@ -14,7 +14,7 @@ from moray.errors import UserError
 from moray.hub import refusals_explained
 from moray.model.obtain import download_snapshot
 from moray.proofs import folder
-from moray.proofs.comparison import conclude, write_proof
+from moray.proofs.comparison import collect, conclude, write_proof
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 
 
@@ -52,8 +52,10 @@ def base_model(
         proof = []
         if proofs != "off" and modality == "text":
             seconds = time.monotonic() - began
-            compared = folder.base_compared(output, cfg, source, model, seconds)
-            proof = conclude(list(compared), proofs, f"models.{output.name}")
+            compared = collect(
+                "base model", lambda: folder.base_compared(output, cfg, source, model, seconds)
+            )
+            proof = conclude(compared, proofs, f"models.{output.name}")
         parameters: int = model.num_parameters()
         architecture = model.config.model_type
         write_manifest(output, model=cfg, parameters=parameters, architecture=architecture, **facts)

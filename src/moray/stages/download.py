@@ -18,7 +18,7 @@ from moray.corpus.sources import opened
 from moray.corpus.split import Documents, by_hash, by_tail
 from moray.errors import UserError
 from moray.hub import refusals_explained
-from moray.proofs.comparison import conclude, write_proof
+from moray.proofs.comparison import collect, conclude, write_proof
 from moray.proofs.dataset import dataset_compared
 from moray.provenance.manifest import DATASET, whole_or_nothing
 
@@ -92,15 +92,19 @@ def download(
         valid += duplicates.total() + blanks.total()
         bad_rows.check(key, valid)
         if proofs != "off":
-            compared = dataset_compared(
-                output,
-                described,
-                files or {},
-                time.monotonic() - began,
-                by_rows=section.source == "files" and not tail,
-                apart=not tail and len(source.given) == 1,
+            seconds = time.monotonic() - began
+            compared = collect(
+                "rows",
+                lambda: dataset_compared(
+                    output,
+                    described,
+                    files or {},
+                    seconds,
+                    by_rows=section.source == "files" and not tail,
+                    apart=not tail and len(source.given) == 1,
+                ),
             )
-            proof = conclude(list(compared), proofs, f"datasets.{output.name}")
+            proof = conclude(compared, proofs, f"datasets.{output.name}")
             write_proof(output, proof, [output / DATASET])
         classes = untrained()
     splits = described["splits"].items()

@@ -9,7 +9,7 @@ from typing import Any
 from moray.console import say
 from moray.corpus.overlap import overlaps, told
 from moray.evaluate.execution import Evaluation
-from moray.proofs.comparison import conclude
+from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.stages.evaluation import on_evaluation_workers, shown
@@ -46,7 +46,8 @@ def evaluate(
         results = workers.run(evaluation.entry_point, job, *evaluation.rows)
     result = evaluation.compared(results)
     if execution["proofs"] != "off":
-        proof = list(evaluation.proof(results, time.monotonic() - began))
+        seconds = time.monotonic() - began
+        proof = collect("scores", lambda: evaluation.proof(results, seconds))
         result["proof"] = conclude(proof, execution["proofs"], f"runs.{run}")
     inputs = [folder / MANIFEST for folder in [base, tuned, *stores]]
     if found := overlaps(compared, cfg.get("trained_by", {})):

@@ -18,6 +18,7 @@ from moray.model.folder import stored_dtype
 from moray.proofs.budget import TOO_LARGE, num_affordable
 from moray.proofs.comparison import (
     Comparison,
+    collect,
     conclude,
     read_proof,
     transformers_version,
@@ -123,7 +124,13 @@ def export(
         if proofs != "off":
             # Now the manifest names the base of an adapter.
             seconds = time.monotonic() - began
-            compared = [*exported.compared, _loss_compared(output, start, record, history, seconds)]
+            compared = [
+                *exported.compared,
+                *collect(
+                    "loss of the exported model",
+                    lambda: [_loss_compared(output, start, record, history, seconds)],
+                ),
+            ]
             proof = conclude(compared, proofs, f"runs.{cfg['run']}")
         # A run that this one starts from has a proof of its own.
         earlier = [read_proof(source.parent) for source in sources if source.parent != start]

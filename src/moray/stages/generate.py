@@ -23,7 +23,7 @@ from moray.evaluate.generation import (
 )
 from moray.evaluate.requirements import missing_for_metrics
 from moray.model.load import load_config, longest_sequence
-from moray.proofs.comparison import conclude
+from moray.proofs.comparison import collect, conclude
 from moray.proofs.scores import Continued, continuations_compared
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
@@ -88,15 +88,20 @@ def generate(
         results = workers.run(continue_on_worker, job, len(prompts))
     proof = []
     if execution["proofs"] != "off":
-        compared = continuations_compared(
-            models,
-            {name: _continued(prompts, [result[name] for result in results]) for name in models},
-            sampling.temperature,
-            sampling.top_p,
-            time.monotonic() - began,
-            may_be_bf16(cfg["precision"]),
+        seconds = time.monotonic() - began
+        new = {name: _continued(prompts, [result[name] for result in results]) for name in models}
+        compared = collect(
+            "continuations",
+            lambda: continuations_compared(
+                models,
+                new,
+                sampling.temperature,
+                sampling.top_p,
+                seconds,
+                may_be_bf16(cfg["precision"]),
+            ),
         )
-        proof = conclude(list(compared), execution["proofs"], f"runs.{run}")
+        proof = conclude(compared, execution["proofs"], f"runs.{run}")
     written = {
         name: _texts([result[name] for result in results], tokenizer, sampling.stops)
         for name in models

@@ -14,7 +14,7 @@ from moray.console import say
 from moray.corpus.dataset import SPLITS, read_documents
 from moray.corpus.sources.text_files import place_of
 from moray.errors import UserError
-from moray.proofs.comparison import conclude, write_proof
+from moray.proofs.comparison import collect, conclude, write_proof
 from moray.provenance.manifest import MANIFEST, read_manifest, whole_or_nothing, write_manifest
 from moray.rows.store import describe
 from moray.tasks.language.encode import RefusedRowError, make_encoder
@@ -73,7 +73,7 @@ def tokenize(
         )
         # Other tasks may have tokens that are not those of their documents.
         if proofs != "off" and hasattr(tokens, "compared"):
-            compared = list(tokens.compared(dataset, model, output, cfg))
+            compared = collect("tokens", lambda: tokens.compared(dataset, model, output, cfg))
             proof = conclude(compared, proofs, f"datasets.{dataset.name}")
             write_proof(output, proof, [output / MANIFEST])
     say(f"tokens {output.name}: {tokens.summary(facts, encoder.block_size)}")

@@ -1,12 +1,12 @@
 """Compare a run's first loss and gradient with plain transformers', before the model changes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from moray.proofs.budget import TOO_LARGE, num_affordable, stage_seconds
-from moray.proofs.comparison import Comparison, conclude, transformers_version
+from moray.proofs.comparison import Comparison, collect, conclude, transformers_version
 from moray.proofs.language import Figures, tolerance
 from moray.rows.loader import Shard, from_memory
 from moray.rows.order import Mixture
@@ -93,12 +93,17 @@ class FirstStep:
         if not len(self._rows):
             self._record(Comparison(what, skipped=TOO_LARGE), step=0)
             return Figures(0.0)
-        plain = task.plain(job.start, job.start, self._rows, bits, worker.device, wanted)
         precision = tolerance(job.settings.precision, bits)
-        self._record(
-            Comparison(what, here, plain.loss, transformers_version(), len(self._rows), precision),
-            step=0,
-        )
+        plain = Figures(0.0)
+
+        def compare() -> Iterator[Comparison]:
+            nonlocal plain
+            plain = task.plain(job.start, job.start, self._rows, bits, worker.device, wanted)
+            library = transformers_version()
+            yield Comparison(what, here, plain.loss, library, len(self._rows), precision)
+
+        (comparison,) = collect(what, compare)
+        self._record(comparison, step=0)
         return plain
 
     def _record(self, comparison: Comparison, step: int) -> None:
