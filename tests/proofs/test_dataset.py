@@ -47,12 +47,28 @@ def as_json(folder: Path) -> Path:
     return path
 
 
+def as_json_lines(folder: Path) -> Path:
+    path = folder / "rows.json"
+    path.write_text("\n" + "".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+def with_rows_of_empty_values(folder: Path) -> Path:
+    path = folder / "rows.csv"
+    lines = [f"row {number},x" for number in range(58)]
+    path.write_text("\n".join(["text,other", *lines, ",", '"",', "", ""]))
+    return path
+
+
 def cfg(path: Path, **more: Any) -> dict[str, Any]:
     shares = {"validation_share": 0.2, "test_share": 0.2}
     return {"source": "files", "path": [str(path)], "format": "text", **shares, **more}
 
 
-@pytest.mark.parametrize("write", [as_jsonl, as_csv, as_parquet, as_json])
+@pytest.mark.parametrize(
+    "write",
+    [as_jsonl, as_csv, as_parquet, as_json, as_json_lines, with_rows_of_empty_values],
+)
 def test_all_rows_of_a_file_are_accounted_for(
     write: Callable[[Path], Path], tmp_path: Path
 ) -> None:

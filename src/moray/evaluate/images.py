@@ -19,6 +19,7 @@ from moray.evaluate.execution import (
     own_batches,
 )
 from moray.model.classifier import load_classifier
+from moray.proofs.budget import TOO_LARGE, num_affordable
 from moray.proofs.comparison import Comparison, transformers_version
 from moray.proofs.images import loss_of
 from moray.provenance.manifest import read_manifest
@@ -110,10 +111,15 @@ def evaluation(
     def proof(results: list[dict[str, Answers]], seconds: float) -> Iterator[Comparison]:
         few = chosen(split, cfg["max_documents"])[:_COMPARED]
         for name, folder in models.items():
+            what = f"loss of {name} on held-out images"
+            # Images take more than a token each, but loading the model takes the most.
+            if num_affordable(folder, seconds, torch.device("cpu")) < len(few):
+                yield Comparison(what, skipped=TOO_LARGE)
+                continue
             answers = in_order([result[name] for result in results])[: len(few)]
             losses = -answers[np.arange(len(few)), labels[: len(few)]].astype(np.float64)
             yield Comparison(
-                f"loss of {name} on held-out images",
+                what,
                 float(losses.mean()),
                 loss_of(folder, split.rows[few], torch.device("cpu")),
                 transformers_version(),

@@ -73,23 +73,24 @@ def _num_rows(path: Path) -> Any:
     opener = gzip.open if name.endswith(".gz") else open
     name = name.removesuffix(".gz")
 
-    def lines() -> Iterator[str]:
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+    def lines(end: str) -> Iterator[str]:
+        with opener(path, "rt", encoding="utf-8-sig", newline=end) as file:
             yield from file
+
+    def num_lines() -> int:
+        return sum(bool(line.strip()) for line in lines("\n"))
 
     if name.endswith(".parquet"):
         return lambda: pq.read_metadata(path).num_rows
     if name.endswith((".jsonl", ".ndjson")):
-        return lambda: sum(bool(line.strip()) for line in lines())
+        return num_lines
     if name.endswith(".csv"):
-        return lambda: sum(any(cells) for cells in csv.reader(lines())) - 1
+        # An empty line has no cells, a row of empty values has.
+        return lambda: sum(map(bool, csv.reader(lines("")))) - 1
     if name.endswith(".json"):
-        return lambda: _length(json.loads("".join(lines())))
+        is_list = next((line.lstrip()[0] for line in lines("\n") if line.strip()), "") == "["
+        return (lambda: len(json.loads("".join(lines("\n"))))) if is_list else num_lines
     return None
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, list) else 1
 
 
 def _disjoint(splits: Mapping[str, Path], apart: bool) -> Iterator[Comparison]:

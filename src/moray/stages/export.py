@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
@@ -67,14 +67,14 @@ tags: [moray]
 class Exported:
     """A model that was written to a folder, for its card and its manifest.
 
-    What of it was compared with plain transformers is in `compared`. On the card, `more` follows
-    the first sentence; the library is the one that loads the model.
+    `compared` compares it with what plain transformers reads back. On the card, `more` follows the
+    first sentence; the library is the one that loads the model.
     """
 
     unit: str
     pipeline: str
     facts: dict[str, Any]
-    compared: Sequence[Comparison] = ()
+    compared: Callable[[], Iterable[Comparison]] = tuple
     library: str = "transformers"
     more: str = ""
 
@@ -125,7 +125,7 @@ def export(
             # Now the manifest names the base of an adapter.
             seconds = time.monotonic() - began
             compared = [
-                *exported.compared,
+                *collect("tokenizer", exported.compared),
                 *collect(
                     "loss of the exported model",
                     lambda: [_loss_compared(output, start, record, history, seconds)],

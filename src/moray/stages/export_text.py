@@ -85,9 +85,11 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         rmtree(output / "additional_chat_templates", ignore_errors=True)
         _drop_template_of_processor(output)
     save_tokenizer(tokenizer, output)
-    compared = [*tokenizer_compared(output, tokenizer), stops_compared(output, stops)]
     return Exported(
-        compared=compared,
+        compared=lambda: [
+            *tokenizer_compared(output, tokenizer),
+            stops_compared(output, stops),
+        ],
         unit="per pair" if "preference" in record else "nats per token",
         pipeline="text-generation",
         facts=facts,

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import chain, cycle, islice
+from itertools import accumulate, chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from moray.corpus.dataset import (
     group_of,
     halves,
     num_groups,
+    plain_text,
     read_documents,
     read_group,
     share_of_group,
@@ -54,7 +55,7 @@ _OPEN, _CLOSE = "⟦", "⟧"
 # Maximum number of tokens shown of a document: a page or two.
 _SHOWN_TOKENS = 1024
 _SHOWN_DOCUMENTS = 3
-_COMPARED = 32
+_COMPARED, _MOST_CHARACTERS = 32, 400_000
 
 EncodeWindow = Callable[[list[Document], int], Packed]
 """From the documents of a row group and the number of the first one in its split to rows."""
@@ -68,8 +69,13 @@ def compared(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> It
 
 
 def first_documents(file: Path) -> list[Document]:
-    """The documents of a split whose tokens are compared with the tokenizer's own."""
-    return list(islice(chain.from_iterable(read_documents(file)), _COMPARED))
+    """The documents of a split whose tokens are compared with the tokenizer's own.
+
+    Those behind so many characters are left out, as tokenising all again would take too long.
+    """
+    first = list(islice(chain.from_iterable(read_documents(file)), _COMPARED))
+    sizes = accumulate(len(plain_text(document)) for document in first)
+    return [one for one, size in zip(first, sizes, strict=True) if size <= _MOST_CHARACTERS]
 
 
 def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:
