@@ -33,6 +33,11 @@ EXECUTION = execution_of("evaluate")
 HELD = {"precision": "fp32", "base_dtype": "fp32", "quantize_base": None}
 
 
+def recipe(format: str = "text", **keys: object) -> dict[str, Any]:
+    """What a store of tokens is made by, with rows of 16 tokens unless a key says otherwise."""
+    return {"format": format, **result_keys(Data.model_validate({"block_size": 16} | keys))}
+
+
 def write_small(folder: Path, section: dict[str, Any] = MODEL) -> None:
     """Write `dataset`, functions, `model`, a Hugging Face folder, and `tokens`, their store."""
     _write_functions(folder / "dataset", 80, ["test", "validation", *["train"] * 6])

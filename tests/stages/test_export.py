@@ -1,22 +1,18 @@
 """From a run's last checkpoint to a Hugging Face folder."""
 
-import gc
 import json
 import shutil
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from checkpoints import tensors_of
-from conversations import CHATML, TALKS
+from conversations import CHATML
+from exported import run, train_run
 from older_files import OLDER, change
-from peft import AutoPeftModelForCausalLM, PeftConfig, PeftModel
 from safetensors import safe_open
-from safetensors.torch import load_file
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import (
@@ -24,95 +20,12 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
-    PreTrainedModel,
     ProcessorMixin,
 )
 
-from moray.config.schema.base import result_keys
-from moray.config.schema.sections import Data
-from moray.config.schema.train import Adapter, Train
-from moray.corpus.dataset import SPLITS, write_dataset
-from moray.errors import UserError
-from moray.model.adapter import merged
-from moray.model.load import empty_model, load_model
-from moray.model.quantization import Quantization
+from moray.model.load import load_model
 from moray.proofs.comparison import read_proof
-from moray.provenance.manifest import MANIFEST, damaged_files, read_manifest, write_manifest
-from moray.stages import export_text
-from moray.stages.export import export
-from moray.stages.tokenize import tokenize
-from moray.storage.interface import folder_of, path_of
-from moray.tasks.language.loss import TokenLoss, has_plain_head, make_batch
-from moray.tasks.language.rows import StoredSplit
-from moray.tasks.language.tokenizer import stop_token_ids
-from moray.train.job import Job, Part
-from moray.train.loop import train
-from moray.train.restore import trained_model
-from moray.workers.entry import Worker
-
-CFG: dict[str, Any] = {
-    "run": "tuned",
-    "start": "models/chat",
-    "datasets": {"talks": 1.0},
-    "chat_template": CHATML,
-}
-CFG |= {"dtype": "auto", "merge_adapter": True}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, chat_folder: Path) -> Path:
-    """A folder with `start`, and `run` with what a run of two steps on it records."""
-    folder = tmp_path_factory.mktemp("trained")
-    start = Path(shutil.copytree(chat_folder, folder / "start"))
-    settings = json.loads((start / "generation_config.json").read_text())
-    (start / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": [0, 321]}))
-    write_manifest(start, architecture="llama", isolates_documents=True)
-    pairs = ((split, talk) for split in SPLITS for talk in TALKS)
-    write_dataset(folder / "talks", pairs, "messages", {"source": "test"})
-    data = Data(chat_template=CHATML, block_size=64)
-    cfg = {"format": "messages", **result_keys(data)}
-    tokenize(folder / "talks", start, folder / "tokens", cfg)
-    train_run(folder, "run", None)
-    return folder
-
-
-def train_run(
-    folder: Path, name: str, adapter: Adapter | None, start: str = "start", **keys: Any
-) -> None:
-    """Train two steps, and record what the driver would."""
-    (folder / name).mkdir()
-    keys = {"precision": "fp32", **keys}
-    settings = Train(max_steps=2, global_batch_size=2, learning_rate=1e-2, **keys)
-    job = Job(
-        folder / start,
-        (Part("data", folder / "tokens"),),
-        folder / name,
-        settings,
-        adapter=adapter,
-        threads=1,
-        cache=folder / "compiled",
-    )
-    facts = train(job, Worker(0, 1, torch.device("cpu")))
-    last = path_of(folder_of(job.work), facts["exported_step"])
-    record = {
-        "checkpoint": str(last),
-        "fingerprint": "0123",
-        "continued_from": None,
-        "adapter": adapter and result_keys(adapter),
-        "train": {},
-        "inputs": {"stores": {"data": str(folder / "tokens")}},
-        "software": {},
-        **facts,
-    }
-    (folder / name / "train.json").write_text(json.dumps(record))
-
-
-def run(
-    trained: Path, output: Path, name: str = "run", start: str = "start", **changes: Any
-) -> Path:
-    files = trained / name / "train.json", trained / name / "history.jsonl"
-    export(trained / start, *files, [trained / start / MANIFEST], output, CFG | changes, "text")
-    return output
+from moray.provenance.manifest import MANIFEST, damaged_files, read_manifest
 
 
 def test_what_transformers_reads_back_is_compared_with_what_was_trained(
@@ -123,25 +36,6 @@ def test_what_transformers_reads_back_is_compared_with_what_was_trained(
     assert loss["here"] == pytest.approx(loss["plain"], rel=1e-5)
     assert found["stop tokens of generation"]["plain"] == [0, 321]
     assert all(one["holds"] for one in found.values())
-
-
-def test_adapters_that_are_merged_by_another_factor_are_refused(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(trained, tmp_path / "trained", ignore=shutil.ignore_patterns("run"))
-    # After two steps, an adapter has changed little.
-    train_run(tmp_path / "trained", "adapted", Adapter(rank=4, alpha=512))
-
-    def twice(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
-        config = folder / "adapter_config.json"
-        read = json.loads(config.read_text())
-        config.write_text(json.dumps(read | {"lora_alpha": 2 * read["lora_alpha"]}))
-        return merged(base, folder)
-
-    monkeypatch.setattr(export_text, "merged", twice)
-    with pytest.raises(UserError, match="in loss of the exported model on validation rows: "):
-        run(tmp_path / "trained", tmp_path / "model", "adapted")
-    assert not (tmp_path / "model").exists()
 
 
 def test_the_folder_has_the_trained_weights_and_says_where_it_is_from(
@@ -241,51 +135,6 @@ def test_a_model_says_which_checkpoint_its_run_continued_from(
     assert read_manifest(folder)["continued_from"] == continued
     row = "| continued at step 6 from a checkpoint of fingerprint | `4567`; different: x, code |"
     assert f"`0123` |\n{row}\n\n## Settings" in (folder / "README.md").read_text()
-
-
-@pytest.mark.parametrize("settings", [{}, {"use_dora": True, "use_rslora": True}])
-def test_adapters_are_merged_into_the_model_and_lie_beside_it(
-    trained: Path, tmp_path: Path, settings: dict[str, Any]
-) -> None:
-    shutil.copytree(trained, tmp_path / "trained", ignore=shutil.ignore_patterns("run"))
-    train_run(tmp_path / "trained", "adapted", Adapter(rank=4, **settings))
-    folder = run(tmp_path / "trained", tmp_path / "model", "adapted")
-    assert damaged_files(folder) == []
-    whole, base = (
-        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-        for path in (folder, trained / "start")
-    )
-    assert whole.state_dict().keys() == base.state_dict().keys()
-    tokens = torch.arange(32).unsqueeze(0)
-    with torch.no_grad():
-        merged, before = whole(tokens).logits, base(tokens).logits
-        beside = PeftModel.from_pretrained(base, str(folder / "adapter"))(tokens).logits
-    assert (merged - before).abs().max() > 1e-2
-    torch.testing.assert_close(beside, merged, rtol=1e-5, atol=1e-5)
-
-
-def test_before_adapters_are_merged_the_model_that_they_were_read_into_is_gone(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A large one fits into memory once."""
-    first: list[weakref.ref[PreTrainedModel]] = []
-
-    def seen(*arguments: Any) -> PreTrainedModel:
-        model = trained_model(*arguments)
-        first.append(weakref.ref(model))
-        return model
-
-    def load_again(start: Path, dtype: torch.dtype) -> PreTrainedModel:
-        gc.collect()
-        assert not first or first[0]() is None
-        return load_model(start, dtype)
-
-    monkeypatch.setattr(export_text, "trained_model", seen)
-    monkeypatch.setattr(export_text, "load_model", load_again)
-    shutil.copytree(trained, tmp_path / "trained", ignore=shutil.ignore_patterns("run"))
-    train_run(tmp_path / "trained", "adapted", Adapter(rank=4))
-    run(tmp_path / "trained", tmp_path / "model", "adapted")
-    assert len(first) == 1
 
 
 def test_the_tokenizer_has_the_template_that_the_run_spoke_by(
@@ -455,135 +304,3 @@ def test_rotary_positions_are_also_named_as_transformers_4_reads_them(
     assert {name: written[name] for name in names if name in written} == older
     plain = json.loads((run(trained, tmp_path / "plain") / "config.json").read_text())
     assert "rope_theta" not in plain
-
-
-def held_out_loss(model: Any, tokens: Path) -> float:
-    batch = make_batch(np.asarray(StoredSplit(tokens, "test").rows))
-    with torch.no_grad():
-        total = TokenLoss(model.eval(), has_plain_head(model))(batch)
-    return float(total) / len(batch.targets)
-
-
-@pytest.fixture(scope="module")
-def chain(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`start`; an adapter on it in `first`; another on that in `second`; a merged twin of both."""
-    folder = tmp_path_factory.mktemp("chain")
-    for name in ("start", "tokens"):
-        shutil.copytree(trained / name, folder / name)
-    for name, start in (("first", "start"), ("second", "first")):
-        train_run(folder, f"run of {name}", Adapter(rank=4), start)
-        run(folder, folder / name, f"run of {name}", start, merge_adapter=False)
-        run(folder, folder / f"merged {name}", f"run of {name}", start)
-    return folder
-
-
-@pytest.mark.parametrize("name", ["first", "second"])
-def test_an_adapter_by_itself_is_loaded_as_the_model_it_would_be_merged_into(
-    chain: Path, name: str
-) -> None:
-    assert damaged_files(chain / name) == []
-    assert not list((chain / name).glob("model*.safetensors"))
-    assert not (chain / name / "config.json").exists()
-    merged = AutoModelForCausalLM.from_pretrained(chain / f"merged {name}").state_dict()
-    loaded = load_model(chain / name)
-    assert not loaded.training
-    assert loaded.state_dict().keys() == merged.keys()
-    for key, value in loaded.state_dict().items():
-        torch.testing.assert_close(value, merged[key], rtol=0, atol=0)
-    half = load_model(chain / name, dtype=torch.bfloat16)
-    for key, value in half.state_dict().items():
-        assert torch.equal(value, merged[key].bfloat16())
-    # Angles of rotary positions among them, which aren't stored.
-    whole = load_model(chain / f"merged {name}", dtype=torch.bfloat16)
-    for (key, buffer), expected in zip(half.named_buffers(), whole.buffers(), strict=True):
-        assert buffer.dtype == expected.dtype, key
-        assert torch.equal(buffer, expected), key
-    tokenizer = AutoTokenizer.from_pretrained(chain / name)
-    assert tokenizer.chat_template == CHATML
-    assert stop_token_ids(tokenizer, chain / name) == stop_token_ids(tokenizer, chain / "start")
-    assert "only the adapter, which is loaded on top of `models/chat`" in (
-        chain / name / "README.md"
-    ).read_text().replace("\n", " ")
-
-
-def test_peft_loads_an_adapter_by_itself_onto_its_base_with_the_same_loss(chain: Path) -> None:
-    base = AutoModelForCausalLM.from_pretrained(chain / "start")
-    before = held_out_loss(base, chain / "tokens")
-    by_peft = PeftModel.from_pretrained(base, str(chain / "first")).get_base_model()
-    found = held_out_loss(by_peft, chain / "tokens")
-    assert found < 0.99 * before
-    assert held_out_loss(load_model(chain / "first"), chain / "tokens") == pytest.approx(
-        found, rel=1e-5
-    )
-
-
-def test_peft_finds_the_base_of_an_adapter_by_itself(chain: Path) -> None:
-    tokens = torch.arange(32).unsqueeze(0)
-    by_peft: Any = AutoPeftModelForCausalLM.from_pretrained(str(chain / "first"))
-    with torch.no_grad():
-        expected = load_model(chain / "first")(tokens).logits
-        torch.testing.assert_close(by_peft(tokens).logits, expected, rtol=1e-5, atol=1e-5)
-    # It would drop one of two.
-    assert PeftConfig.from_pretrained(str(chain / "second")).base_model_name_or_path is None
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_an_adapter_names_its_base_on_the_hub_unless_it_was_changed(
-    alone: bool, chain: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(chain, tmp_path / "chain")
-    section = {"source": "hub", "repo_id": "owner/name", "revision": "0" * 40}
-    changed, start = {"new_tokens": ["<|a|>"]}, tmp_path / "chain/start"
-    places = ((section, ("owner/name", "0" * 40)), (section | changed, (str(start), None)))
-    for number, (made, expected) in enumerate(places):
-        write_manifest(start, model=made)
-        output = tmp_path / str(number)
-        run(tmp_path / "chain", output, "run of first", merge_adapter=not alone)
-        config = PeftConfig.from_pretrained(str(output if alone else output / "adapter"))
-        assert (config.base_model_name_or_path, config.revision) == expected
-
-
-def test_an_adapter_by_itself_has_the_type_that_the_config_names(
-    chain: Path, tmp_path: Path
-) -> None:
-    for dtype, kind in (("auto", torch.float32), ("bf16", torch.bfloat16)):
-        folder = run(chain, tmp_path / dtype, "run of first", merge_adapter=False, dtype=dtype)
-        weights = load_file(folder / "adapter_model.safetensors")
-        assert {value.dtype for value in weights.values()} == {kind}
-
-
-def test_a_folder_moved_with_its_base_is_loaded_and_one_without_is_refused(
-    chain: Path, tmp_path: Path
-) -> None:
-    moved = Path(shutil.copytree(chain, tmp_path / "moved"))
-    load_model(moved / "second")
-    shutil.rmtree(moved / "start")
-    with pytest.raises(UserError) as caught:
-        load_model(moved / "second")
-    assert str(caught.value).startswith(
-        f"{moved}/first: the base of this adapter is missing: no model in {moved}/start; "
-    )
-
-
-def test_a_base_that_has_changed_is_refused(chain: Path, tmp_path: Path) -> None:
-    moved = Path(shutil.copytree(chain, tmp_path / "moved"))
-    write_manifest(moved / "start", changed=True)
-    for load in (load_model, empty_model):
-        with pytest.raises(UserError, match="has changed since the adapter was trained"):
-            load(moved / "first")
-
-
-def test_an_adapter_by_itself_is_not_merged_into_4_bit_weights(chain: Path) -> None:
-    with pytest.raises(UserError, match=r"^adapter\.quantize_base: .* contains only an adapter"):
-        load_model(chain / "first", quantization=Quantization("8bit"))
-
-
-def test_the_base_is_the_one_of_the_manifest_and_no_other(chain: Path, tmp_path: Path) -> None:
-    """A path in adapter_config.json would be followed by transformers, wherever it leads."""
-    moved = Path(shutil.copytree(chain, tmp_path / "moved"))
-    config = moved / "first/adapter_config.json"
-    other = shutil.copytree(chain / "merged second", tmp_path / "other")
-    keys = json.loads(config.read_text()) | {"base_model_name_or_path": str(other)}
-    config.write_text(json.dumps(keys))
-    for key, value in load_model(moved / "first").state_dict().items():
-        assert torch.equal(value, load_model(chain / "first").state_dict()[key])
