@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -74,12 +75,16 @@ def collect(what: str, compare: Callable[[], Iterable[Comparison]]) -> list[Comp
     Args:
         what: what is compared, if it fails.
     """
+    began = time.monotonic()
     try:
         return list(compare())
     except Exception as error:  # libraries raise anything
         reason = f"the plain library failed ({type(error).__name__}: {first_line(error)})"
         say(f"warning: {what}: not compared, {reason}")
         return [Comparison(what, skipped=reason)]
+    finally:
+        # In the log.
+        print(f"compared {what} in {time.monotonic() - began:.2f} s")
 
 
 def conclude(comparisons: Sequence[Comparison], mode: Proofs, path: str) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from moray.proofs.comparison import Comparison, transformers_version
 TEXT = " Hello,  world!\n\n\tnaïve “Größe” 3.14 日本語 🐍\ndef f(a_b): return a_b['x'] "
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 _SCALE = "_scale_inv"
+_FEWEST_TOKENS = 8
 
 
 def base_compared(
@@ -46,8 +47,9 @@ def base_compared(
     yield from _scales_compared(whole, folder)
     if hasattr(model.config, "quantization_config") or _is_quantized(whole):
         whole = folder
-    tokens = _ids(read, TEXT)[: getattr(model.config, "max_position_embeddings", 512)]
-    if num_affordable(folder, seconds, model.device) < len(tokens):
+    most = getattr(model.config, "max_position_embeddings", 512)
+    tokens = _ids(read, TEXT)[: min(most, num_affordable(folder, seconds, model.device))]
+    if len(tokens) < _FEWEST_TOKENS:
         yield Comparison("loss of a text", skipped=TOO_LARGE)
     else:
         yield _text_loss_compared(model, whole, tokens)

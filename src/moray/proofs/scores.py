@@ -37,26 +37,27 @@ def scores_compared(
         seconds: that scoring took.
         bf16: whether the models were scored in bf16.
     """
-    few = _few(segments)
-    pieces = [_piece(rows, start, length) for start, length, *_ in segments[few].tolist()]
     for name, folder in models.items():
         what = f"loss of {name} on held-out rows"
-        if num_affordable(folder, seconds, _CPU) < sum(len(tokens) for tokens, _ in pieces):
+        few = _few(segments[:, 1].tolist(), num_affordable(folder, seconds, _CPU))
+        if not few:
             yield Comparison(what, skipped=TOO_LARGE)
             continue
         model, total, count = load(folder), 0.0, 0
         with torch.no_grad():
-            for tokens, mask in pieces:
+            for start, length, *_ in segments[:few].tolist():
+                tokens, mask = _piece(rows, start, length)
                 scores = log_probabilities(model, tokens, mask)
                 total, count = total - float(scores.double().sum()), count + len(scores)
-        here, plain = float(nll[name][few].sum()) / count, total / count
+        here, plain = float(nll[name][:few].sum()) / count, total / count
         tolerance = 1e-2 if bf16 else 1e-4
-        yield Comparison(what, here, plain, transformers_version(), len(pieces), tolerance)
+        yield Comparison(what, here, plain, transformers_version(), few, tolerance)
 
 
-def _few(segments: NDArray[np.int64]) -> slice:
-    lengths = np.cumsum(segments[:_MOST_PIECES, 1])
-    return slice(max(1, int((lengths <= _MOST_TOKENS).sum())))
+def _few(lengths: Sequence[int], affordable: int) -> int:
+    """How many of the first pieces are compared; one may be longer than the usual sample."""
+    ends = np.cumsum(lengths[:_MOST_PIECES])
+    return int((ends <= min(affordable, max(_MOST_TOKENS, ends[0]))).sum())
 
 
 def _piece(rows: NDArray[np.void], start: int, length: int) -> tuple[list[int], list[bool]]:
@@ -89,9 +90,9 @@ def continuations_compared(
     """
     for name, folder in models.items():
         what = f"tokens of {name}'s continuations that can be drawn"
-        few = samples[name][:_MOST_PIECES]
-        tokens = sum(len(sample.prompt) + len(sample.new) for sample in few)
-        if num_affordable(folder, seconds, _CPU) < tokens:
+        lengths = [len(sample.prompt) + len(sample.new) for sample in samples[name]]
+        few = samples[name][: _few(lengths, num_affordable(folder, seconds, _CPU))]
+        if not few:
             yield Comparison(what, skipped=TOO_LARGE)
             continue
         model = load(folder)
