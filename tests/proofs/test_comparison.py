@@ -42,6 +42,11 @@ def test_a_difference_is_refused_with_both_figures_and_a_remedy() -> None:
     )
 
 
+def test_texts_that_differ_in_line_breaks_are_shown_in_a_line() -> None:
+    line = figures("a\r\nb", "a\nb\n").line
+    assert line == "loss: a\\r\\nb, numpy 2: a\\nb\\n on 3 of your rows"
+
+
 @pytest.mark.parametrize("mode", ["warn", "refuse"])
 def test_what_comes_from_the_user_s_model_is_told_and_never_refused(
     mode: Any, capsys: pytest.CaptureFixture[str]

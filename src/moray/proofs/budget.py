@@ -8,9 +8,9 @@ import torch
 from moray.model.folder import whole_model_and_adapters
 from moray.model.shapes import num_parameters, shapes_in
 
-# Rough FLOP/s of a core and of a GPU on single documents (half of what a core does for 0.5 B
-# parameters), and bytes that are loaded in a second from files that the stage has just read.
-_FLOPS_PER_CORE, _FLOPS_PER_GPU, _BYTES_PER_SECOND = 30e9, 50e12, 2e9
+# Rough FLOP/s of a core and of a GPU (what a core does for 0.5 B parameters), and bytes that are
+# loaded in a second from files that the stage has just read or written.
+_FLOPS_PER_CORE, _FLOPS_PER_GPU, _BYTES_PER_SECOND = 50e9, 50e12, 4e9
 _FEW_SECONDS, _SHARE = 3.0, 0.02
 
 TOO_LARGE = "loading the model again takes too much memory, or time for so short a stage"

@@ -142,8 +142,9 @@ def summary(records: Iterable[dict[str, Any]]) -> str | None:
 
 
 def short(value: Any) -> str:
-    """A figure, text or list as it is shown."""
+    """A figure, text or list as it is shown in a line."""
     if isinstance(value, float):
         return f"{value:.6g}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = text.replace("\n", "\\n").replace("\r", "\\r")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
