@@ -28,7 +28,9 @@ def _in(room: str, names: str) -> tuple[str, ...]:
 
 
 _DATASET = ("config/formats", "corpus/dataset")
-_STDLIB = _in("corpus", "bad_rows dataset sources/__init__ sources/text_python_stdlib split")
+_STDLIB = _in(
+    "corpus", "bad_rows columns dataset sources/__init__ sources/text_python_stdlib split"
+)
 _COLUMNS = _in("corpus", "class_labels conversation formats tables values")
 # Prompts and conversations as tokens; documents as rows of tokens.
 _PROMPTS = ("corpus/dataset", *_in("tasks/language", "alterations chat encode tokenizer turns"))
@@ -86,7 +88,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         "stages/download",
         *_DATASET,
         "config/splits",
-        *_in("corpus", "bad_rows split"),
+        *_in("corpus", "bad_rows columns split"),
         *_in("corpus/sources", "__init__ {}"),
     ),
     "download text_files": _COLUMNS,
@@ -189,7 +191,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
             "model",
             "adapter attention forward image_comparison isolation loss quantization targets",
         ),
-        *_in("corpus", "bad_rows class_labels conversation dataset formats tables values"),
+        *_in("corpus", "bad_rows class_labels columns conversation dataset formats tables values"),
         *_in("rows", "groups loader order store"),
         *_in("tasks", "__init__ interface images/* language/* preference/*"),
     ),
@@ -210,7 +212,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
     "smoke_test": _in("model", "folder load quantization"),
     "tokenize": (
         *_COLUMNS,
-        *_in("corpus", "bad_rows split"),
+        *_in("corpus", "bad_rows columns split"),
         *_in("corpus/sources", "__init__ text_files"),
     ),
 }

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from moray.config.formats import FORMATS, FormatName
 from moray.corpus.bad_rows import BadRows
+from moray.corpus.columns import Columns
 from moray.corpus.conversation import DefaultSystem, completed, conversation
 from moray.corpus.dataset import Document, RowError
 from moray.corpus.values import group_key
@@ -24,12 +25,14 @@ class Shape:
         columns: names of the table's columns, for those that differ from the format's.
         system: system prompt for conversations without one; false removes those that there are.
         bad_rows: what is done about rows that aren't so.
+        seen: the columns that rows have.
     """
 
     format: FormatName
     columns: Mapping[str, str] = field(default_factory=dict)
     system: DefaultSystem = None
     bad_rows: BadRows = field(default_factory=BadRows)
+    seen: Columns = field(default_factory=Columns)
 
 
 def document(row: Mapping[str, Any], shape: Shape) -> Document:
@@ -38,8 +41,10 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
     Raises:
         RowError: if a column is missing, or its value doesn't match the format.
     """
+    shape.seen.meet(row)
     made = _document(row, shape)
     if "group" in shape.columns:
+        shape.seen.read.add(shape.columns["group"])
         group = group_key(_value(row, shape.columns["group"], required=True))
         # A row without a value has no group.
         if group is not None:
@@ -52,9 +57,12 @@ def document(row: Mapping[str, Any], shape: Shape) -> Document:
 def _document(row: Mapping[str, Any], shape: Shape) -> Document:
     values, format = {}, FORMATS[shape.format]
     completes = _has_completion(row, shape)
+    replaced = _replaced(completes) if shape.format == "messages" else ()
     for name, required in format.columns.items():
+        if name in replaced:
+            continue
         column = _column(row, name, shape)
-        required = required and not (completes and name == "messages")
+        shape.seen.read.add(column)
         value = values[name] = _value(row, column, required)
         if name not in format.nested and (required or value is not None):
             _check_text(value, column)
@@ -64,9 +72,10 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
             messages = [*_earlier(values["history"]), *asked]
             made = conversation(messages, None, values["system"], shape.system)
         case "messages":
-            messages = values["messages"]
             if completes:
                 messages = completed(values["prompt"], values["completion"])
+            else:
+                messages = values["messages"]
             made = conversation(messages, values["tools"], values["system"], shape.system)
         case "preference":
             return pair(**values, default_system=shape.system)
@@ -104,6 +113,11 @@ def _has_completion(row: Mapping[str, Any], shape: Shape) -> bool:
     names = ("messages", "prompt", "completion")
     whole, *parts = (_column(row, name, shape) in row for name in names)
     return shape.format == "messages" and not whole and all(parts)
+
+
+def _replaced(completes: bool) -> tuple[str, ...]:
+    """The columns of `messages` that others replace in a row."""
+    return ("messages",) if completes else ("prompt", "completion")
 
 
 def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:

@@ -14,7 +14,7 @@ from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.dataset import Document, group_of, write_dataset
-from moray.corpus.sources import opened
+from moray.corpus.sources import Opened, opened
 from moray.corpus.split import Documents, by_hash, by_tail
 from moray.errors import UserError
 from moray.hub import refusals_explained
@@ -57,7 +57,7 @@ def download(
             split: partial(_some, source.given[split], places[split], bad_rows, key)
             for split in places
         }
-        facts: Callable[[], dict[str, Any]] = bad_rows.facts
+        facts: Callable[[], dict[str, Any]] = partial(_facts, source)
         untrained: Callable[[], str] = str
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
@@ -91,6 +91,9 @@ def download(
         valid = sum(written["rows"] for written in described["splits"].values())
         valid += duplicates.total() + blanks.total()
         bad_rows.check(key, valid)
+        if source.columns:
+            mapped = getattr(section, "columns", {})
+            source.columns.check(mapped, f"datasets.{output.name}.columns")
         if proofs != "off":
             seconds = time.monotonic() - began
             compared = collect(
@@ -117,6 +120,8 @@ def download(
         if dropped
     )
     say(f"dataset {output.name}: {counts} {what}{left_out}")
+    if source.columns and (unused := source.columns.told(output.name, section.format != "text")):
+        say(unused)
     if classes:
         say(f"dataset {output.name}: {classes}")
     for split, number in related.items():
@@ -130,6 +135,12 @@ def download(
             f"dataset {output.name}: {reason['rows']:,} bad row{'s' * (reason['rows'] != 1)} "
             f"dropped, the first in {reason['first']}: {reason['problem']}"
         )
+
+
+def _facts(source: Opened) -> dict[str, Any]:
+    """What was met when rows were read."""
+    unused = source.columns.unused() if source.columns else []
+    return source.bad_rows.facts() | ({"unused_columns": unused} if unused else {})
 
 
 def _place(split: str, files: Mapping[str, Any], name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import datasets
 import pytest
 
+from moray.config.schema.datasets import HubDataset
 from moray.corpus.dataset import Document, read_documents
 from moray.corpus.formats import Shape
 from moray.corpus.sources import text_hub
@@ -150,6 +151,35 @@ def test_conversations_are_read_from_nested_columns() -> None:
     assert message["tool_calls"] == [
         {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
     ]
+
+
+def test_columns_that_nobody_reads_are_known_of_all_splits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Rows in the hub's place.
+    rows = {
+        "train": {"text": ["a"], "id": [1], "image": [""]},
+        "test": {"text": ["b"], "id": [2], "image": ["b.png"]},
+    }
+    monkeypatch.setattr(
+        text_hub, "load", lambda *place: datasets.Dataset.from_dict(rows[str(place[-1])])
+    )
+    section = HubDataset.model_validate(
+        {
+            "source": "hub",
+            "repo_id": "owner/name",
+            "revision": "0" * 40,
+            "split": {"train": "train", "test": "test"},
+        }
+    )
+    opened = text_hub.opened(section, {}, tmp_path)
+    assert opened.columns is not None
+    list(opened.given["train"]())
+    assert opened.columns.unused() == ["id"]
+    list(opened.given["test"]())
+    assert opened.columns.unused() == ["id", "image"]
+    with pytest.raises(UserError, match=r"^datasets\.d\.columns\.text: no row has a column body, "):
+        opened.columns.check({"text": "body"}, "datasets.d.columns")
 
 
 def test_bad_rows_of_two_splits_with_equal_numbers_are_two(

@@ -15,6 +15,7 @@ from typing import Any
 from moray.config.formats import source_module
 from moray.config.schema.datasets import Dataset
 from moray.corpus.bad_rows import BadRows
+from moray.corpus.columns import Columns
 from moray.corpus.split import Given
 
 
@@ -26,12 +27,14 @@ class Opened:
         given: the documents of each split that it has.
         origin: what says where they are from, such as a version, or files with their digests.
         bad_rows: what was met when they were read.
+        columns: the columns of the user's rows, of which some may not be read.
     """
 
     given: Given
     origin: dict[str, Any]
     label_names: tuple[str, ...] = ()
     bad_rows: BadRows = field(default_factory=BadRows)
+    columns: Columns | None = None
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Pat
     }
     every = {name: file for files in found.values() for name, file in files.items()}
     origin = {"files": {name: sha256_file(file) for name, file in every.items()}}
-    return Opened(given, origin, bad_rows=bad_rows)
+    return Opened(given, origin, bad_rows=bad_rows, columns=shape.seen)
 
 
 def place_of(wanted: Document, section: LocalFiles, files: Mapping[str, list[str]]) -> str | None:

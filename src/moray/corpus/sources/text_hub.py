@@ -37,7 +37,7 @@ def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path)
         place = place_of_split(section.repo_id, expressions, split)
         own = replace(shape, bad_rows=bad_rows.of(split))
         given[split] = partial(documents, place, rows, own)
-    return Opened(given, origin(section), bad_rows=bad_rows)
+    return Opened(given, origin(section), bad_rows=bad_rows, columns=shape.seen)
 
 
 def place_of_split(repo_id: str, expressions: Mapping[Split, str], split: Split) -> str:
