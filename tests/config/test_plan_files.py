@@ -74,6 +74,71 @@ def test_a_link_that_leads_nowhere_costs_one_line(path: str, notes: Path) -> Non
     )
 
 
+MIXED = "whose rows would be mixed; give path: "
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "line"),
+    [
+        (
+            ["train.jsonl", "validation.jsonl", "test.jsonl", "more.jsonl"],
+            "data",
+            "data has files named after splits (train.jsonl, validation.jsonl, test.jsonl), "
+            f"{MIXED}"
+            "{train: data/train.jsonl, validation: data/validation.jsonl, test: data/test.jsonl}, ",
+        ),
+        # As the library `datasets` names them, and others; several of a split are a list.
+        (
+            ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "DEV.csv.gz"],
+            "data/*",
+            "data/* has files named after splits (train-00000-of-00002.parquet, DEV.csv.gz), "
+            f"{MIXED}{{train: [data/train-00000-of-00002.parquet, …], "
+            "validation: data/DEV.csv.gz}",
+        ),
+        (
+            ["algebra_dev.csv", "algebra_test.csv"],
+            "data/",
+            f"data/ has files named after splits (algebra_dev.csv, algebra_test.csv), {MIXED}"
+            "{train: …, validation: data/algebra_dev.csv, test: data/algebra_test.csv}, ",
+        ),
+        (
+            ["training/a.jsonl", "testing/deep/b.jsonl"],
+            ["data/**/*.jsonl"],
+            "data/**/*.jsonl has files named after splits (training/a.jsonl, testing/deep/b.jsonl"
+            f"), {MIXED}{{train: data/training/a.jsonl, test: data/testing/deep/b.jsonl}}",
+        ),
+        ({"wiki.train.txt", "wiki.test.txt"}, "data", "data has files named after splits"),
+        # What was listed is meant; one split's files are no mixture.
+        (["train.jsonl", "test.jsonl"], ["data/train.jsonl", "data/test.jsonl"], None),
+        (["train.jsonl", "train-2.jsonl", "notes.jsonl"], "data", None),
+        (["latest.jsonl", "train.jsonl", "strain.jsonl"], "data", None),
+        (["test/a.jsonl", "test/train.jsonl"], "data/test", None),
+        # Documents have any names.
+        (["training_notes.txt", "test_plan.txt", "story.txt"], "data", None),
+    ],
+)
+def test_files_named_after_splits_are_not_mixed(
+    files: list[str],
+    path: str | list[str],
+    line: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in files:
+        file = tmp_path / "data" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    experiment = experiment_with({"datasets.notes.path": path})
+    if line is None:
+        assert plan.dataset_files(experiment, "notes")["train"]
+        return
+    with pytest.raises(UserError) as caught:
+        plan.dataset_files(experiment, "notes")
+    assert str(caught.value).startswith(f"datasets.notes.path: {line}")
+    assert str(caught.value).endswith("or list the files to mix them")
+
+
 def test_a_time_in_the_future_costs_one_line(notes: Path) -> None:
     path = notes / "notes/a.txt"
     os.utime(path, (0, time.time() + 10))

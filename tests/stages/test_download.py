@@ -170,8 +170,7 @@ UNUSED: list[tuple[dict[str, Any], list[dict[str, Any]], str | None]] = [
     (
         {"format": "messages"},
         [talk(n, functions=[{"name": "f"}], loss_mask=[0], train=False) for n in range(40)],
-        f"warning: {PLAIN}functions, loss_mask, train; rows are trained as if functions, "
-        "loss_mask, train weren't there",
+        f"warning: {PLAIN}functions, loss_mask, train; rows are trained as if they weren't there",
     ),
     # Of two places for the same, one is read.
     (

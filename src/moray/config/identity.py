@@ -219,7 +219,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
 # What stages import to say, start, keep or watch something; for the rest, rows of other stages.
 NEVER_DECIDING = (
     *_in(".", "background console errors hub lines machine project"),
-    *_in("config", "formats image_folder layout schema/* splits tasks"),
+    *_in("config", "formats image_folder layout schema/* split_names splits tasks"),
     "evaluate/requirements",
     *_in("model", "shapes size"),
     "planning/*",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from moray.config.inputs import CHECK_PATH
 from moray.config.schema.datasets import Dataset, LocalFiles
+from moray.config.split_names import check_unmixed
 from moray.errors import UserError
 
 # The endings of the files that a folder of `source: files` stands for.
@@ -36,7 +37,8 @@ def input_files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
     A path without wildcards may not be there yet.
 
     Raises:
-        UserError: if there are none, or one is a link that leads nowhere.
+        UserError: if there are none, one is a link that leads nowhere, or they are of several
+            splits by their names.
     """
     folder = bool(endings) and Path(path).is_dir()
     found = glob(_pattern(str(Path(path, "*")) if folder else path), recursive=True)
@@ -60,6 +62,7 @@ def input_files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
         matches = [path]
     if not matches:
         raise UserError(key, f"no file matches {path}", CHECK_PATH)
+    check_unmixed(matches, path, key.rpartition(".")[2], key)
     return [input_file(match, key) for match in matches]
 
 

@@ -64,7 +64,8 @@ class Columns:
         lost = [name for name in unused if name.lower() in decisive]
         if not lost:
             return line
-        return f"warning: {line}; rows are trained as if {_listed(lost)} weren't there"
+        what = "they" if lost == unused and len(lost) > 1 else _listed(lost)
+        return f"warning: {line}; rows are trained as if {what} weren't there"
 
     def check(self, mapped: Mapping[str, str], path: str) -> None:
         """Check that each column that the user named is in some row.

@@ -99,6 +99,19 @@ def test_a_file_named_twice_is_fetched_once(tmp_path: Path, web: str, served: Pa
     assert list(fetch(urls, tmp_path / "local")) == [f"file://{served}/{name}" for name in names]
 
 
+def test_files_that_a_glob_finds_are_not_mixed_if_named_after_splits(
+    tmp_path: Path, served: Path
+) -> None:
+    for split in ("train", "test"):
+        (served / f"{split}.jsonl").write_text('{"text": "a"}\n')
+    assert fault(f"file://{served}/t*.jsonl", folder=tmp_path) == (
+        f"file://{served}/t*.jsonl: file://{served}/t*.jsonl has files named after splits "
+        f"(train.jsonl, test.jsonl), whose rows would be mixed; give url: {{train: "
+        f"file://{served}/train.jsonl, test: file://{served}/test.jsonl}}, or list the files to "
+        "mix them"
+    )
+
+
 def test_a_glob_names_its_files_in_order_and_no_folders(tmp_path: Path, served: Path) -> None:
     fetched = fetch([f"file://{served}/**"], tmp_path / "here")
     assert contents(fetched) == {f"file://{served}/{name}": FILES[name] for name in sorted(FILES)}

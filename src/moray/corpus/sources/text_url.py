@@ -10,6 +10,7 @@ from fsspec.callbacks import TqdmCallback
 from tqdm import tqdm
 
 from moray.config.schema.datasets import Url
+from moray.config.split_names import check_unmixed
 from moray.config.splits import paths_by_split
 from moray.console import terminal
 from moray.corpus.sources import Opened
@@ -47,6 +48,7 @@ def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str,
     for url in urls:
         try:
             files, remote = _found(url)
+            check_unmixed([str(files.unstrip_protocol(name)) for name in remote], url, "url", url)
             for name in remote:
                 full = public(str(files.unstrip_protocol(name)))
                 if full in fetched:
