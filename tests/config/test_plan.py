@@ -269,15 +269,18 @@ CHAIN: dict[str, Any] = {
     [
         ({}, [None, None, None, None]),
         # A run on texts has no template of its own, and keeps that of where it starts from.
-        ({"defaults.data.chat_template": "D"}, [None, "D", "D", "D"]),
-        ({"runs.texts.data.chat_template": "A"}, [None, None, None, None]),
-        ({"runs.talks.data.chat_template": "B"}, [None, "B", "B", "B"]),
-        ({"runs.more.data.chat_template": "C"}, [None, None, None, None]),
+        ({"defaults.data.chat_template": "{{D}}"}, [None, "{{D}}", "{{D}}", "{{D}}"]),
+        ({"runs.texts.data.chat_template": "{{A}}"}, [None, None, None, None]),
+        ({"runs.talks.data.chat_template": "{{B}}"}, [None, "{{B}}", "{{B}}", "{{B}}"]),
+        ({"runs.more.data.chat_template": "{{C}}"}, [None, None, None, None]),
         (
-            {"runs.talks.data.chat_template": "B", "runs.last.data.chat_template": "E"},
-            [None, "B", "B", "E"],
+            {"runs.talks.data.chat_template": "{{B}}", "runs.last.data.chat_template": "{{E}}"},
+            [None, "{{B}}", "{{B}}", "{{E}}"],
         ),
-        ({"runs.talks.model": "tiny", "runs.last.data.chat_template": "E"}, [None] * 3 + ["E"]),
+        (
+            {"runs.talks.model": "tiny", "runs.last.data.chat_template": "{{E}}"},
+            [None] * 3 + ["{{E}}"],
+        ),
     ],
 )
 def test_a_run_has_the_template_of_its_conversations_or_of_where_it_starts_from(
@@ -304,7 +307,7 @@ def test_an_export_has_the_rule_for_bos_of_its_run_unless_it_is_the_default() ->
 
 def test_another_template_makes_another_store_of_conversations_and_none_of_texts() -> None:
     plain = experiment_with(CHAIN)
-    templated = experiment_with(CHAIN | {"defaults.data.chat_template": "T"})
+    templated = experiment_with(CHAIN | {"defaults.data.chat_template": "{{T}}"})
     same = {run: store_name(plain, run) == store_name(templated, run) for run in plain.runs}
     assert same == {"texts": True, "talks": False, "more": True, "last": False}
 

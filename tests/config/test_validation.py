@@ -27,6 +27,12 @@ FAULTS: list[tuple[str, object, str]] = [
         {"source": "path", "path": "x", "paht": "x"},
         ".paht: unknown key; did you mean path?",
     ),
+    (
+        "defaults.data.chat_template",
+        "config/chatml.jinja",
+        ": got 'config/chatml.jinja', expected the text of a Jinja template, which has {{ or {%; "
+        "write the text itself, indented, in the lines below chat_template: |",
+    ),
     # A key of another source is unknown here, and no hint names it.
     ("models.folder.hidden_size", 8, ": unknown key; expected one of "),
     ("models.tiny.path", "x", ": unknown key; expected one of source, arch"),

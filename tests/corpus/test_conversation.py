@@ -112,7 +112,7 @@ def test_reasoning_before_a_call_of_a_tool_is_kept() -> None:
     ]
 
 
-@pytest.mark.parametrize("key", ["weight", "loss", "loss_weight", "train", "training"])
+@pytest.mark.parametrize("key", ["weight", "loss", "loss_weight", "train", "trainable", "training"])
 @pytest.mark.parametrize(("no", "yes"), [(0, 1), (0.0, 1.0), (False, True), (False, None)])
 def test_a_turn_of_no_weight_keeps_that(key: str, no: Any, yes: Any) -> None:
     """The training leaves it out."""
@@ -135,7 +135,8 @@ def test_a_key_that_is_not_used_is_named_once(capsys: pytest.CaptureFixture[str]
     for _ in range(2):
         spoken([said("user", "a", mood="b"), said("assistant", "a", mood="c", audio=None)])
     assert capsys.readouterr().err.splitlines() == [
-        "messages have the key 'mood', which is not used"
+        "messages have the key 'mood', which is not used (first in message 1: 'b'); only weight, "
+        "loss, loss_weight, train, trainable or training of 0 or false leave a message untrained"
     ]
 
 

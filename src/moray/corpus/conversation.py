@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Literal
 
 from moray.console import say
@@ -23,7 +22,7 @@ _ROLES = {
 # The system prompt where there is none; false removes those that there are.
 DefaultSystem = str | Literal[False] | None
 # What says whether a message is trained: in OpenAI's format, LLaMA-Factory's, axolotl's and others.
-_MASKS = {"weight", "loss", "loss_weight", "train", "training"}
+_MASKS = dict.fromkeys(("weight", "loss", "loss_weight", "train", "trainable", "training"))
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _KNOWN = {
     *("role", "from", "content", "value", "tool_calls", "function_call", "name", "tool_call_id"),
@@ -136,12 +135,12 @@ def _message(message: Any, number: int) -> dict[str, Any]:
             made[key] = message[key]
     for key, value in message.items():
         if value and key not in _KNOWN:
-            _mention(key)
+            _mention(key, number, value)
     return made
 
 
 def _is_trained(message: Mapping[str, Any], number: int) -> bool:
-    for key in _MASKS & message.keys():
+    for key in _MASKS.keys() & message.keys():
         value = message[key]
         if value not in (None, 0, 1):
             raise RowError(
@@ -153,9 +152,19 @@ def _is_trained(message: Mapping[str, Any], number: int) -> bool:
     return True
 
 
-@cache
-def _mention(key: str) -> None:
-    say(f"messages have the key {key!r}, which is not used")
+_mentioned = set[str]()
+
+
+def _mention(key: str, number: int, value: Any) -> None:
+    if key in _mentioned:
+        return
+    _mentioned.add(key)
+    *masks, last = _MASKS
+    say(
+        f"messages have the key {key!r}, which is not used (first in message {number}: "
+        f"{str(value)[:40]!r}); only {', '.join(masks)} or {last} of 0 or false leave a message "
+        "untrained"
+    )
 
 
 def _said(content: Any, number: int) -> tuple[str, str]:
