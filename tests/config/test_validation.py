@@ -30,8 +30,8 @@ FAULTS: list[tuple[str, object, str]] = [
     (
         "defaults.data.chat_template",
         "config/chatml.jinja",
-        ": got 'config/chatml.jinja', expected the text of a Jinja template, which has {{ or {%; "
-        "write the text itself, indented, in the lines below chat_template: |",
+        ": got 'config/chatml.jinja', expected the text of a Jinja template, which has {{ or {%, "
+        "in the lines below chat_template: |; see defaults in docs/configuration.md",
     ),
     # A key of another source is unknown here, and no hint names it.
     ("models.folder.hidden_size", 8, ": unknown key; expected one of "),

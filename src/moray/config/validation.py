@@ -41,6 +41,8 @@ _EXPECTED = {
 
 # Of patterns that a reader doesn't see at once.
 _FORMS = {
+    r"\{[{%]": "the text of a Jinja template, which has {{ or {%, in the lines below "
+    "chat_template: |",
     "^[0-9a-f]{40}$": "the hash of a commit, 40 hexadecimal digits",
     "^[0-9a-f]{64}$": "a SHA-256, 64 hexadecimal digits",
 }

@@ -77,7 +77,7 @@ class Columns:
             UserError: if one is in none.
         """
         for name, column in mapped.items():
-            if column not in self._there:
+            if column != name and column not in self._there:
                 near = difflib.get_close_matches(column, self._there, n=1)
                 raise UserError(
                     f"{path}.{name}",
