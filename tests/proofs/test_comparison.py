@@ -20,6 +20,8 @@ def figures(here: Any, plain: Any, **more: Any) -> Comparison:
     [
         (1.0, 1.0 + 1e-5, 1e-4, True),
         (1.0, 1.001, 1e-4, False),
+        (3.4e-6, 3.5e-6, 1e-4, True),
+        (3.4e-6, 3.4e-5, 1e-4, False),
         (math.nan, math.nan, 1e-4, False),
         (math.inf, 1.0, 1e-4, False),
         ([1, 2], [1, 2], 0.0, True),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from moray.proofs.budget import TOO_LARGE, num_affordable
 from moray.proofs.comparison import Comparison, transformers_version
-from moray.proofs.language import load, log_probabilities
+from moray.proofs.language import ROUNDED, load, log_probabilities
 
 _TRAINED = 1
 _MOST_PIECES, _MOST_TOKENS = 8, 1024
@@ -50,7 +50,7 @@ def scores_compared(
                 scores = log_probabilities(model, tokens, mask)
                 total, count = total - float(scores.double().sum()), count + len(scores)
         here, plain = float(nll[name][:few].sum()) / count, total / count
-        tolerance = 1e-2 if bf16 else 1e-4
+        tolerance = ROUNDED if bf16 else 1e-4
         yield Comparison(what, here, plain, transformers_version(), few, tolerance)
 
 

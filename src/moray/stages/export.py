@@ -24,7 +24,7 @@ from moray.proofs.comparison import (
     transformers_version,
     write_proof,
 )
-from moray.proofs.language import tolerance
+from moray.proofs.language import ROUNDED, in_precision, tolerance
 from moray.provenance.lineage import LINEAGE, write_sealed
 from moray.provenance.manifest import DATASET, MANIFEST, whole_or_nothing, write_manifest
 from moray.rows.store import StoredRows
@@ -157,16 +157,20 @@ def _loss_compared(
     rows = StoredRows(store, "validation").rows[sample["rows"]]
     if num_affordable(folder, seconds, device) < len(rows) * task.units_per_row:
         return Comparison(what, skipped=TOO_LARGE)
-    plain = task.plain(folder, start, rows, None, device, gradient=False)
-    exact = record["precision"] == "fp32" and stored_dtype(folder) == torch.float32
+    precision = record["precision"]
+    with in_precision(precision, device):
+        plain = task.plain(folder, start, rows, None, device, gradient=False)
     bits = record["adapter"] and record["adapter"]["quantize_base"]
+    most = tolerance(precision, bits, device)
+    if precision == "fp32" and stored_dtype(folder) != torch.float32:
+        most = max(most, ROUNDED)
     return Comparison(
         what,
         sample["loss"],
         plain.loss,
         transformers_version(),
         len(rows),
-        tolerance("fp32" if exact else "bf16", bits),
+        most,
     )
 
 

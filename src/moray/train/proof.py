@@ -7,7 +7,7 @@ from torch import Tensor
 
 from moray.proofs.budget import TOO_LARGE, num_affordable, stage_seconds
 from moray.proofs.comparison import Comparison, collect, conclude, transformers_version
-from moray.proofs.language import Figures, tolerance
+from moray.proofs.language import Figures, in_precision, tolerance
 from moray.rows.loader import Shard, from_memory
 from moray.rows.order import Mixture
 from moray.rows.store import Rows, StoredRows
@@ -93,14 +93,17 @@ class FirstStep:
         if not len(self._rows):
             self._record(Comparison(what, skipped=TOO_LARGE), step=0)
             return Figures(0.0)
-        precision = tolerance(job.settings.precision, bits)
+        precision, device = job.settings.precision, worker.device
         plain = Figures(0.0)
 
         def compare() -> Iterator[Comparison]:
             nonlocal plain
-            plain = task.plain(job.start, job.start, self._rows, bits, worker.device, wanted)
-            library = transformers_version()
-            yield Comparison(what, here, plain.loss, library, len(self._rows), precision)
+            with in_precision(precision, device):
+                plain = task.plain(job.start, job.start, self._rows, bits, device, wanted)
+            most = tolerance(precision, bits, device)
+            yield Comparison(
+                what, here, plain.loss, transformers_version(), len(self._rows), most
+            )
 
         (comparison,) = collect(what, compare)
         self._record(comparison, step=0)
