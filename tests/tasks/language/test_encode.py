@@ -471,3 +471,24 @@ def test_a_continuation_keeps_the_spaces_that_it_begins_with(
     printed.end()
     assert printed.text == completion
     assert capsys.readouterr().out == completion + "\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "spanning"),
+    [("Say 1: ", "the end", 1), ("Say 1:", " the end", 0), ("Say 1:\n", "the end", 0)],
+)
+def test_a_token_of_both_prompt_and_completion_is_counted(
+    prompt: str, completion: str, spanning: int, texts: list[str]
+) -> None:
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=metaspace(False, "always", [*texts, " the end" * 50]),
+        bos_token="<s>",
+        eos_token=STOP,
+        unk_token="<unk>",
+    )
+    encoder = Encoder(tokenizer, 4096)
+    (row,) = encoder.encoded([Document(prompt=prompt, completion=completion)], 0, False)
+    alone = encoder.prompt_tokens(prompt)
+    assert (row.tokens[: len(alone)].tolist() != alone) == bool(spanning)
+    assert row.alterations["spanning", ""] == spanning
+    assert row.alterations["prompts", ""] == 1
