@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, TextStreamer
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers.generation import BaseStreamer
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data, Generate
@@ -18,9 +20,11 @@ from moray.model.load import load_config, load_model, longest_sequence
 from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import MANIFEST, read_json, sha256_file
 from moray.tasks.language.encode import Encoder, make_encoder
-from moray.tasks.language.tokenizer import load_tokenizer
+from moray.tasks.language.tokenizer import decoded_after, load_tokenizer
 
 _RUNS = Path("results/runs")
+# Tokens of the prompt that those of the answer are decoded behind.
+_CONTEXT = 16
 
 
 @dataclass
@@ -92,16 +96,41 @@ class Chat:
             ) from error
 
 
-class _Printed(TextStreamer):
-    """Prints tokens as soon as they are whole words, and keeps their text."""
+class _Printed(BaseStreamer):
+    """Prints tokens as soon as they are whole characters, and keeps their text.
+
+    Decoded behind the end of the prompt: alone, a line's first token may lose a space.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self.text = ""
+        self._tokenizer = tokenizer
+        self._before: list[int] | None = None
+        self._tokens: list[int] = []
 
-    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        self.text += text
-        print(text, end="\n" if stream_end else "", flush=True)
+    def put(self, value: Tensor) -> None:
+        """Take the prompt, then the tokens."""
+        tokens = value.flatten().tolist()
+        if self._before is None:
+            self._before = tokens[-_CONTEXT:]
+            return
+        self._tokens += tokens
+        if not (text := self._decoded()).endswith("\N{REPLACEMENT CHARACTER}"):
+            self._print(text)
+
+    def end(self) -> None:
+        """Print what is left, and end the line."""
+        self._print(self._decoded())
+        print(flush=True)
+
+    def _decoded(self) -> str:
+        return decoded_after(
+            self._tokenizer, self._before or [], self._tokens, skip_special_tokens=True
+        )
+
+    def _print(self, text: str) -> None:
+        print(text[len(self.text) :], end="", flush=True)
+        self.text = text
 
 
 def is_chat(tokenizer: PreTrainedTokenizerFast) -> bool:

@@ -29,6 +29,7 @@ from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
 from moray.stages.evaluation import on_evaluation_workers, shown
 from moray.tasks.language.encode import make_encoder
+from moray.tasks.language.tokenizer import decoded_after
 
 
 def generate(
@@ -103,7 +104,7 @@ def generate(
         )
         proof = conclude(compared, execution["proofs"], f"runs.{run}")
     written = {
-        name: _texts([result[name] for result in results], tokenizer, sampling.stops)
+        name: _texts(prompts, [result[name] for result in results], tokenizer, sampling.stops)
         for name in models
     }
     first: dict[str, int] = {}
@@ -171,7 +172,10 @@ def _continued(prompts: list[Prompt], results: list[dict[int, list[int]]]) -> li
 
 
 def _texts(
-    results: list[dict[int, list[int]]], tokenizer: PreTrainedTokenizerFast, stops: tuple[int, ...]
+    prompts: list[Prompt],
+    results: list[dict[int, list[int]]],
+    tokenizer: PreTrainedTokenizerFast,
+    stops: tuple[int, ...],
 ) -> list[str]:
     """The continuations of all workers as text, in the order of the prompts.
 
@@ -180,12 +184,10 @@ def _texts(
     """
     tokens = {number: tokens for result in results for number, tokens in result.items()}
     return [
-        str(
-            tokenizer.decode(
-                tokens[number][:-1] if tokens[number][-1] in stops else tokens[number],
-                skip_special_tokens=False,
-                clean_up_tokenization_spaces=False,
-            )
+        decoded_after(
+            tokenizer,
+            prompts[number].tokens,
+            tokens[number][:-1] if tokens[number][-1] in stops else tokens[number],
         )
         for number in sorted(tokens)
     ]

@@ -77,6 +77,9 @@ def tokenize(
             proof = conclude(compared, proofs, f"datasets.{dataset.name}")
             write_proof(output, proof, [output / MANIFEST])
     say(f"tokens {output.name}: {tokens.summary(facts, encoder.block_size)}")
+    if hasattr(tokens, "warnings"):
+        for line in tokens.warnings(facts, f"datasets.{dataset.name}"):
+            say(line)
 
 
 def _choose_packing(model: Path, packing: str | bool) -> bool:

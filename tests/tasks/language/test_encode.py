@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from conversations import CHATML, SAID, TALKS, chat_tokenizer, conversation
 from tokenizers import (
     AddedToken,
@@ -18,10 +19,12 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
+from moray.chat import _Printed
 from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.encode import Encoder, Piece
+from moray.tasks.language.tokenizer import decoded_after
 
 STOP = "<|endoftext|>"
 BLOCK_SIZES = (8, 9, 64, 4096)
@@ -444,3 +447,48 @@ def test_a_template_without_stop_tokens_is_no_row_s_fault(chatty: PreTrainedToke
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     with pytest.raises(UserError, match=r"^data\.chat_template: "):
         chat_encoder(chatty, 64, template).encode(TALKS, 70, count_bytes=True)
+
+
+@pytest.mark.parametrize("scheme", ["always", "first"])
+@pytest.mark.parametrize("unigram", [False, True])
+def test_a_continuation_keeps_the_spaces_that_it_begins_with(
+    unigram: bool, scheme: str, texts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = metaspace(unigram, scheme, texts)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", eos_token=STOP, unk_token="<unk>"
+    )
+    encoder = Encoder(tokenizer, 4096)
+    prompt, completion = "def f(x):\n", "    y = x\n    return 'é🐍'\n"
+    before = encoder.prompt_tokens(prompt)
+    both = encoder.prompt_tokens(prompt + completion)
+    assert both[: len(before)] == before
+    new = both[len(before) :]
+    assert decoded_after(tokenizer, before, new) == completion
+    printed = _Printed(tokenizer)
+    for tokens in (before, *([token] for token in new)):
+        printed.put(torch.tensor(tokens))
+    printed.end()
+    assert printed.text == completion
+    assert capsys.readouterr().out == completion + "\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "spanning"),
+    [("Say 1: ", "the end", 1), ("Say 1:", " the end", 0), ("Say 1:\n", "the end", 0)],
+)
+def test_a_token_of_both_prompt_and_completion_is_counted(
+    prompt: str, completion: str, spanning: int, texts: list[str]
+) -> None:
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=metaspace(False, "always", [*texts, " the end" * 50]),
+        bos_token="<s>",
+        eos_token=STOP,
+        unk_token="<unk>",
+    )
+    encoder = Encoder(tokenizer, 4096)
+    (row,) = encoder.encoded([Document(prompt=prompt, completion=completion)], 0, False)
+    alone = encoder.prompt_tokens(prompt)
+    assert (row.tokens[: len(alone)].tolist() != alone) == bool(spanning)
+    assert row.alterations["spanning", ""] == spanning
+    assert row.alterations["prompts", ""] == 1

@@ -18,7 +18,8 @@ Alterations = Counter[tuple[str, str]]
 Kinds: `untrained` and `trained` text of the template in front of an answer; `prompt`, text at the
 end of the generation prompt that isn't there in training; `shared`, a first token that begins in
 the generation prompt; `left_out` parts of an answer; other `white_space`; `changed` text. And
-`answers`, all of them, and the number of conversations of which other `messages` are left out.
+`answers`, all of them, and the number of conversations of which other `messages` are left out. Of
+`prompts` with completions that are tokenised as one text: those with a token of both, `spanning`.
 """
 
 # Maximum numbers of texts that are told apart, and of their characters.
@@ -81,7 +82,7 @@ def summary(facts: Mapping[str, Mapping[str, Any]]) -> str:
 def lines(found: Alterations) -> Iterator[str]:
     """The alterations in words, those of most answers first."""
     for (kind, text), number in found.most_common():
-        if kind == "answers" or not number:
+        if kind in ("answers", "prompts", "spanning") or not number:
             continue
         answers = f"{number:,} of {found['answers', '']:,} answers"
         yield {

@@ -93,8 +93,9 @@ class Encoder:
 
     A text is placed between the tokenizer's BOS token, see `opening`, and its stop token. A prompt
     and its completion are tokenised separately, so that the prompt's tokens are the same as when
-    it is tokenised alone; if the tokenizer would put a space between them, they are tokenised as
-    one text. For a conversation, the chat template adds these tokens.
+    it is tokenised alone. If the tokenizer would put a space between them, they are tokenised as
+    one text; then a token can have the end of the prompt and the start of the completion, which is
+    counted. For a conversation, the chat template adds these tokens.
     """
 
     def __init__(
@@ -240,6 +241,10 @@ class Encoder:
             tokens = np.array([*before, *encoding.ids, self._stop], self.dtype)
             mask = np.ones(len(tokens), np.bool_)
             mask[: len(before) + inside] = False
+            found = Alterations()
+            if not apart and prompt and inside < len(own):
+                spans = encoding.offsets[inside][0] < len(prompt)
+                found.update({("prompts", ""): 1, ("spanning", ""): int(spans)})
             sizes = None
             if count_bytes:
                 sizes = np.zeros(len(tokens), np.int64)
@@ -251,7 +256,7 @@ class Encoder:
             roles = np.full(len(tokens), _TEXT if "text" in documents[0] else _COMPLETION, np.uint8)
             if "prompt" in documents[0]:
                 roles[: len(before) + inside] = _PROMPT
-            yield Encoded(tokens, mask, sizes, roles)
+            yield Encoded(tokens, mask, sizes, roles, +found)
 
     def _conversations(
         self, documents: list[Document], first_document: int, count_bytes: bool

@@ -1,5 +1,6 @@
 """Load a model's tokenizer for training: fast, without truncation, with a stop token."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
@@ -99,3 +100,24 @@ def joins(tokenizer: PreTrainedTokenizerFast) -> bool:
     ids = tokenizer.backend_tokenizer.encode("a", add_special_tokens=False).ids
     decoded = tokenizer.decode(ids * 2, clean_up_tokenization_spaces=False)
     return bool(decoded == "aa")
+
+
+def decoded_after(
+    tokenizer: PreTrainedTokenizerFast,
+    before: Sequence[int],
+    tokens: Sequence[int],
+    skip_special_tokens: bool = False,
+) -> str:
+    """The text that tokens add to those before them.
+
+    Decoded alone, they may lose their first space, as at the start of a text.
+    """
+    context, whole = (
+        str(
+            tokenizer.decode(
+                part, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+            )
+        )
+        for part in ([*before], [*before, *tokens])
+    )
+    return whole[len(context) :]

@@ -125,6 +125,19 @@ def remarks(facts: dict[str, dict[str, Any]]) -> str:
     return _roles(facts["train"]) + alterations.summary(facts) + _special_tokens(facts)
 
 
+def warnings(facts: dict[str, dict[str, Any]], path: str) -> Iterator[str]:
+    """What users should change in a dataset, whose key path is given; mostly nothing."""
+    counts = [split["prompts"] for split in facts.values() if "prompts" in split]
+    prompts, spanning = (sum(one[key] for one in counts) for key in ("prompts", "spanning"))
+    if spanning:
+        yield (
+            f"warning: {path}: the last token of {spanning:,} of {prompts:,} prompts also has the "
+            "first characters of the completion, so generation begins with other tokens than were "
+            "trained; end the prompts without white space, at the end of a word, and begin the "
+            "completions with the space"
+        )
+
+
 def _roles(counts: dict[str, Any]) -> str:
     """The tokens of each role, unless all are of one."""
     found = counts.get("roles", {})
@@ -183,6 +196,8 @@ class SplitWriter(RowsWriter):
             for role, (untrained, trained) in zip(ROLES, self._roles.tolist(), strict=True)
             if untrained + trained
         }
+        templates = self._alterations.copy()
+        prompts = {kind: templates.pop((kind, ""), 0) for kind in ("prompts", "spanning")}
         return {
             **super().facts(),
             "segments": self._segments,
@@ -190,7 +205,8 @@ class SplitWriter(RowsWriter):
             "dropped_documents": self._dropped,
             "cut_documents": self._cut,
             **({"roles": roles} if roles else {}),
-            **({"chat_template": as_facts(self._alterations)} if self._alterations else {}),
+            **({"chat_template": as_facts(templates)} if templates else {}),
+            **({"prompts": prompts} if prompts["prompts"] else {}),
             **({"special_tokens": dict(sorted(self._special.items()))} if self._special else {}),
         }
 

@@ -15,6 +15,7 @@ from moray.proofs.tokens import split_compared
 from moray.tasks.language.encode import Encoded, Encoder, Piece
 from moray.tasks.language.rows import Packed, StoredSplit, pack_groups, with_counts
 from moray.tasks.language.tokens import SplitWriter, first_documents, remarks, write_windows
+from moray.tasks.language.tokens import warnings as warnings
 from moray.tasks.preference.rows import REJECTED, num_pairs
 
 
