@@ -22,6 +22,7 @@ from moray.model.classifier import load_classifier
 from moray.proofs.budget import TOO_LARGE, num_affordable
 from moray.proofs.comparison import Comparison, transformers_version
 from moray.proofs.images import loss_of
+from moray.proofs.language import ROUNDED
 from moray.provenance.manifest import read_manifest
 from moray.rows.groups import groups_of
 from moray.rows.store import StoredRows, sample
@@ -124,7 +125,7 @@ def evaluation(
                 loss_of(folder, split.rows[few], torch.device("cpu")),
                 transformers_version(),
                 len(few),
-                1e-2 if may_be_bf16(cfg["precision"]) else 1e-4,
+                ROUNDED if may_be_bf16(cfg["precision"]) else 1e-4,
             )
 
     return Evaluation(

@@ -27,7 +27,7 @@ _LOCAL = {"local_files_only": True, "trust_remote_code": False, "use_safetensors
 # Weights in 8 bits have no plain counterpart, so they are compared with whole ones.
 _TOLERANCES = {"8bit": 0.05, "4bit": 0.02}
 ROUNDED = 3e-2
-"""The largest relative difference of a loss in bf16 and one in fp32; of few tokens, 1.5 % are usual."""
+"""The largest relative difference of losses in bf16 and in fp32; 1.5 % are usual of few tokens."""
 
 
 @dataclass(frozen=True)
