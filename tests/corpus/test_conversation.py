@@ -104,6 +104,20 @@ def test_reasoning_may_be_a_part(key: str) -> None:
     assert spoken([{"role": "assistant", "content": [why]}]) == [alone]
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"reasoning_content": "", "thinking": "why"},
+        {"reasoning_content": None, "reasoning": {}, "thinking": "why"},
+        {"reasoning": [{"type": "text", "text": "why"}]},
+    ],
+    ids=["empty first", "nothing first", "parts"],
+)
+def test_reasoning_is_kept_under_whichever_key_it_is(beside: dict[str, Any]) -> None:
+    expected = said("assistant", "a", reasoning_content="why")
+    assert spoken([said("assistant", "a", **beside)]) == [expected]
+
+
 def test_reasoning_before_a_call_of_a_tool_is_kept() -> None:
     why = {"type": "reasoning", "text": "why"}
     message = {"role": "assistant", "content": [why], "tool_calls": [call({})]}

@@ -1,5 +1,6 @@
 """Shapes that are known before a model is loaded, against those of the model."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from transformers import (
 
 from moray.config.schema.models import ScratchModel
 from moray.errors import UserError
+from moray.model.folder import stored_dtype
 from moray.model.load import load_model, longest_sequence
 from moray.model.scratch import save_llama
 from moray.model.shapes import (
@@ -127,6 +129,25 @@ def test_the_same_weights_in_a_file_for_other_libraries_do_not_count(
         {"layers.0.attention.wq.weight": torch.zeros(9, 9)}, folder / "consolidated.safetensors"
     )
     assert shapes_in(folder) == before == shapes_of(LlamaForCausalLM.from_pretrained(folder))
+
+
+def test_weights_beside_those_that_transformers_loads_do_not_count(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(model_folder, tmp_path / "model"))
+    before = shapes_in(folder)
+    halves = {"lm_head.weight": torch.zeros(9, 9, dtype=torch.float16)}
+    save_file(halves, folder / "model.fp16.safetensors")
+    save_file(halves, folder / "model-00001-of-00001.safetensors")
+    index = {"weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert shapes_in(folder) == before == shapes_of(LlamaForCausalLM.from_pretrained(folder))
+    assert stored_dtype(folder) == torch.float32
+    (folder / "model.safetensors").unlink()
+    assert shapes_in(folder) == {"lm_head.weight": (9, 9)}
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(UserError, match=r"index.json: can't read the index of the weights"):
+        shapes_in(folder)
 
 
 def test_what_is_kept_in_fewer_bits_has_the_same_shapes(tmp_path: Path) -> None:

@@ -112,6 +112,17 @@ def test_w1_w2_and_w3_are_names_of_the_same_layers() -> None:
     assert found[0] == found[1] == {"mlp.experts": 2, "mlp.experts.gate": 2}
 
 
+@pytest.mark.parametrize("targets", ["all-linear", MLP], ids=["all-linear", "list"])
+def test_rslora_scales_experts_as_other_layers(targets: Any) -> None:
+    model = build(KNOWN["Qwen3-MoE"]())
+    add_adapter(model, Adapter(rank=4, alpha=6, use_rslora=True, target_modules=targets), seed=0)
+    # Attention layers have a scale of their own, which is a number.
+    found = [getattr(layer, "scaling", None) for layer in model.modules()]
+    scales = [scale["default"] for scale in found if isinstance(scale, dict) and scale]
+    assert len(scales) > 2
+    assert scales == pytest.approx([6 / 4**0.5] * len(scales))
+
+
 def test_half_of_a_tensor_of_experts_is_refused_with_its_other_half() -> None:
     with pytest.raises(UserError) as caught:
         add_adapter(build(KNOWN["Mixtral"]()), Adapter(target_modules=["up_proj"]), seed=0)

@@ -1,6 +1,7 @@
 """The stages of image classification, from a folder of images to predictions."""
 
 import json
+import shutil
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -33,7 +34,7 @@ from moray.corpus.dataset import read_documents
 from moray.corpus.image import as_png
 from moray.errors import UserError
 from moray.evaluate import images
-from moray.model.classifier import load_classifier, names_of
+from moray.model.classifier import classifier_for, load_classifier, names_of
 from moray.model.image_processor import load_processor
 from moray.provenance.manifest import read_manifest, sha256_file
 from moray.rows.store import StoredRows
@@ -265,6 +266,22 @@ def test_the_pipeline_of_transformers_loads_what_was_exported(
     assert "pipeline_tag: image-classification" in card
     assert "10\nclasses apart: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9." in card
     assert read_manifest(trained / "tuned")["run"] == "name"
+
+
+def test_a_base_with_several_classes_an_image_becomes_a_model_of_one(
+    trained: Path, tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(trained / "tuned", tmp_path / "base"))
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(
+        json.dumps(config | {"problem_type": "multi_label_classification"})
+    )
+    for names in (list("0123456789"), ["a", "b"]):
+        classifier_for(base, names, seed=0).save_pretrained(tmp_path / "model")
+        shutil.copy(base / "preprocessor_config.json", tmp_path / "model")
+        classify = pipeline("image-classification", str(tmp_path / "model"), device="cpu")
+        scores = [one["score"] for one in classify(Image.new("L", (8, 8)), top_k=10)]
+        assert sum(scores) == pytest.approx(1)
 
 
 def test_an_export_has_the_statistics_of_the_training(trained: Path) -> None:

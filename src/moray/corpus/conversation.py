@@ -114,8 +114,8 @@ def _message(message: Any, number: int) -> dict[str, Any]:
         )
     said = message["content"] if message.get("content") is not None else message.get("value")
     content, reasoning = _said(said, number)
-    beside = (message.get(key) for key in _REASONING)
-    reasoning = next((text for text in beside if isinstance(text, str)), reasoning)
+    beside = (_said(message.get(key) or None, number)[0] for key in _REASONING)
+    reasoning = next((text for text in beside if text.strip()), reasoning)
     made: dict[str, Any] = {"role": _ROLES[spelled], "content": content}
     if spelled == "function_call":
         made |= {"content": None, "tool_calls": _calls(_parsed(content, spelled), number)}

@@ -73,6 +73,8 @@ def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> PreTr
         model.set_submodule(name, new)
         for key, value in _labels(label_names).items():
             setattr(model.config, key, value)
+    # Of a base with several classes an image, pipelines would go on to give sigmoids.
+    model.config.problem_type = "single_label_classification"
     return model.eval()
 
 

@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from moray.errors import UserError, first_line
+from moray.model.shapes import weight_files
 from moray.provenance.manifest import MANIFEST, sha256_file
 
 # For transformers' `from_pretrained`: never ask the hub, and never ask on the terminal whether to
@@ -70,7 +71,7 @@ def unrounded_dtype(folder: Path, dtype: torch.dtype) -> torch.dtype:
 def _stored_sizes(folder: Path) -> dict[str, int]:
     """The number of weights of each type in a full model's safetensors."""
     sizes: dict[str, int] = {}
-    for file in sorted(folder.glob("model*.safetensors")):
+    for file in weight_files(folder):
         try:
             with safe_open(file, framework="pt") as weights:
                 for name in weights.keys():  # noqa: SIM118 - it is no mapping

@@ -17,6 +17,28 @@ Shapes = dict[str, tuple[int, ...]]
 NEW_TOKENS = "new_token_ids"
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files of the weights in a Hugging Face folder that transformers loads.
+
+    Others beside them, such as a copy in fp16 or the shards of an earlier version, are left out.
+
+    Raises:
+        UserError: if the index of the shards is damaged.
+    """
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        return sorted(folder.glob("model*.safetensors"))
+    try:
+        names = set(json.loads(index.read_text())["weight_map"].values())
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        raise UserError(
+            str(index), f"can't read the index of the weights ({error})", "copy the file again"
+        ) from error
+    return sorted(folder / name for name in names)
+
+
 def shapes_in(folder: Path) -> Shapes:
     """The shapes of the weights in a Hugging Face folder, by name.
 
@@ -24,8 +46,7 @@ def shapes_in(folder: Path) -> Shapes:
         UserError: if a file of weights is damaged.
     """
     shapes: Shapes = {}
-    # Other files, which transformers doesn't load, may contain the same weights by other names.
-    for file in sorted(folder.glob("model*.safetensors")):
+    for file in weight_files(folder):
         try:
             with safe_open(file, framework="numpy") as weights:
                 for name in weights.keys():  # noqa: SIM118 - it is no mapping

@@ -6,6 +6,7 @@ parameters, without dropout and DoRA.
 """
 
 import difflib
+import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,12 @@ def lora_config(model: PreTrainedModel, settings: Adapter) -> "LoraConfig":
     try:
         # What PEFT does with it later, too: then, nothing is left to convert.
         convert_peft_config_for_transformers(config, model, None)
+        if settings.use_rslora:
+            # Ranks of layers side by side add up; the scale stays that of one.
+            config.alpha_pattern = {
+                name: settings.alpha * math.sqrt(config.rank_pattern[name] / settings.rank)
+                for name in config.alpha_pattern
+            }
     except ValueError as error:
         raise unknown_targets(settings, error) from error
     if config.target_parameters:

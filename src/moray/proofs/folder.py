@@ -10,6 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from moray.model.shapes import weight_files
 from moray.proofs.budget import TOO_LARGE, num_affordable
 from moray.proofs.comparison import Comparison, transformers_version
 
@@ -112,7 +113,7 @@ def _scales_compared(source: Path, folder: Path) -> Iterator[Comparison]:
 def _tensors(folder: Path) -> dict[str, Path]:
     """The files of the weights in a folder, by name."""
     found: dict[str, Path] = {}
-    for file in sorted(folder.glob("model*.safetensors")):
+    for file in weight_files(folder):
         with safe_open(file, framework="pt") as weights:
             found |= dict.fromkeys(weights.keys(), file)
     return found

@@ -101,9 +101,7 @@ class FirstStep:
             with in_precision(precision, device):
                 plain = task.plain(job.start, job.start, self._rows, bits, device, wanted)
             most = tolerance(precision, bits, device)
-            yield Comparison(
-                what, here, plain.loss, transformers_version(), len(self._rows), most
-            )
+            yield Comparison(what, here, plain.loss, transformers_version(), len(self._rows), most)
 
         (comparison,) = collect(what, compare)
         self._record(comparison, step=0)
