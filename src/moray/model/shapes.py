@@ -36,7 +36,7 @@ def weight_files(folder: Path) -> list[Path]:
         raise UserError(
             str(index), f"can't read the index of the weights ({error})", "copy the file again"
         ) from error
-    return sorted(folder / name for name in names)
+    return sorted(file for file in folder.glob("model*.safetensors") if file.name in names)
 
 
 def shapes_in(folder: Path) -> Shapes:
