@@ -177,7 +177,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         all_of(
             code("config/schema/sections.py"),
             code("corpus/sources/text_hub.py"),
-            setting("defaults.data.chat_template", "x"),
+            setting("defaults.data.chat_template", "{{ x }}"),
             setting("datasets.unused", {"source": "files", "path": "data/modules.jsonl"}),
             setting(
                 "datasets.functions",
