@@ -12,6 +12,7 @@ import pytest
 import torch
 from conversations import CHATML, chat_tokenizer, conversation
 from jobs import execution_of
+from tokenizers import decoders
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from moray.config.schema.base import result_keys
@@ -175,6 +176,23 @@ def test_special_tokens_within_a_continuation_are_part_of_it(
     cfg = {"format": "prompt-completion"}
     (sample, *_) = run(folder, folder, pairs, tmp_path / "samples.jsonl", **cfg)
     assert sample["tuned"].startswith(special.pad_token)
+
+
+def test_a_continuation_keeps_what_the_tokenizer_strips_from_the_start_of_a_text(
+    tmp_path: Path, model_folder: Path, pairs: Path
+) -> None:
+    """As Llama 2's tokenizer does with a space."""
+    cfg = {"format": "prompt-completion"}
+    folder = Path(shutil.copytree(model_folder, tmp_path / "model"))
+    before = run(folder, folder, pairs, tmp_path / "before.jsonl", **cfg)
+    first = before[0]["tuned"][0]
+    stripping = AutoTokenizer.from_pretrained(folder)
+    stripping.backend_tokenizer.decoder = decoders.Sequence(
+        [decoders.ByteLevel(), decoders.Fuse(), decoders.Strip(first, 1, 0)]
+    )
+    assert stripping.decode(stripping(first)["input_ids"]) == ""
+    stripping.save_pretrained(folder)
+    assert run(folder, folder, pairs, tmp_path / "after.jsonl", **cfg) == before
 
 
 def test_of_functions_it_is_said_whether_they_parse(

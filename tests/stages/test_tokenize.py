@@ -11,12 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from run_stage import stage_command
 from small_model import recipe
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from moray.config.formats import FormatName
 from moray.corpus.dataset import SPLITS, Document, read_documents, write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
+from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 
@@ -153,6 +155,39 @@ def test_documents_that_are_dropped_are_counted_and_reported(
         assert kept == set(range(len(texts))) - dropped
         total += len(dropped)
     assert f", {total} documents longer than a row dropped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "warned"), [("x = ", "note", 12), ("x =", " note", 0)]
+)
+@pytest.mark.parametrize("format", ["prompt-completion", "preference"])
+def test_a_prompt_that_shares_a_token_with_the_completion_is_warned_of(
+    tmp_path: Path,
+    model_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    format: FormatName,
+    prompt: str,
+    completion: str,
+    warned: int,
+) -> None:
+    """With tokenizers that begin each text with a space, both are tokenised as one text."""
+    given = Path(shutil.copytree(model_folder, tmp_path / "given"))
+    one = PreTrainedTokenizerFast.from_pretrained(given)
+    one.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    one.save_pretrained(given)
+    base_model(tmp_path / "model", {"source": "path", "path": str(given)})
+    if format == "preference":
+        row = Document(prompt=prompt, chosen=completion, rejected=completion + "s", tools=None)
+    else:
+        row = Document(prompt=prompt, completion=completion)
+    count = 2 if format == "preference" else 4
+    rows = [(split, row) for split in SPLITS for _ in range(count)]
+    write_dataset(tmp_path / "dataset", iter(rows), format, {})
+    tokenize(
+        tmp_path / "dataset", tmp_path / "model", tmp_path / "out", recipe(format, block_size=64)
+    )
+    line = f"warning: datasets.dataset: in {warned} of 12 texts, the last token of the prompt also"
+    assert (line in capsys.readouterr().err) == bool(warned)
 
 
 @pytest.mark.parametrize("format", ["text", "prompt-completion"])

@@ -31,7 +31,7 @@ from moray.tasks.language.rows import (
     pack_rows,
     row_type,
 )
-from moray.tasks.language.tokens import SplitWriter, encode_windows, preview, warnings
+from moray.tasks.language.tokens import SplitWriter, encode_windows, preview
 
 
 def write(folder: Path, documents: list[Document], format: FormatName) -> Path:
@@ -411,10 +411,3 @@ def test_the_first_documents_are_shown_whichever_row_they_are_in(
 
 def test_of_a_window_without_pieces_nothing_is_shown(tokenizer: PreTrainedTokenizerFast) -> None:
     assert preview(pack_rows([], 8, np.dtype("<u2")), [], Encoder(tokenizer, 8), 3) == "\n"
-
-
-def test_prompts_that_share_a_token_with_the_completion_are_warned_of() -> None:
-    facts = {"train": {"prompts": {"prompts": 30, "spanning": 29}}, "test": {}}
-    (line,) = warnings(facts, "datasets.d")
-    assert line.startswith("warning: datasets.d: the last token of 29 of 30 prompts also has ")
-    assert not [*warnings({"train": {"prompts": {"prompts": 30, "spanning": 0}}}, "datasets.d")]

@@ -131,10 +131,10 @@ def warnings(facts: dict[str, dict[str, Any]], path: str) -> Iterator[str]:
     prompts, spanning = (sum(one[key] for one in counts) for key in ("prompts", "spanning"))
     if spanning:
         yield (
-            f"warning: {path}: the last token of {spanning:,} of {prompts:,} prompts also has the "
-            "first characters of the completion, so generation begins with other tokens than were "
-            "trained; end the prompts without white space, at the end of a word, and begin the "
-            "completions with the space"
+            f"warning: {path}: in {spanning:,} of {prompts:,} texts, the last token of the prompt "
+            "also has the first characters of the completion, so generation begins with other "
+            "tokens than were trained; end the prompts without white space, at the end of a word, "
+            "and begin the completions with the space"
         )
 
 
