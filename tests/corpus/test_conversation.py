@@ -9,25 +9,27 @@ import pytest
 
 from moray.corpus.conversation import conversation
 from moray.corpus.dataset import RowError
+from moray.corpus.remarks import Remarks
 
 Messages = list[dict[str, Any]]
 
 
-def spoken(messages: Any, tools: Any = None, **systems: Any) -> Messages:
-    made = conversation(messages, tools, systems.get("system"), systems.get("default_system"))
-    found: Messages = json.loads(made["messages"] or "")
+def spoken(messages: Any, tools: Any = None, **more: Any) -> Messages:
+    given = {"system": None, "default_system": None, "remarks": Remarks(), **more}
+    found: Messages = json.loads(conversation(messages, tools, **given)["messages"] or "")
     return found
 
 
 def functions(tools: Any) -> Any:
-    tools = conversation([{"role": "assistant", "content": "a"}], tools, None, None)["tools"]
-    return tools if tools is None else json.loads(tools)
+    talk = [{"role": "assistant", "content": "a"}]
+    made = conversation(talk, tools, None, None, Remarks())["tools"]
+    return made if made is None else json.loads(made)
 
 
 def refusal(messages: Any, tools: Any) -> str:
     """What is said to be wrong with a row."""
     with pytest.raises(RowError) as caught:
-        pytest.fail(f"{messages} make {conversation(messages, tools, None, None)}")
+        pytest.fail(f"{messages} make {conversation(messages, tools, None, None, Remarks())}")
     assert caught.value.remedy
     return caught.value.problem
 
@@ -145,13 +147,27 @@ def test_reasoning_has_several_names(key: str) -> None:
     assert spoken([said("assistant", "a", **{key: "why"})]) == expected
 
 
-def test_a_key_that_is_not_used_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in range(2):
-        spoken([said("user", "a", mood="b"), said("assistant", "a", mood="c", audio=None)])
-    assert capsys.readouterr().err.splitlines() == [
-        "messages have the key 'mood', which is not used (first in message 1: 'b'); only weight, "
-        "loss, loss_weight, train, trainable or training of 0 or false leave a message untrained"
+def test_a_key_that_is_not_used_is_named_once_with_the_first_row_that_has_it() -> None:
+    remarks = Remarks()
+    for line in (1, 2):
+        remarks.place = f"chats.jsonl, line {line}"
+        talk = [said("user", "a", mood="b"), said("assistant", "a", mood="c", audio=None)]
+        spoken(talk, remarks=remarks)
+    assert remarks.lines() == [
+        "messages have the key 'mood', which is not used (first in chats.jsonl, line 1, message 1: "
+        "'b'); only weight, loss, loss_weight, train, trainable or training of 0 or false leave a "
+        "message untrained"
     ]
+
+
+def test_a_system_prompt_of_the_row_that_the_messages_replace_is_told() -> None:
+    own, remarks = [said("system", "own"), *TALK_ALONE], Remarks()
+    for same in ("", None, "own"):
+        assert spoken(own, system=same, remarks=remarks) == own
+    assert remarks.lines() == []
+    assert spoken(own, system="row", remarks=remarks) == own
+    assert len(remarks.lines()) == 1
+    assert remarks.lines()[0].startswith("warning: some rows have one system prompt in their")
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,7 @@ def test_an_unpaired_surrogate_is_refused(format: FormatName, row: str) -> None:
 
 
 SHAPE = Shape("preference")
+SYSTEM = {"role": "system", "content": "S"}
 QUESTION = {"role": "user", "content": "é?"}
 GOOD, BAD = ({"role": "assistant", "content": text} for text in ("yes", "no"))
 FUNCTIONS = [{"type": "function", "function": {"name": "f"}}]
@@ -276,6 +277,42 @@ def test_pairs_of_messages_become_two_conversations(row: dict[str, Any]) -> None
     ]
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        # The system prompt is in the prompt alone, in the answers alone, or in both.
+        {"prompt": [SYSTEM, QUESTION], "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
+        {
+            "prompt": [QUESTION],
+            "chosen": [SYSTEM, QUESTION, GOOD],
+            "rejected": [SYSTEM, QUESTION, BAD],
+        },
+        {"prompt": [SYSTEM, QUESTION], "chosen": [SYSTEM, QUESTION, GOOD], "rejected": [BAD]},
+        {
+            "prompt": [SYSTEM, QUESTION],
+            "chosen": [{"from": "human", "value": "é?"}, GOOD],
+            "rejected": BAD,
+        },
+    ],
+)
+def test_a_prompt_that_answers_repeat_is_there_once(row: dict[str, Any]) -> None:
+    assert said(document(row, SHAPE)) == [
+        [("system", "S", 1), ("user", "é?", 1), ("assistant", "yes", 1)],
+        [("system", "S", 1), ("user", "é?", 1), ("assistant", "no", 1)],
+    ]
+    whole = {"prompt": row["prompt"], "completion": row["chosen"]}
+    if isinstance(row["chosen"], list):
+        made = json.loads(document(whole, Shape("messages"))["messages"])
+        assert made == [SYSTEM, QUESTION, GOOD]
+
+
+def test_the_end_of_a_prompt_that_answers_repeat_is_there_once() -> None:
+    before = [QUESTION, GOOD, {"role": "user", "content": "sure?"}]
+    row = {"prompt": before, "completion": [before[-1], BAD]}
+    made = json.loads(document(row, Shape("messages"))["messages"])
+    assert made == [QUESTION, {**GOOD, "weight": 0}, before[-1], BAD]
+
+
 def test_only_the_answers_are_trained() -> None:
     before = [QUESTION, GOOD, {"role": "user", "content": "sure?"}]
     made = document({"chosen": [*before, GOOD], "rejected": [*before, BAD]}, SHAPE)
@@ -326,7 +363,13 @@ def test_a_completion_has_text(completion: str) -> None:
 
 
 TEXT = {"prompt": "a", "chosen": "b", "rejected": "c"}
+BEGUN = "the prompt ends in a message of the assistant, and {} goes on with another: two turns"
 SPOKEN = {"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD]}
+
+
+def test_a_prompt_that_begins_the_answer_is_refused() -> None:
+    row = {"prompt": [QUESTION, {**GOOD, "content": "Let me think."}], "completion": [GOOD]}
+    assert refusal(row, Shape("messages")).problem.startswith(BEGUN.format("completion"))
 
 
 def test_what_is_no_pair_costs_one_line() -> None:
@@ -357,6 +400,11 @@ def test_what_is_no_pair_costs_one_line() -> None:
             {"chosen": [QUESTION, GOOD], "rejected": [{**QUESTION, "content": "!"}, BAD]},
             "chosen and rejected begin differently, expected the same prompt in both",
         ),
+        (
+            SPOKEN | {"prompt": [SYSTEM, QUESTION], "chosen": [{**SYSTEM, "content": "!"}, GOOD]},
+            "prompt and chosen have different system prompts, expected one in the prompt",
+        ),
+        (SPOKEN | {"prompt": [QUESTION, BAD]}, BEGUN.format("chosen")),
         (SPOKEN | {"chosen": [{"role": "x"}]}, "got role 'x' in message 2"),
         (TEXT | {"system": "S"}, "got a system prompt, which answers that are text can't have"),
     ]

@@ -149,3 +149,24 @@ def test_a_mapped_column_must_be_in_some_row(
         local(tmp_path / "out", [file], format="instruction", columns=columns)
     assert str(caught.value) == line
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("format", ["prompt-completion", "preference"])
+@pytest.mark.parametrize("repeats", [0, 1, 30])
+def test_answers_that_repeat_their_prompt_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], format: str, repeats: int
+) -> None:
+    def row(number: int) -> dict[str, Any]:
+        prompt = f"{number} Why is the sky blue?"
+        before = prompt if number < repeats else ""
+        if format == "preference":
+            # A pair's prompt is there twice only if both answers repeat it.
+            return {"prompt": prompt, "chosen": f"{before} Dust.", "rejected": f"{before} No."}
+        return {"prompt": prompt, "completion": f"{before} Dust."}
+
+    rows = [row(number) for number in range(40)]
+    local(tmp_path / "out", [write(tmp_path / "rows.jsonl", rows)], format=format)
+    said = [line for line in capsys.readouterr().err.splitlines() if "whole prompt" in line]
+    assert [line.partition(", which")[0] for line in said] == [
+        f"warning: dataset out: in {repeats} of 40 rows, the answer begins with the whole prompt"
+    ] * (repeats > 0)

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from moray.console import say
 from moray.corpus.dataset import RowError
+from moray.corpus.remarks import Remarks
 
 _ROLES = {
     "system": "system",
@@ -34,7 +34,11 @@ _PARTS = {"text": ("text", "value"), "reasoning": ("reasoning", "text", "value")
 
 
 def conversation(
-    messages: Any, tools: Any, system: str | None, default_system: DefaultSystem
+    messages: Any,
+    tools: Any,
+    system: str | None,
+    default_system: DefaultSystem,
+    remarks: Remarks,
 ) -> dict[str, str | None]:
     """Make the columns `messages` and `tools` of a document.
 
@@ -43,8 +47,10 @@ def conversation(
             that list as JSON. Content is text or a list of parts of type `text` and `reasoning`;
             reasoning may also be in `reasoning_content`.
         tools: a list of functions, wrapped as OpenAI does or bare; or that list as JSON.
+        system: the row's system prompt, for messages that have none.
         default_system: system prompt to use if neither the row nor the messages have one; or
             false: remove those of both.
+        remarks: gets what isn't used of the messages.
 
     Raises:
         RowError: if it isn't a valid conversation, or has no assistant message to train on.
@@ -53,7 +59,7 @@ def conversation(
     if not isinstance(listed, list) or not listed:
         raise RowError(f"got {_kind(listed)} for messages, expected a list", "fix the row")
     spoken = [
-        _message(message, number)
+        _message(message, number, remarks)
         for number, message in enumerate(listed, 1)
         if not _is_no_system_prompt(message)
     ]
@@ -66,6 +72,12 @@ def conversation(
         spoken = [message for message in spoken if message["role"] != "system"]
     elif prompt and spoken[0]["role"] != "system":
         spoken.insert(0, {"role": "system", "content": prompt})
+    elif system and system != spoken[0]["content"]:
+        remarks.add(
+            "system",
+            "warning: some rows have one system prompt in their messages and another in the column "
+            "of system prompts, which is not used (first in {place})",
+        )
     functions = _functions(_parsed(tools, "tools") or [])
     return {"messages": _written(spoken), "tools": _written(functions) if functions else None}
 
@@ -74,7 +86,7 @@ def completed(prompt: Any, completion: Any) -> list[Any]:
     """Join messages, as `conversation` takes them, of which those of the prompt aren't trained.
 
     Raises:
-        RowError: if one of them is no list.
+        RowError: if one of them is no list, or they don't fit together.
     """
     parts = {"prompt": _parsed(prompt, "prompt"), "completion": _parsed(completion, "completion")}
     for name, part in parts.items():
@@ -83,24 +95,72 @@ def completed(prompt: Any, completion: Any) -> list[Any]:
                 f"got {_kind(part)} for {name}, expected a list of messages",
                 "fix the row; format: prompt-completion takes text",
             )
-    return [*map(_untrained, parts["prompt"]), *parts["completion"]]
+    asked, answer = divided(parts["prompt"], parts["completion"], "completion")
+    return [*map(_untrained, asked), *answer]
+
+
+def divided(prompt: list[Any], answer: list[Any], name: str) -> tuple[list[Any], list[Any]]:
+    """The messages of a prompt and those of its answer, each of which is in one of them only.
+
+    Some datasets repeat the prompt in the answer, or the end of the prompt, with or without its
+    system prompt.
+
+    Args:
+        name: the answer's column, for errors.
+
+    Raises:
+        RowError: if both have a system prompt and they differ, or the answer would be two turns.
+    """
+    before, said = (
+        [message for message in messages if not _is_no_system_prompt(message)]
+        for messages in (prompt, answer)
+    )
+    systems = [part.pop(0) for part in (before, said) if part and _role(part[0]) == "system"]
+    if len(systems) == 2 and _content(systems[0]) != _content(systems[1]):
+        raise RowError(
+            f"prompt and {name} have different system prompts, expected one in the prompt",
+            "remove one of them",
+        )
+    ends, begins = ([*map(_content, part)] for part in (before, said))
+    sizes = range(min(len(before), len(said)), 0, -1)
+    repeated = next((size for size in sizes if ends[-size:] == begins[:size]), 0)
+    asked, answered = [*systems[:1], *before], said[repeated:]
+    if asked and answered and _role(asked[-1]) == _role(answered[0]) == "assistant":
+        raise RowError(
+            f"the prompt ends in a message of the assistant, and {name} goes on with another: two "
+            "turns, where the second was meant to continue the first, or to answer somebody",
+            f"move the beginning of the answer from the prompt to {name}, or remove the row",
+        )
+    return asked, answered
 
 
 def _untrained(message: Any) -> Any:
-    role = message.get("role") or message.get("from") if isinstance(message, Mapping) else None
-    return {**message, "weight": 0} if _ROLES.get(str(role)) == "assistant" else message
+    return {**message, "weight": 0} if _role(message) == "assistant" else message
+
+
+def _role(message: Any) -> str | None:
+    """OpenAI's name of a message's role; None if it has none that is known."""
+    spelled = message.get("role") or message.get("from") if isinstance(message, Mapping) else None
+    return _ROLES.get(str(spelled))
+
+
+def _content(message: Any) -> tuple[Any, ...]:
+    """What makes two messages the same, however they are spelled."""
+    if not isinstance(message, Mapping):
+        return (message,)
+    said = message["content"] if message.get("content") is not None else message.get("value")
+    calls = message.get("tool_calls") or message.get("function_call") or None
+    return _role(message), said or None, calls
 
 
 def _is_no_system_prompt(message: Any) -> bool:
     """Whether a message is of the system and null or an empty list, as tables fill it in."""
-    return (
-        isinstance(message, Mapping)
-        and _ROLES.get(str(message.get("role") or message.get("from"))) == "system"
-        and all(message.get(key) in (None, []) for key in ("content", "value"))
+    return _role(message) == "system" and all(
+        message.get(key) in (None, []) for key in ("content", "value")
     )
 
 
-def _message(message: Any, number: int) -> dict[str, Any]:
+def _message(message: Any, number: int, remarks: Remarks) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not {"role", "from"} & message.keys():
         raise RowError(
             f"message {number} has no role, expected role and content (or from and value)",
@@ -135,7 +195,13 @@ def _message(message: Any, number: int) -> dict[str, Any]:
             made[key] = message[key]
     for key, value in message.items():
         if value and key not in _KNOWN:
-            _mention(key, number, value)
+            *masks, last = _MASKS
+            remarks.add(
+                f"key {key}",
+                f"messages have the key {key!r}, which is not used (first in {{place}}, message "
+                f"{number}: {str(value)[:40]!r}); only {', '.join(masks)} or {last} of 0 or false "
+                "leave a message untrained",
+            )
     return made
 
 
@@ -150,21 +216,6 @@ def _is_trained(message: Mapping[str, Any], number: int) -> bool:
         if value == 0:
             return False
     return True
-
-
-_mentioned = set[str]()
-
-
-def _mention(key: str, number: int, value: Any) -> None:
-    if key in _mentioned:
-        return
-    _mentioned.add(key)
-    *masks, last = _MASKS
-    say(
-        f"messages have the key {key!r}, which is not used (first in message {number}: "
-        f"{str(value)[:40]!r}); only {', '.join(masks)} or {last} of 0 or false leave a message "
-        "untrained"
-    )
 
 
 def _said(content: Any, number: int) -> tuple[str, str]:

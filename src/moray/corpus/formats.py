@@ -9,8 +9,9 @@ from typing import Any, cast
 from moray.config.formats import FORMATS, FormatName
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.columns import Columns
-from moray.corpus.conversation import DefaultSystem, completed, conversation
+from moray.corpus.conversation import DefaultSystem, completed, conversation, divided
 from moray.corpus.dataset import Document, RowError
+from moray.corpus.remarks import Remarks
 from moray.corpus.values import group_key
 
 _ANSWERS = ("chosen", "rejected")
@@ -26,6 +27,7 @@ class Shape:
         system: system prompt for conversations without one; false removes those that there are.
         bad_rows: what is done about rows that aren't so.
         seen: the columns that rows have.
+        remarks: what is said of rows that are so.
     """
 
     format: FormatName
@@ -33,6 +35,7 @@ class Shape:
     system: DefaultSystem = None
     bad_rows: BadRows = field(default_factory=BadRows)
     seen: Columns = field(default_factory=Columns)
+    remarks: Remarks = field(default_factory=Remarks)
 
 
 def document(row: Mapping[str, Any], shape: Shape) -> Document:
@@ -70,15 +73,17 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
         case "instruction":
             asked = _instructed(values["instruction"], values["input"], values["output"])
             messages = [*_earlier(values["history"]), *asked]
-            made = conversation(messages, None, values["system"], shape.system)
+            made = conversation(messages, None, values["system"], shape.system, shape.remarks)
         case "messages":
             if completes:
                 messages = completed(values["prompt"], values["completion"])
             else:
                 messages = values["messages"]
-            made = conversation(messages, values["tools"], values["system"], shape.system)
+            made = conversation(
+                messages, values["tools"], values["system"], shape.system, shape.remarks
+            )
         case "preference":
-            return pair(**values, default_system=shape.system)
+            return pair(**values, default_system=shape.system, remarks=shape.remarks)
         case "prompt-completion" if not values["completion"].strip():
             raise RowError("got an empty completion, expected text", _FILL_IN)
         case _:
@@ -174,6 +179,7 @@ def pair(
     tools: Any,
     system: str | None,
     default_system: DefaultSystem,
+    remarks: Remarks,
 ) -> Document:
     """Make the document of a pair; see `Document`.
 
@@ -183,7 +189,7 @@ def pair(
         chosen: the better answer: text, a list of messages, or one message.
         rejected: the worse answer, of the same kind.
         tools: functions that a conversation can call; see `conversation`.
-        default_system: as in `conversation`.
+        default_system: as in `conversation`, and so are the remarks.
 
     Raises:
         RowError: if an answer is missing, both are equal, a part is of another kind than the
@@ -205,7 +211,7 @@ def pair(
     if chosen == rejected:
         raise _equal()
     if not are_text[0]:
-        return _conversations(prompt, answers, tools, (system, default_system))
+        return _conversations(prompt, answers, tools, (system, default_system), remarks)
     if prompt is None:
         raise RowError(
             "got no prompt, expected one for answers that are text",
@@ -220,10 +226,14 @@ def pair(
 
 
 def _conversations(
-    prompt: Any, answers: Mapping[str, Any], tools: Any, systems: tuple[str | None, DefaultSystem]
+    prompt: Any,
+    answers: Mapping[str, Any],
+    tools: Any,
+    systems: tuple[str | None, DefaultSystem],
+    remarks: Remarks,
 ) -> Document:
     made = {
-        name: conversation(_whole(prompt, answer, name), tools, *systems)
+        name: conversation(_whole(prompt, answer, name), tools, *systems, remarks)
         for name, answer in answers.items()
     }
     messages = {name: json.loads(str(made[name]["messages"])) for name in _ANSWERS}
@@ -267,8 +277,8 @@ def _whole(prompt: Any, answer: Any, name: str) -> list[Any]:
         raise RowError(
             f"got {kinds} for prompt and {name}, expected text or lists of messages", "fix the row"
         )
-    # Some datasets repeat the prompt in the answers.
-    return said if said[: len(before)] == before else [*before, *said]
+    asked, answered = divided(before, said, name)
+    return [*asked, *answered]
 
 
 def _shared(chosen: list[Any], rejected: list[Any]) -> int:

@@ -14,6 +14,7 @@ from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.dataset import Document, group_of, write_dataset
+from moray.corpus.remarks import count_repeated
 from moray.corpus.sources import Opened, opened
 from moray.corpus.split import Documents, by_hash, by_tail
 from moray.errors import UserError
@@ -45,6 +46,7 @@ def download(
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
     images, began = section.format == "images", time.monotonic()
     duplicates, blanks, related = Counter[str](), Counter[str](), Counter[str]()
+    repeated = Counter[str]()
     with (
         refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),
         whole_or_nothing(output),
@@ -78,7 +80,7 @@ def download(
 
             seen = ImageFacts([*label_names])
             rows, facts, untrained = seen.follow(rows), seen.facts, seen.untrained
-        rows = _complete(rows, places, duplicates, blanks)
+        rows = count_repeated(_complete(rows, places, duplicates, blanks), repeated)
         shown = progress(rows, f"download {output.name}", "image" if images else "row")
         description = {
             "source": section.source,
@@ -122,6 +124,15 @@ def download(
     say(f"dataset {output.name}: {counts} {what}{left_out}")
     if source.columns and (unused := source.columns.told(output.name, section.format != "text")):
         say(unused)
+    for line in source.remarks.lines():
+        say(f"dataset {output.name}: {line}")
+    if repeated.total():
+        say(
+            f"warning: dataset {output.name}: in {repeated.total():,} of "
+            f"{sum(written['rows'] for _, written in splits):,} rows, the answer begins with the "
+            "whole prompt, which is then there twice; if the answer doesn't have to repeat it, "
+            "remove it there, or read the answers as format: text"
+        )
     if classes:
         say(f"dataset {output.name}: {classes}")
     for split, number in related.items():

@@ -21,6 +21,7 @@ from turn_templates import GEMMA3, MISTRAL
 
 from moray.corpus.conversation import conversation
 from moray.corpus.dataset import Document, RowError
+from moray.corpus.remarks import Remarks
 from moray.tasks.language.alterations import lines
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.encode import Encoder
@@ -297,7 +298,7 @@ def by_itself(tokenizer: PreTrainedTokenizerFast, name: str, row: str, **options
 
 
 def document_of(row: str) -> Document:
-    made = conversation(ROWS[row], TOOLS if row == "tools" else None, None, None)
+    made = conversation(ROWS[row], TOOLS if row == "tools" else None, None, None, Remarks())
     return Document(messages=made["messages"] or "", tools=made["tools"])
 
 

@@ -16,6 +16,7 @@ from moray.config.formats import source_module
 from moray.config.schema.datasets import Dataset
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.columns import Columns
+from moray.corpus.remarks import Remarks
 from moray.corpus.split import Given
 
 
@@ -28,6 +29,7 @@ class Opened:
         origin: what says where they are from, such as a version, or files with their digests.
         bad_rows: what was met when they were read.
         columns: the columns of the user's rows, of which some may not be read.
+        remarks: what is said of rows that are valid.
     """
 
     given: Given
@@ -35,6 +37,7 @@ class Opened:
     label_names: tuple[str, ...] = ()
     bad_rows: BadRows = field(default_factory=BadRows)
     columns: Columns | None = None
+    remarks: Remarks = field(default_factory=Remarks)
 
 
 @contextmanager

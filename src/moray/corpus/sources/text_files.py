@@ -55,7 +55,7 @@ def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Pat
     }
     every = {name: file for files in found.values() for name, file in files.items()}
     origin = {"files": {name: sha256_file(file) for name, file in every.items()}}
-    return Opened(given, origin, bad_rows=bad_rows, columns=shape.seen)
+    return Opened(given, origin, bad_rows=bad_rows, columns=shape.seen, remarks=shape.remarks)
 
 
 def place_of(wanted: Document, section: LocalFiles, files: Mapping[str, list[str]]) -> str | None:
@@ -83,7 +83,7 @@ def _placed(files: Mapping[str, Path], shape: Shape) -> Iterator[tuple[str, Docu
     for name, file in files.items():
         try:
             for location, row in _read(file):
-                place = f"{name}, {location}"
+                place = shape.remarks.place = f"{name}, {location}"
                 try:
                     if isinstance(row, RowError):
                         raise row

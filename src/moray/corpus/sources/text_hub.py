@@ -37,7 +37,9 @@ def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path)
         place = place_of_split(section.repo_id, expressions, split)
         own = replace(shape, bad_rows=bad_rows.of(split))
         given[split] = partial(documents, place, rows, own)
-    return Opened(given, origin(section), bad_rows=bad_rows, columns=shape.seen)
+    return Opened(
+        given, origin(section), bad_rows=bad_rows, columns=shape.seen, remarks=shape.remarks
+    )
 
 
 def place_of_split(repo_id: str, expressions: Mapping[Split, str], split: Split) -> str:
@@ -165,7 +167,8 @@ def documents(place: str, rows: datasets.Dataset, shape: Shape) -> Iterator[Docu
     # The library has parsed the JSON in its columns.
     converted = TableRows(rows.features.arrow_schema, place, parsed=True)
     for number, row in enumerate(rows, 1):
+        here = shape.remarks.place = f"{place}, row {number}"
         try:
             yield document(with_names(converted.as_json(row), described), shape)
         except RowError as error:
-            shape.bad_rows.meet(f"{place}, row {number}", error)
+            shape.bad_rows.meet(here, error)
