@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from run_stage import stage_command
 from small_model import recipe
-from tokenizers import pre_tokenizers
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from moray.config.formats import FormatName
 from moray.corpus.dataset import SPLITS, Document, read_documents, write_dataset
 from moray.errors import UserError
-from moray.provenance.manifest import damaged_files, read_manifest
+from moray.provenance.manifest import damaged_files, read_manifest, write_manifest
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
 from moray.tasks.language.rows import Segment, StoredSplit, is_trained
@@ -234,6 +235,41 @@ def test_special_tokens_in_texts_are_named(
         for facts in read_manifest(folder / "out")["splits"].values():
             found = {"<|endoftext|>": 2} if texts == rows else None
             assert facts.get("special_tokens") == found
+
+
+@pytest.mark.parametrize("format", ["text", "prompt-completion", "preference"])
+def test_characters_that_the_tokenizer_does_not_know_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], format: FormatName
+) -> None:
+    """Else a base of another language learns to write one token for all words."""
+    texts = ["ab" * 20, "a東b京" * 5, "b 東", "ba"]
+    letters = Tokenizer(WordLevel({"<unk>": 0, "</s>": 1, "a": 2, "b": 3, " ": 4}, "<unk>"))
+    letters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    letters.decoder = decoders.Fuse()
+    folder = tmp_path / "model"
+    PreTrainedTokenizerFast(
+        tokenizer_object=letters, unk_token="<unk>", eos_token="</s>"
+    ).save_pretrained(folder)
+    write_manifest(folder, isolates_documents=True, architecture="llama")
+    rows = [
+        Document(text=text)
+        if format == "text"
+        else Document(prompt="ab", completion=text)
+        if format == "prompt-completion"
+        else Document(prompt="ab", chosen=text, rejected="a", tools=None)
+        for text in texts
+    ]
+    write_dataset(tmp_path / "dataset", ((s, row) for s in SPLITS for row in rows), format, {})
+    tokenize(tmp_path / "dataset", folder, tmp_path / "out", recipe(format, block_size=16))
+    splits = read_manifest(tmp_path / "out")["splits"]
+    # Of pairs, half a row is left: two tokens of the prompt and six of the answer.
+    assert splits["test"]["unknown"] == {
+        "tokens": 4 if format == "preference" else 11,
+        "documents": 2,
+    }
+    total = 3 * splits["test"]["unknown"]["tokens"]
+    warning = f"warning: datasets.dataset: {total} tokens in 6 documents are of characters that the"
+    assert warning in capsys.readouterr().err
 
 
 def test_where_all_documents_are_dropped_the_length_is_named(

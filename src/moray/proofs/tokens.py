@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from moray.corpus.dataset import Document
 from moray.proofs.comparison import Comparison, transformers_version
+from moray.proofs.texts import texts_compared
 
 Piece = tuple[NDArray[Any], NDArray[np.bool_]]
 """Tokens of a part of a document, and whether each is trained, both of shape (length,)."""
@@ -147,6 +148,7 @@ def split_compared(
             len(kept),
             advisory=advisory,
         )
+    yield texts_compared(folder, [row for row, _ in kept])
 
 
 class _Plain:
@@ -170,7 +172,8 @@ class _Plain:
             stops += np.ravel(GenerationConfig.from_pretrained(folder).eos_token_id or []).tolist()
         # Earlier turns can end in another special token than the last.
         added = self.tokenizer.added_tokens_decoder.items()
-        self.stops = {*stops, *(token for token, word in added if word.special)}
+        others = {token for token, word in added if word.special}
+        self.stops = {*stops, *(others - {self.tokenizer.unk_token_id})}
         self.stop_texts = [_squeezed(self.tokenizer.decode([stop])) for stop in self.stops]
 
     def differences(

@@ -131,6 +131,9 @@ class Encoder:
             for number, token in tokenizer.added_tokens_decoder.items()
             if token.special
         }
+        # Of GPT-2's tokenizer, which knows all characters, it is the stop token.
+        unknown = tokenizer.unk_token_id
+        self._unknown = unknown if unknown != tokenizer.eos_token_id else None
         self._is_special = np.zeros(1 + highest, np.bool_)
         self._is_special[[*self._special]] = True
         # Tokens that take white space beside them, which belongs to the text there.
@@ -208,6 +211,18 @@ class Encoder:
             if self._special[token] in content(documents[piece.document - first_document])
         }
         return Counter(self._special[token] for _, token in found)
+
+    def num_unknown(self, pieces: Iterable[Piece]) -> tuple[int, int]:
+        """Number of tokens of unknown characters, and of the documents that have some."""
+        if self._unknown is None:
+            return 0, 0
+        numbers = Counter[int]()
+        for piece in pieces:
+            # Pieces of one document overlap by a token.
+            own = piece.tokens[piece.document in numbers :]
+            numbers[piece.document] += int((own == self._unknown).sum())
+        found = +numbers
+        return found.total(), len(found)
 
     def template(self) -> ChatTemplate:
         """The chat template that renders conversations.

@@ -53,6 +53,8 @@ class Packed:
         segments: shape (pieces, 4), columns as in `Segment`; sorted by offset.
         cut: number of documents, or of pairs, that were too long for a row, and were cut.
         special: the special tokens that documents have in their own text, and how many have each.
+        unknown: number of tokens that stand for characters unknown to the tokenizer, and of the
+            documents that have some.
         roles: number of tokens of each of `ROLES`: not trained, and trained; shape (roles, 2).
         alterations: what the chat template does to answers besides rendering them.
     """
@@ -62,6 +64,7 @@ class Packed:
     dropped: int = 0
     cut: int = 0
     special: Counter[str] = field(default_factory=Counter)
+    unknown: tuple[int, int] = (0, 0)
     roles: NDArray[np.int64] = field(default_factory=lambda: np.zeros((len(ROLES), 2), np.int64))
     alterations: Alterations = field(default_factory=Counter)
 
@@ -134,6 +137,7 @@ def with_counts(
     return replace(
         packed,
         special=encoder.special_in_text(pieces, documents, first_document),
+        unknown=encoder.num_unknown(pieces),
         roles=counts.reshape(-1, 2),
         alterations=alterations,
     )

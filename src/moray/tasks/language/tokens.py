@@ -56,6 +56,7 @@ _OPEN, _CLOSE = "⟦", "⟧"
 _SHOWN_TOKENS = 1024
 _SHOWN_DOCUMENTS = 3
 _COMPARED, _MOST_CHARACTERS = 32, 400_000
+_UNKNOWN = ("tokens", "documents")
 
 EncodeWindow = Callable[[list[Document], int], Packed]
 """From the documents of a row group and the number of the first one in its split to rows."""
@@ -136,6 +137,14 @@ def warnings(facts: dict[str, dict[str, Any]], path: str) -> Iterator[str]:
             "tokens than were trained; end the prompts without white space, at the end of a word, "
             "and begin the completions with the space"
         )
+    unknown = [split["unknown"] for split in facts.values() if "unknown" in split]
+    if unknown:
+        tokens, documents = (sum(one[key] for one in unknown) for key in _UNKNOWN)
+        yield (
+            f"warning: {path}: {tokens:,} tokens in {documents:,} documents are of characters that "
+            "the tokenizer doesn't know, which are all one token to the model; remove or replace "
+            "them, or choose a base model whose tokenizer knows them"
+        )
 
 
 def _roles(counts: dict[str, Any]) -> str:
@@ -173,6 +182,7 @@ class SplitWriter(RowsWriter):
         self._positions = self.open(f"{split}.segments")
         self._segments = self._tokens = self._dropped = self._cut = 0
         self._special = Counter[str]()
+        self._unknown = np.zeros(2, np.int64)
         self._roles = np.zeros((len(ROLES), 2), np.int64)
         self._alterations = Alterations()
 
@@ -187,6 +197,7 @@ class SplitWriter(RowsWriter):
         self._dropped += window.dropped
         self._cut += window.cut
         self._special += window.special
+        self._unknown += window.unknown
         self._roles += window.roles
         self._alterations.update(window.alterations)
 
@@ -197,6 +208,7 @@ class SplitWriter(RowsWriter):
             if untrained + trained
         }
         templates = self._alterations.copy()
+        unknown = self._unknown.tolist()
         prompts = {kind: templates.pop((kind, ""), 0) for kind in ("prompts", "spanning")}
         return {
             **super().facts(),
@@ -207,6 +219,7 @@ class SplitWriter(RowsWriter):
             **({"roles": roles} if roles else {}),
             **({"chat_template": as_facts(templates)} if templates else {}),
             **({"prompts": prompts} if prompts["prompts"] else {}),
+            **({"unknown": dict(zip(_UNKNOWN, unknown, strict=True))} if any(unknown) else {}),
             **({"special_tokens": dict(sorted(self._special.items()))} if self._special else {}),
         }
 

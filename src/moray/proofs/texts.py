@@ -1,0 +1,65 @@
+"""Texts of documents compared with what their tokens decode to."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from moray.corpus.dataset import Document
+from moray.proofs.comparison import Comparison, transformers_version
+
+# Characters that are shown, from shortly before the first difference.
+_SHOWN, _BEFORE = 40, 10
+
+
+def texts_compared(folder: Path, documents: Sequence[Document]) -> Comparison:
+    """Compare the texts of documents with what their tokens decode to.
+
+    Many tokenizers lose something: line breaks, upper case, accents, characters that they don't
+    know. A model can't learn what it never sees, so a difference is told, and never refused.
+
+    Args:
+        folder: the tokenizer's.
+        documents: texts, prompts with completions, or conversations; halves of pairs.
+    """
+    tokenizer: Any = AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
+    lost = 0
+    first: tuple[str, str] | None = None
+    for document in documents:
+        for text in _texts(document):
+            ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+            decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+            # Tokenizers of SentencePiece put a space in front of a text.
+            if decoded not in (text, f" {text}"):
+                lost, first = lost + 1, first or (text, decoded)
+                break
+    what = f"text of {lost:,} document{'s' * (lost != 1)}" if lost else "text of documents"
+    text, decoded = first or ("equal", "equal")
+    part = slice(at := _first_difference(text, decoded), at + _SHOWN)
+    return Comparison(
+        f"{what}, which their tokens should decode to",
+        text[part],
+        decoded[part],
+        transformers_version(),
+        len(documents),
+        advisory=True,
+    )
+
+
+def _texts(document: Document) -> Iterator[str]:
+    if "messages" not in document:
+        yield document.get("text") or document.get("prompt", "") + document.get("completion", "")
+        return
+    for message in json.loads(document["messages"]):
+        yield from (message[key] for key in ("reasoning_content", "content") if message.get(key))
+
+
+def _first_difference(one: str, other: str) -> int:
+    """The place shortly before the first one; 0 if there is none."""
+    pairs = enumerate(zip(one, other, strict=False))
+    at = next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))
+    return 0 if one == other else max(0, at - _BEFORE)

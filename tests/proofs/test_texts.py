@@ -1,0 +1,52 @@
+"""What tokenizers lose of texts."""
+
+from pathlib import Path
+
+import pytest
+from conversations import conversation
+from tokenizers import Regex, normalizers
+from transformers import AutoTokenizer
+
+from moray.corpus.dataset import Document
+from moray.proofs.texts import texts_compared
+
+TEXT = "Le\tchat  Noir\nété " + "." * 60
+ROWS = [
+    Document(text=TEXT),
+    Document(prompt="Le\tchat  Noir", completion="\nété " + "." * 60),
+    conversation(("user", "?"), ("assistant", TEXT)),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=["text", "completion", "messages"])
+@pytest.mark.parametrize(
+    ("normalizer", "here", "there"),
+    [
+        (None, "equal", "equal"),
+        # A space in front of the text is the tokenizer's.
+        (normalizers.Prepend(" "), "equal", "equal"),
+        (normalizers.Lowercase(), "Le\tchat  Noir\n", "le\tchat  noir\n"),
+        (normalizers.Replace(Regex(r"\s+"), " "), "Le\tchat  Noir\n", "Le chat Noir é"),
+        (normalizers.NFD(), "hat  Noir\nété", "hat  Noir\ne\u0301t"),
+    ],
+    ids=["nothing", "space", "case", "white space", "composition"],
+)
+def test_what_a_tokenizer_loses_is_shown_where_it_begins(
+    model_folder: Path,
+    tmp_path: Path,
+    row: Document,
+    normalizer: normalizers.Normalizer | None,
+    here: str,
+    there: str,
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    if normalizer:
+        tokenizer.backend_tokenizer.normalizer = normalizer
+    tokenizer.save_pretrained(tmp_path)
+    found = texts_compared(tmp_path, [Document(text="a"), row])
+    assert (found.here[: len(here)], found.plain[: len(there)]) == (here, there)
+    assert found.holds == (here == "equal")
+    assert found.advisory
+    counted = "text of documents" if found.holds else "text of 1 document"
+    assert found.what == f"{counted}, which their tokens should decode to"
+    assert max(len(found.here), len(found.plain)) <= 40
