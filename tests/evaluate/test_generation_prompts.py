@@ -1,6 +1,7 @@
 """Prompts out of held-out documents."""
 
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
@@ -33,6 +34,7 @@ def choose(
         "prompt_length": 8,
         "max_new_tokens": 16,
         "seed": 0,
+        "left_out": Counter(),
     }
     return choose_prompts(iter(rows), encoder, **settings | changes)
 
@@ -128,7 +130,9 @@ def test_conversations_that_no_prompt_can_be_made_of_are_passed_over(texts: list
     encoder = Encoder(tokenizer, 32, chat=ChatTemplate(tokenizer, first + CHATML, ["<|im_end|>"]))
     greeting = conversation(("assistant", "Hello."))
     assert encoder.encode([greeting], 0, count_bytes=False)[0], "it is trained on all the same"
-    prompts = choose([greeting, *TALKS], encoder, model_length=4096)
+    left_out = Counter[str]()
+    prompts = choose([greeting, *TALKS], encoder, model_length=4096, left_out=left_out)
+    assert left_out == Counter(no_prompt=1)
     assert [prompt.reference + "<|im_end|>" for prompt in prompts] == [said[-1] for said in SAID]
 
 
@@ -136,9 +140,12 @@ def test_prompts_that_leave_no_room_are_passed_over(
     tokenizer: PreTrainedTokenizerFast, documents: dict[str, list[Document]]
 ) -> None:
     rows = documents["prompt-completion"]
-    got = [prompt.text for prompt in choose(rows, tokenizer, model_length=64, max_new_tokens=40)]
+    left_out = Counter[str]()
+    chosen = choose(rows, tokenizer, model_length=64, max_new_tokens=40, left_out=left_out)
+    got = [prompt.text for prompt in chosen]
     fitting = [row["prompt"] for row in rows if count(tokenizer, row["prompt"]) + 1 + 40 <= 64]
     assert got == fitting
+    assert left_out == Counter(no_room=len(rows) - len(fitting))
     assert 0 < len(fitting) < len(rows)
 
 

@@ -55,10 +55,10 @@ def test_continuations_are_possible_under_plain_transformers(
     sampling = Sampling(12, temperature, top_p, 0, (stop,), stop)
 
     def of(new: dict[int, list[int]]) -> Comparison:
-        samples = {"x": [Continued(prompts[n], new[n]) for n in prompts]}
+        samples = {"x": [Continued(prompts[n], new[n], "") for n in prompts]}
         models = {"x": tuned_folder}
-        (found,) = continuations_compared(models, samples, temperature, top_p, 0, False)
-        return found
+        tokens, _ = continuations_compared(models, samples, temperature, top_p, 0, False)
+        return tokens
 
     new = continue_prompts(model, prompts, sampling)
     assert of(new).holds
@@ -69,3 +69,16 @@ def test_continuations_are_possible_under_plain_transformers(
     for weight in model.parameters():
         weight.data += torch.randn_like(weight)
     assert not of(continue_prompts(model, prompts, sampling)).holds
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [(" value", True), ("value", False), (" value<|endoftext|>", False), ("", False)],
+)
+def test_the_text_of_a_continuation_is_what_it_adds_to_the_prompt(
+    tuned_folder: Path, tokenizer: PreTrainedTokenizerFast, text: str, fits: bool
+) -> None:
+    prompt, new = (tokenizer(part)["input_ids"] for part in ("not in", " value"))
+    sample = Continued(prompt, [*new, tokenizer.eos_token_id], text)
+    _, texts = continuations_compared({"x": tuned_folder}, {"x": [sample]}, 0.0, 1.0, 0, False)
+    assert (texts.here, texts.plain, texts.holds) == (1, int(fits), fits)

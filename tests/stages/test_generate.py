@@ -130,6 +130,34 @@ def test_a_conversation_s_last_answer_is_written_again(
     assert [sample["tuned"] for sample in samples] == expected
 
 
+def test_prompts_and_references_that_are_too_long_are_counted(
+    tmp_path: Path,
+    tuned_folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Else metrics would be of the short ones alone, and nothing would say so."""
+    room = LlamaForCausalLM.from_pretrained(tuned_folder).config.max_position_embeddings
+    rows = [
+        Document(prompt="(", completion="x)"),
+        Document(prompt="x = 1 #", completion=" " + "note " * 9),
+        Document(prompt="x " * room, completion="y"),
+    ]
+    assert len(tokenizer(rows[1]["completion"])["input_ids"]) > 8
+    split = ((split, row) for split in ("train", "test") for row in rows)
+    write_dataset(tmp_path / "rows", split, "prompt-completion", {})
+    file, output = tmp_path / "rows/test.parquet", tmp_path / "samples.jsonl"
+    samples = run(tuned_folder, tuned_folder, file, output, format="prompt-completion")
+    assert len(samples) == 2
+    counts = json.loads(output.with_suffix(".json").read_text())["prompts"]
+    unfinished = counts.pop("unfinished")
+    assert counts == {"continued": 2, "no_room": 1, "no_prompt": 0, "longer_references": 1}
+    stopped = [len(tokenizer(sample["tuned"])["input_ids"]) < 8 for sample in samples]
+    assert unfinished == dict.fromkeys(("base", "tuned"), stopped.count(False))
+    said = [line for line in capsys.readouterr().err.splitlines() if "warning: tuned: 1 " in line]
+    assert len(said) == 2
+
+
 def test_of_a_pair_the_chosen_answer_is_written_again(
     tmp_path: Path, tuned_folder: Path, pairs: Path
 ) -> None:
@@ -299,6 +327,7 @@ def test_what_is_in_force_is_written_beside_the_samples(
     assert all(sample["base"] == sample["tuned"] for sample in samples)
     written = json.loads((tmp_path / "samples.json").read_text())
     assert all(one["holds"] for one in written.pop("proof"))
+    assert written.pop("prompts")["continued"] == len(samples)
     assert {key: written[key] for key in written if key not in ("inputs", "sha256")} == {
         "max_new_tokens": 8,
         "precision": "auto",

@@ -1,5 +1,6 @@
 """Prompts from held-out documents, the text that follows them there, and their continuations."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -48,6 +49,7 @@ def choose_prompts(
     prompt_length: int,
     max_new_tokens: int,
     seed: int,
+    left_out: Counter[str],
 ) -> list[Prompt]:
     """Draw prompts that leave room for a continuation, in the order of their documents.
 
@@ -57,16 +59,18 @@ def choose_prompts(
         model_length: maximum number of tokens that the model takes.
         prompt_length: tokens at the start of a window that form its prompt.
         max_new_tokens: tokens to leave for the continuation.
+        left_out: updated with the number of prompts that were drawn and left out, as `no_room`
+            in the model; and of documents without a prompt, as `no_prompt`.
 
     Raises:
         UserError: if no prompt leaves enough room.
     """
-    prompts = [
-        prompt
-        for document in _drawn(documents, _DOCUMENTS_A_SAMPLE * num_samples, seed)
-        for prompt in _prompts_of(document, encoder, prompt_length, max_new_tokens)
-        if len(prompt.tokens) + max_new_tokens <= model_length
-    ]
+    prompts = []
+    for document in _drawn(documents, _DOCUMENTS_A_SAMPLE * num_samples, seed):
+        made = _prompts_of(document, encoder, prompt_length, max_new_tokens)
+        fitting = [one for one in made if len(one.tokens) + max_new_tokens <= model_length]
+        left_out.update(no_room=len(made) - len(fitting), no_prompt=int(not made))
+        prompts += fitting
     if not prompts:
         raise UserError(
             "generate.max_new_tokens",

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from transformers import AutoTokenizer
 
 from moray.proofs.budget import TOO_LARGE, num_affordable
 from moray.proofs.comparison import Comparison, transformers_version
@@ -69,10 +71,14 @@ def _piece(rows: NDArray[np.void], start: int, length: int) -> tuple[list[int], 
 
 @dataclass(frozen=True)
 class Continued:
-    """A prompt and its continuation, including the stop token, as tokens."""
+    """A prompt and its continuation, including the stop token, as tokens.
+
+    `text` is what the continuation adds to the prompt, without the stop token.
+    """
 
     prompt: Sequence[int]
     new: Sequence[int]
+    text: str
 
 
 def continuations_compared(
@@ -86,8 +92,15 @@ def continuations_compared(
     """Count the tokens of a few continuations that plain transformers could choose.
 
     Without a temperature, those are the likeliest at their places; else those of the smallest set
-    that has `top_p` of the probability. Other arguments are those of `scores_compared`.
+    that has `top_p` of the probability. And count the texts that make a prompt's text that of all
+    tokens, which of a first word without its space isn't so. Other arguments are those of
+    `scores_compared`.
     """
+    # That of a base model may lack the template's tokens.
+    *_, last = models.values()
+    tokenizer: Any = AutoTokenizer.from_pretrained(
+        last, local_files_only=True, trust_remote_code=False
+    )
     for name, folder in models.items():
         what = f"tokens of {name}'s continuations that can be drawn"
         lengths = [len(sample.prompt) + len(sample.new) for sample in samples[name]]
@@ -99,6 +112,28 @@ def continuations_compared(
         possible = sum(_num_possible(model, one, temperature, top_p, _CLOSE[bf16]) for one in few)
         number = sum(len(sample.new) for sample in few)
         yield Comparison(what, number, possible, transformers_version(), len(few))
+        fitting = sum(_fits(tokenizer, one) for one in few)
+        what = f"texts of {name}'s continuations"
+        yield Comparison(what, len(few), fitting, transformers_version(), len(few))
+
+
+def _fits(tokenizer: Any, sample: Continued) -> bool:
+    """Whether a prompt with its continuation reads as all tokens do, up to the stop token.
+
+    White space at the end doesn't count: some tokenizers put it before another token only.
+    """
+    prompt, whole = (
+        str(tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
+        for tokens in (sample.prompt, [*sample.prompt, *sample.new])
+    )
+    if not whole.startswith(prompt):
+        # Where decoding changes the end of the prompt, nothing is the continuation's alone.
+        return True
+    stop = str(tokenizer.decode([sample.new[-1]], clean_up_tokenization_spaces=False))
+    read = {whole.removesuffix(stop).rstrip()}
+    if sample.new[-1] != tokenizer.eos_token_id:
+        read.add(whole.rstrip())
+    return f"{prompt}{sample.text}".rstrip() in read
 
 
 @torch.no_grad()

@@ -34,7 +34,7 @@ _DEFAULTS = {"train": result_keys(Train())} | {
     if task.section_path
 }
 # What generation.json has besides settings.
-_NOT_SAMPLING = {"metrics", "inputs", "proof", "sha256"}
+_NOT_SAMPLING = {"metrics", "prompts", "inputs", "proof", "sha256"}
 # Counts in the manifests of stores, and what they are counts of.
 _LOST = {
     "dropped_documents": "dropped, because they didn't fit in a row or hold no pair",

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,15 @@ from moray.stages.evaluation import on_evaluation_workers, shown
 from moray.tasks.language.encode import make_encoder
 from moray.tasks.language.tokenizer import decoded_after
 
+_REMARKS = {
+    "no_room": "{count:,} prompts were left out, as they leave no room for the {room:,} tokens of "
+    "generate.max_new_tokens in the model's {length:,}, so what is continued is shorter than usual",
+    "no_prompt": "{count:,} documents were left out, as the chat template makes no prompt of them",
+    "longer_references": "{count:,} references are longer than the {room:,} tokens of "
+    "generate.max_new_tokens, so no continuation can equal them",
+}
+"""What is counted of prompts that aren't continued as in their documents, in words."""
+
 
 def generate(
     run: str,
@@ -59,21 +69,30 @@ def generate(
     datasets = cfg["datasets"]
     encoders = {name: make_encoder(tuned, section) for name, section in datasets.items()}
     length = longest_sequence(load_config(tuned))
-    counts = _shared_out(cfg["num_samples"], len(rows))
+    shares = _shared_out(cfg["num_samples"], len(rows))
+    counts = Counter[str]()
     drawn = {
         name: choose_prompts(
             _documents(file, datasets[name]["format"]),
             encoders[name],
             model_length=length,
-            num_samples=count,
+            num_samples=share,
             prompt_length=cfg["prompt_tokens"],
             max_new_tokens=cfg["max_new_tokens"],
             seed=cfg["seed"],
+            left_out=counts,
         )
-        for name, file, count in zip(datasets, rows, counts, strict=True)
-        if count
+        for name, file, share in zip(datasets, rows, shares, strict=True)
+        if share
     }
     prompts = [prompt for some in drawn.values() for prompt in some]
+    counts["longer_references"] = sum(
+        len(encoders[name].tokens_of(prompt.reference)) > cfg["max_new_tokens"]
+        for name, some in drawn.items()
+        for prompt in some
+        # Of a text, it is cut to that length.
+        if datasets[name]["format"] != "text"
+    )
     tokenizer = next(iter(encoders.values())).tokenizer
     # Chats also stop at the end of a turn.
     stops = {stop: None for encoder in encoders.values() for stop in encoder.stops}
@@ -87,15 +106,18 @@ def generate(
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
         job = GenerateJob(models, (), workers.execution, [p.tokens for p in prompts], sampling)
         results = workers.run(continue_on_worker, job, len(prompts))
+    continued = {
+        name: _continued(prompts, [result[name] for result in results], tokenizer, sampling.stops)
+        for name in models
+    }
     proof = []
     if execution["proofs"] != "off":
         seconds = time.monotonic() - began
-        new = {name: _continued(prompts, [result[name] for result in results]) for name in models}
         compared = collect(
             "continuations",
             lambda: continuations_compared(
                 models,
-                new,
+                continued,
                 sampling.temperature,
                 sampling.top_p,
                 seconds,
@@ -103,10 +125,7 @@ def generate(
             ),
         )
         proof = conclude(compared, execution["proofs"], f"runs.{run}")
-    written = {
-        name: _texts(prompts, [result[name] for result in results], tokenizer, sampling.stops)
-        for name in models
-    }
+    written = {name: [one.text for one in some] for name, some in continued.items()}
     first: dict[str, int] = {}
     groups = [first.setdefault(prompt.group, number) for number, prompt in enumerate(prompts)]
     owners = [name for name, some in drawn.items() for _ in some]
@@ -136,6 +155,12 @@ def generate(
     in_force = {"max_new_tokens", "temperature", "top_p", "seed", "precision"}
     stop_tokens = tokenizer.convert_ids_to_tokens(list(sampling.stops))
     record = {key: cfg[key] for key in sorted(in_force)} | {"stop_tokens": stop_tokens}
+    unfinished = {
+        name: sum(one.new[-1] not in sampling.stops for one in some)
+        for name, some in continued.items()
+    }
+    counted = {kind: counts[kind] for kind in _REMARKS}
+    record["prompts"] = {"continued": len(prompts), **counted, "unfinished": unfinished}
     if metrics:
         record |= {"confidence": cfg["confidence"], "metrics": metrics}
     if proof:
@@ -144,13 +169,24 @@ def generate(
     said = [f"{run}: {len(prompts)} prompts continued"]
     for metric, of_models in found.items():
         if metric in metrics:
-            shares = isinstance(next(iter(of_models["base"].values())), bool)
-            form = ".0%" if shares else ".4g"
+            is_share = isinstance(next(iter(of_models["base"].values())), bool)
+            form = ".0%" if is_share else ".4g"
             before, after = (shown(metrics[metric][name], form) for name in models)
             said.append(f"{metric} {before} before, {after} after")
         else:
             said.append(f"{metric} applies to none of them")
+    # Of a text, continuations rarely end by themselves.
+    if any(section["format"] != "text" for section in datasets.values()):
+        said += [
+            f"{count} by {name} end at max_new_tokens"
+            for name, count in unfinished.items()
+            if count
+        ]
     say(", ".join(said))
+    for kind, line in _REMARKS.items():
+        if counts[kind]:
+            room = cfg["max_new_tokens"]
+            say(f"warning: {run}: {line.format(count=counts[kind], room=room, length=length)}")
 
 
 def _shared_out(samples: int, datasets: int) -> list[int]:
@@ -165,31 +201,26 @@ def _documents(rows: Path, format: str) -> Iterator[Document]:
             yield halves(document)[0] if format == "preference" else document
 
 
-def _continued(prompts: list[Prompt], results: list[dict[int, list[int]]]) -> list[Continued]:
-    """The prompts with their continuations by all workers, in their order."""
-    tokens = {number: tokens for result in results for number, tokens in result.items()}
-    return [Continued(prompts[number].tokens, tokens[number]) for number in sorted(tokens)]
-
-
-def _texts(
+def _continued(
     prompts: list[Prompt],
     results: list[dict[int, list[int]]],
     tokenizer: PreTrainedTokenizerFast,
     stops: tuple[int, ...],
-) -> list[str]:
-    """The continuations of all workers as text, in the order of the prompts.
+) -> list[Continued]:
+    """The prompts with their continuations by all workers, in their order.
 
-    Without the stop token, as references are. Other special tokens stay: one may begin the call of
-    a tool.
+    Their texts are without the stop token, as references are. Other special tokens stay: one may
+    begin the call of a tool.
     """
     tokens = {number: tokens for result in results for number, tokens in result.items()}
+
+    def text(number: int) -> str:
+        new = tokens[number]
+        said = new[:-1] if new[-1] in stops else new
+        return decoded_after(tokenizer, prompts[number].tokens, said)
+
     return [
-        decoded_after(
-            tokenizer,
-            prompts[number].tokens,
-            tokens[number][:-1] if tokens[number][-1] in stops else tokens[number],
-        )
-        for number in sorted(tokens)
+        Continued(prompts[number].tokens, tokens[number], text(number)) for number in sorted(tokens)
     ]
 
 
