@@ -269,6 +269,23 @@ def test_weights_have_the_type_of_the_start_or_the_one_that_the_config_names(
     assert {path: path.read_bytes() for path in (folder / "start").iterdir()} == before
 
 
+def test_a_training_that_rounding_undoes_is_warned_of(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "trained"))
+    run(folder, tmp_path / "changed", dtype="bf16")
+    assert "rounded" not in capsys.readouterr().err
+    weights = tensors_of(Path(json.loads((folder / "run/train.json").read_text())["checkpoint"]))
+    start = load_model(folder / "start")
+    start.load_state_dict({name: weights[name] * (1 + 1e-5) for name in start.state_dict()})
+    start.save_pretrained(folder / "start")
+    run(folder, tmp_path / "same", dtype="fp32")
+    assert "rounded" not in capsys.readouterr().err
+    run(folder, tmp_path / "lost", dtype="bf16")
+    warning = "warning: model of tuned: rounded to bfloat16, 100% of the trained weights are those"
+    assert warning in capsys.readouterr().err
+
+
 _LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,

@@ -222,7 +222,7 @@ NEVER_DECIDING = (
     *_in("config", "formats image_folder layout schema/* split_names splits tasks"),
     "corpus/remarks",
     "evaluate/requirements",
-    *_in("model", "shapes size"),
+    *_in("model", "rounding shapes size"),
     "planning/*",
     "proofs/*",
     "provenance/*",

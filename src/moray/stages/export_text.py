@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig, PreTrainedModel
 
 from moray.config.schema.train import Adapter
+from moray.console import say
 from moray.model.adapter import merged, save_adapter
 from moray.model.folder import (
     DTYPES,
@@ -20,6 +21,7 @@ from moray.model.folder import (
 )
 from moray.model.load import convert, load_config, load_model
 from moray.model.obtain import copy_unchanged
+from moray.model.rounding import share_unchanged
 from moray.proofs.folder import stops_compared, tokenizer_compared
 from moray.provenance.manifest import read_manifest
 from moray.stages.export import Exported
@@ -36,6 +38,8 @@ from moray.train.restore import trained_model
 _ALONE = """ This folder contains
 only the adapter, which is loaded on top of `{start}`."""
 
+# If more of the weights are unchanged by a training, most of it is lost.
+_MOST_UNCHANGED = 0.5
 # Adapters are trained in fp32, and small.
 _ADAPTER_DTYPE = {"auto": torch.float32, **DTYPES}
 
@@ -73,6 +77,9 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         _name_rope_as_before(output / "config.json")
     if not alone:
         copy_unchanged(whole, output)
+        # A step in bf16 is rounded at once, so nothing is lost on export.
+        if dtype != torch.float32 and record["train"].get("weights", "fp32") == "fp32":
+            _warn_of_rounding(output, whole, dtype, cfg["run"])
     bos = cfg.get("bos", "auto")
     # What documents began with in training, which a call of the tokenizer doesn't always say.
     facts["bos"] = bool(opening(tokenizer, bos))
@@ -96,6 +103,17 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         library="peft" if alone else "transformers",
         more=_ALONE.format(start=cfg["start"]) if alone else "",
     )
+
+
+def _warn_of_rounding(output: Path, whole: Path, dtype: torch.dtype, run: str) -> None:
+    unchanged = share_unchanged(output, whole, dtype)
+    if unchanged is not None and unchanged > _MOST_UNCHANGED:
+        kind = str(dtype).removeprefix("torch.")
+        say(
+            f"warning: model of {run}: rounded to {kind}, {unchanged:.0%} of the trained weights "
+            "are those of the start again, so a part of the training is lost; set export.dtype: "
+            "fp32, or export.merge_adapter: false for an adapter"
+        )
 
 
 def _base(start: Path) -> tuple[str | None, str | None]:
