@@ -71,15 +71,13 @@ def tokenize(
             recipe=cfg,
             splits=facts,
         )
-        # Other tasks may have tokens that are not those of their documents.
-        if proofs != "off" and hasattr(tokens, "compared"):
+        if proofs != "off":
             compared = collect("tokens", lambda: tokens.compared(dataset, model, output, cfg))
             proof = conclude(compared, proofs, f"datasets.{dataset.name}")
             write_proof(output, proof, [output / MANIFEST])
     say(f"tokens {output.name}: {tokens.summary(facts, encoder.block_size)}")
-    if hasattr(tokens, "warnings"):
-        for line in tokens.warnings(facts, f"datasets.{dataset.name}"):
-            say(line)
+    for line in tokens.warnings(facts, f"datasets.{dataset.name}"):
+        say(line)
 
 
 def _choose_packing(model: Path, packing: str | bool) -> bool:
