@@ -1,6 +1,9 @@
 """How much a stage compares: as much as takes 3 s, or 2 % of its own time if that is more."""
 
+import time
+from functools import cache
 from pathlib import Path
+from statistics import median
 
 import psutil
 import torch
@@ -8,17 +11,22 @@ import torch
 from moray.model.folder import whole_model_and_adapters
 from moray.model.shapes import num_parameters, shapes_in
 
-# Rough FLOP/s of a core and of a GPU (what a core does for 0.5 B parameters), and bytes that are
-# loaded in a second from files that the stage has just read or written.
+# Rough FLOP/s of a core and of a GPU, and bytes that are loaded in a second from files that the
+# stage has just read or written.
 _FLOPS_PER_CORE, _FLOPS_PER_GPU, _BYTES_PER_SECOND = 50e9, 50e12, 4e9
 _FEW_SECONDS, _SHARE = 3.0, 0.02
+# With fewer parameters, everything is done at once, and needs no measurement.
+_FEW_PARAMETERS = 50e6
+# A model is that much slower than the products of its matrices.
+_OTHER_OPERATIONS = 2
+_SIDE, _TOKENS = 4096, 64
 
 TOO_LARGE = "loading the model again takes too much memory, or time for so short a stage"
 
 
 def stage_seconds(flops: float, device: torch.device, threads: int) -> float:
     """About how long a stage of so many FLOPs takes on one worker."""
-    return flops / _speed(device, threads)
+    return flops / _nominal(device, threads)
 
 
 def num_affordable(
@@ -44,11 +52,34 @@ def num_affordable(
     # The weights, and their gradients or what loading them takes.
     if 2 * size > room:
         return 0
-    left = max(_FEW_SECONDS, _SHARE * seconds) - size / _BYTES_PER_SECOND
-    return max(0, int(left * _speed(device, threads) / (flops or 2 * count)))
+    flops = flops or 2 * count
+    nominal = _nominal(device, threads)
+    # On CPUs, other processes may run too.
+    measures = not cuda and count > _FEW_PARAMETERS
+    speed = _measured(threads or torch.get_num_threads()) if measures else nominal
+    # Where other processes slow products down, they do loading too.
+    loading = size / _BYTES_PER_SECOND * max(1, nominal / speed)
+    left = max(_FEW_SECONDS, _SHARE * seconds) - loading
+    return max(0, int(left * speed / flops))
 
 
-def _speed(device: torch.device, threads: int | None) -> float:
+def _nominal(device: torch.device, threads: int | None) -> float:
     if device.type == "cuda":
         return _FLOPS_PER_GPU
     return _FLOPS_PER_CORE * (threads or torch.get_num_threads())
+
+
+@cache
+def _measured(threads: int) -> float:
+    """FLOP/s of a model with so many threads, by products that are large for a cache."""
+    before = torch.get_num_threads()
+    weights, values = torch.ones(_SIDE, _SIDE), torch.ones(_TOKENS, _SIDE)
+    times = []
+    torch.set_num_threads(threads)
+    for _ in range(4):
+        began = time.perf_counter()
+        values @ weights
+        times.append(time.perf_counter() - began)
+    torch.set_num_threads(before)
+    # The first one wakes the threads.
+    return 2 * _TOKENS * _SIDE**2 / median(times[1:]) / _OTHER_OPERATIONS
