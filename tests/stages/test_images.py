@@ -125,6 +125,15 @@ def test_a_class_that_has_nothing_to_train_on_is_told(
     ) in capsys.readouterr().err
 
 
+def test_classes_that_look_the_same_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = image_folder(tmp_path / "photos", {"cat": 20, "Cat": 20, "dog": 20})
+    download(tmp_path / "dataset", folder_section(folder))
+    warning = "warning: dataset dataset: 'Cat' and 'cat' are classes of their own, and differ only"
+    assert warning in capsys.readouterr().err
+
+
 def make_model(dataset: Path, output: Path, **keys: Any) -> Path:
     base_model(output, model_section(**{**VIT, **keys}), dataset)
     return output

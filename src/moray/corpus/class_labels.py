@@ -1,7 +1,12 @@
-"""Numbers that stand for names, as the library `datasets` writes the names into Parquet files."""
+"""Names of classes, and the numbers that stand for them.
+
+The library `datasets` writes the names into Parquet files.
+"""
 
 import json
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -36,3 +41,13 @@ def _name(value: Any, names: list[str] | None) -> Any:
     if names is None or not isinstance(value, int) or value >= len(names):
         return value
     return names[value] if value >= 0 else None
+
+
+def alike(names: Iterable[str]) -> list[list[str]]:
+    """Names that differ only in case, white space or Unicode form, such as those of macOS."""
+    grouped = (list(group) for _, group in groupby(sorted(names, key=_folded), _folded))
+    return [group for group in grouped if len(group) > 1]
+
+
+def _folded(name: str) -> str:
+    return "".join(unicodedata.normalize("NFKC", name).casefold().split())

@@ -13,6 +13,7 @@ from moray.config.schema.base import Proofs
 from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
 from moray.corpus.bad_rows import BadRows
+from moray.corpus.class_labels import alike
 from moray.corpus.dataset import Document, group_of, write_dataset
 from moray.corpus.remarks import count_repeated
 from moray.corpus.sources import Opened, opened
@@ -132,6 +133,11 @@ def download(
             f"{sum(written['rows'] for _, written in splits):,} rows, the answer begins with the "
             "whole prompt, which is then there twice; if the answer doesn't have to repeat it, "
             "remove it there, or read the answers as format: text"
+        )
+    for names in alike(label_names):
+        say(
+            f"warning: dataset {output.name}: {' and '.join(map(ascii, names))} are classes of "
+            "their own, and differ only in case, white space or Unicode form"
         )
     if classes:
         say(f"dataset {output.name}: {classes}")

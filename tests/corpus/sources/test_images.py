@@ -242,6 +242,17 @@ def test_a_class_that_train_lacks_costs_one_line(tmp_path: Path) -> None:
         open_images(ImageFolder(source="image-folder", path=str(tmp_path / "photos")), {})
 
 
+def test_a_class_that_is_spelled_otherwise_in_train_is_shown_as_both_are(tmp_path: Path) -> None:
+    """As macOS writes é: two characters that look like one."""
+    image_folder(tmp_path / "photos/train", {"caf\u00e9": 2, "tea": 2})
+    image_folder(tmp_path / "photos/test", {"cafe\u0301": 1})
+    problem = (
+        r"got a class that .* doesn't have \('cafe\\u0301' here, 'caf\\xe9' there\); give both"
+    )
+    with pytest.raises(UserError, match=problem):
+        open_images(ImageFolder(source="image-folder", path=str(tmp_path / "photos")), {})
+
+
 def tables(folder: Path, labels: list[Any], described: list[str] | None = None) -> Path:
     """A Parquet file with an image for each label, as the library `datasets` writes it."""
     rows = [

@@ -12,6 +12,7 @@ from moray.config.image_folder import class_names, files_below
 from moray.config.schema.datasets import ImageFolder
 from moray.config.splits import folders_by_split
 from moray.console import say
+from moray.corpus.class_labels import alike
 from moray.corpus.dataset import Document
 from moray.corpus.sources import Opened
 from moray.errors import UserError
@@ -58,11 +59,14 @@ def label_names(folders: Sequence[Path]) -> list[str]:
         )
     for folder in others:
         if unknown := sorted({*class_names(folder)} - {*names}):
-            raise UserError(
-                str(folder / unknown[0]),
-                f"got a class that {train} doesn't have",
-                f"rename the folder, or add {train / unknown[0]}",
-            )
+            one = unknown[0]
+            problem = f"got a class that {train} doesn't have"
+            remedy = f"rename the folder, or add {train / one}"
+            if similar := next((name for name in names if alike([name, one])), None):
+                # In a terminal, some differences can't be seen.
+                problem += f" ({one!a} here, {similar!a} there)"
+                remedy = "give both folders the same name"
+            raise UserError(str(folder / one), problem, remedy)
     return names
 
 
