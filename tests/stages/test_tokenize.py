@@ -329,3 +329,28 @@ def test_a_full_disk_costs_one_line_and_no_restart_by_hand(
     assert not out.exists()
     tokenize(dataset, model_folder, out, cfg)
     assert damaged_files(out) == []
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages }}"])
+@pytest.mark.parametrize("format", ["text", "prompt-completion", "preference"])
+def test_prompts_of_text_for_a_model_with_a_chat_template_are_told(
+    tmp_path: Path,
+    model_folder: Path,
+    documents: dict[str, list[Document]],
+    capsys: pytest.CaptureFixture[str],
+    template: str | None,
+    format: FormatName,
+) -> None:
+    """It would be asked in another form than it was trained."""
+    given, model = tmp_path / "given", tmp_path / "model"
+    shutil.copytree(model_folder, given)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(given)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(given)
+    base_model(model, {"source": "path", "path": str(given)})
+    pair = Document(prompt="a", chosen="b", rejected="c", tools=None)
+    rows = documents.get(format, [pair])
+    write_dataset(tmp_path / "rows", ((split, row) for split in SPLITS for row in rows), format, {})
+    tokenize(tmp_path / "rows", model, tmp_path / "out", recipe(format, block_size=64))
+    told = "so the model's chat template isn't used" in capsys.readouterr().err
+    assert told == (template is not None and format != "text")

@@ -76,6 +76,11 @@ def tokenize(
             proof = conclude(compared, proofs, f"datasets.{dataset.name}")
             write_proof(output, proof, [output / MANIFEST])
     say(f"tokens {output.name}: {tokens.summary(facts, encoder.block_size)}")
+    if "prompt" in facts["train"].get("roles", {}) and encoder.tokenizer.chat_template:
+        say(
+            f"datasets.{dataset.name}: prompts and answers are text, so the model's chat template "
+            "isn't used; write them as messages to use it"
+        )
     for line in tokens.warnings(facts, f"datasets.{dataset.name}"):
         say(line)
 
