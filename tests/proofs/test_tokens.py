@@ -92,6 +92,24 @@ def trained_too_late(tokens: list[int], mask: NDArray[np.bool_]) -> Any:
     return tokens, mask
 
 
+@pytest.mark.parametrize("begin", ["", "<|endoftext|>"])
+@pytest.mark.parametrize("end", ["", "<|endoftext|>"])
+def test_a_text_with_tokens_of_its_own_at_the_ends_is_right(
+    model_folder: Path, begin: str, end: str
+) -> None:
+    rows = [
+        Document(text=f"{begin}value{end}"),
+        Document(prompt=f"{begin}value", completion=f" in{end}"),
+    ]
+    for row, format in zip(rows, ("text", "prompt-completion"), strict=True):
+        pieces = pieces_of(model_folder, [row], format)
+        assert tokens_compared(model_folder, [row], pieces) == []
+        # The end once more, as if the row hadn't it.
+        ((tokens, mask),) = pieces[0]
+        twice = [(np.append(tokens, tokens[-1]), np.append(mask, True))]
+        assert tokens_compared(model_folder, [row], [twice])
+
+
 def without_stop(tokens: list[int], mask: NDArray[np.bool_]) -> Any:
     mask = mask.copy()
     mask[np.flatnonzero(mask)[-1]] = False

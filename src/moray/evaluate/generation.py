@@ -110,7 +110,9 @@ def _prompts_of(
         return [Prompt(text, encoder.tokens_of(text), reference, group)]
     if "prompt" in document:
         text = document["prompt"]
-        return [Prompt(text, encoder.prompt_tokens(text), document["completion"], group)]
+        # As its own, a row can have the stop token.
+        reference = document["completion"].removesuffix(encoder.tokenizer.eos_token)
+        return [Prompt(text, encoder.prompt_tokens(text), reference, group)]
     text = document["text"]
     encoding = encoder.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
     # Cut from the text itself: decoding may not restore it, especially not parts of a character.

@@ -208,12 +208,10 @@ class _Plain:
             yield from self._conversations(document)
             return
         eos = [self.tokenizer.eos_token_id]
-        prompt, text = (
-            document.get("prompt", ""),
-            document.get("text", document.get("completion", "")),
-        )
-        yield [*self.opening, *self._ids(prompt), *self._ids(text), *eos]
-        yield [*self.opening, *self._ids(prompt + text), *eos]
+        prompt, text = document.get("prompt", ""), self._text_of(document)
+        opening = [] if self._begins_with_bos(prompt + text) else self.opening
+        yield [*opening, *self._ids(prompt), *self._ids(text), *eos]
+        yield [*opening, *self._ids(prompt + text), *eos]
 
     def _conversations(self, document: Document) -> Iterator[list[int]]:
         messages = json.loads(document["messages"])
@@ -247,13 +245,13 @@ class _Plain:
         self, number: int, document: Document, trained: list[int]
     ) -> Iterator[Difference]:
         """What differs in a text or a completion that is there to its end."""
-        expected = document.get("text", document.get("completion", ""))
+        expected = self._text_of(document)
         if not trained or trained[-1] != self.tokenizer.eos_token_id:
             yield Difference(number, "stop", self._text(trained[-8:]), self.tokenizer.eos_token)
             return
-        # Without a BOS token, the first token is trained nowhere.
-        ids = self._ids(expected)
-        first = 0 if self.opening or document.get("prompt") else 1
+        # Without a BOS token in front of the text, its first token is trained nowhere.
+        ids, begins = self._ids(expected), self._begins_with_bos(expected)
+        first = 0 if document.get("prompt") or (self.opening and not begins) else 1
         if trained[:-1] == ids[first:]:
             return
         stored = self.tokenizer.decode(trained[:-1], clean_up_tokenization_spaces=False)
@@ -262,6 +260,15 @@ class _Plain:
             yield Difference(number, kind, stored[:_SHOWN], expected[:_SHOWN])
         elif stored != expected and stored != f" {expected}":
             yield Difference(number, "white_space", stored[:_SHOWN], expected[:_SHOWN])
+
+    def _text_of(self, document: Document) -> str:
+        """A text or a completion; a stop token that it ends in is the document's."""
+        text: str = document.get("text", document.get("completion", ""))
+        eos = str(self.tokenizer.eos_token)
+        return text.removesuffix(eos) if text != eos else text
+
+    def _begins_with_bos(self, text: str) -> bool:
+        return bool(self.opening) and text.startswith(str(self.tokenizer.bos_token))
 
     def _conversation(
         self,

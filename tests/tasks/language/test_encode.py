@@ -492,3 +492,37 @@ def test_a_token_of_both_prompt_and_completion_is_counted(
     assert (row.tokens[: len(alone)].tolist() != alone) == bool(spanning)
     assert row.alterations["spanning", ""] == spanning
     assert row.alterations["prompts", ""] == 1
+
+
+@pytest.mark.parametrize("bos", ["<s>", STOP], ids=["bos", "one token for both"])
+@pytest.mark.parametrize("format", ["text", "prompt-completion"])
+def test_a_text_that_has_its_bos_and_stop_token_gets_no_second_one(
+    bos: str, format: str, texts: list[str]
+) -> None:
+    """As a chat template has rendered it for other trainers."""
+    words = metaspace(False, "never", [*texts, "Say é." * 50])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, bos_token=bos, eos_token=STOP, unk_token="<unk>"
+    )
+    encoder = Encoder(tokenizer, 4096, bos=True)
+
+    def row(begin: str, end: str) -> tuple[list[int], list[bool], list[int]]:
+        if format == "text":
+            document = Document(text=f"{begin}Say é.{end}")
+        else:
+            document = Document(prompt=f"{begin}Say", completion=f" é.{end}")
+        (encoded,) = encoder.encoded([document], 0, count_bytes=True)
+        prompt = document.get("prompt", f"{begin}Say")
+        assert encoder.prompt_tokens(prompt) == tokenizer(f"{bos}Say")["input_ids"]
+        assert encoded.bytes is not None
+        return encoded.tokens.tolist(), encoded.mask.tolist(), encoded.bytes.tolist()
+
+    plain = row("", "")
+    assert plain[0][0] == tokenizer.bos_token_id
+    assert plain[0].count(tokenizer.eos_token_id) == 1 + (bos == STOP)
+    assert row("", STOP) == plain
+    for end in ("", STOP):
+        tokens, mask, sizes = row(bos, end)
+        assert (tokens, mask[1:]) == (plain[0], plain[1][1:])
+        # The text of the BOS token is a part of the row's.
+        assert sizes[1:] == plain[2][1:]

@@ -91,7 +91,8 @@ class RefusedRowError(UserError):
 class Encoder:
     """Tokenises documents.
 
-    A text is placed between the tokenizer's BOS token, see `opening`, and its stop token. A prompt
+    A text is placed between the tokenizer's BOS token, see `opening`, and its stop token; one that
+    a template has rendered may have either of them itself, and gets no second one. A prompt
     and its completion are tokenised separately, so that the prompt's tokens are the same as when
     it is tokenised alone. If the tokenizer would put a space between them, they are tokenised as
     one text; then a token can have the end of the prompt and the start of the completion, which is
@@ -193,7 +194,8 @@ class Encoder:
 
     def prompt_tokens(self, prompt: str) -> list[int]:
         """A prompt as in training: after the BOS token, if the tokenizer has one."""
-        return [*self._opening, *self.tokens_of(prompt)]
+        ids = self.tokens_of(prompt)
+        return [*self._missing_opening(ids), *ids]
 
     def tokens_of(self, text: str) -> list[int]:
         """The tokens of a text, without special tokens around it."""
@@ -252,8 +254,11 @@ class Encoder:
             # A token of both is trained: it has text of the completion.
             own = self._own_spans(encoding, text)[1] if not apart and prompt else ends
             inside = 0 if apart or not prompt else bisect_right(own, len(prompt))
-            before = [*self._opening, *context.ids]
-            tokens = np.array([*before, *encoding.ids, self._stop], self.dtype)
+            ids = [*context.ids, *encoding.ids]
+            opening = self._missing_opening(ids)
+            stop = [] if len(ids) > 1 and ids[-1] == self._stop else [self._stop]
+            before = [*opening, *context.ids]
+            tokens = np.array([*opening, *ids, *stop], self.dtype)
             mask = np.ones(len(tokens), np.bool_)
             mask[: len(before) + inside] = False
             found = Alterations()
@@ -267,11 +272,15 @@ class Encoder:
                 ends[-1:] = [len(text)] if ends else []
                 begins = 0 if apart else len(prompt)
                 behind = _bytes_behind(text[begins:], [end - begins for end in ends[inside:]])
-                sizes[len(before) + inside : -1] = behind
+                sizes[len(before) + inside : len(tokens) - len(stop)] = behind
+                sizes[-1] = 0
             roles = np.full(len(tokens), _TEXT if "text" in documents[0] else _COMPLETION, np.uint8)
             if "prompt" in documents[0]:
                 roles[: len(before) + inside] = _PROMPT
             yield Encoded(tokens, mask, sizes, roles, +found)
+
+    def _missing_opening(self, ids: list[int]) -> list[int]:
+        return [] if ids[:1] == self._opening else self._opening
 
     def _conversations(
         self, documents: list[Document], first_document: int, count_bytes: bool
