@@ -54,9 +54,10 @@ def test_each_metric_judges_continuations_as_it_says() -> None:
     assert 20 < expected[2] < 60
 
 
-def test_pieces_of_a_document_are_not_judged_by_their_syntax() -> None:
-    assert judge("python_syntax", "text") == {}
-    assert judge("exact_match", "text") == judge("exact_match")
+@pytest.mark.parametrize("format", ["text", "messages"])
+def test_pieces_of_a_document_and_chats_are_not_judged_by_their_syntax(format: str) -> None:
+    assert judge("python_syntax", format) == {}
+    assert judge("exact_match", format) == judge("exact_match")
 
 
 def test_a_prompt_keeps_its_number_where_others_are_not_judged() -> None:

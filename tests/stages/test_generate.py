@@ -15,6 +15,7 @@ from jobs import execution_of
 from tokenizers import decoders
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from moray.config.formats import FormatName
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document, write_dataset
@@ -156,6 +157,23 @@ def test_prompts_and_references_that_are_too_long_are_counted(
     assert unfinished == dict.fromkeys(("base", "tuned"), stopped.count(False))
     said = [line for line in capsys.readouterr().err.splitlines() if "warning: tuned: 1 " in line]
     assert len(said) == 2
+
+
+@pytest.mark.parametrize("format", ["messages", "preference"])
+def test_of_conversations_the_syntax_is_not_judged(
+    tmp_path: Path, chat_folder: Path, capsys: pytest.CaptureFixture[str], format: FormatName
+) -> None:
+    """Their prompts have the template's text, so none would parse."""
+    talk = conversation(("user", "x"), ("assistant", "x = 1"))
+    if format == "preference":
+        talk = Document(chosen=talk["messages"], rejected=talk["messages"], tools=None)
+    write_dataset(tmp_path / "talks", ((s, talk) for s in ("train", "test")), format, {})
+    cfg = {"format": format, "chat_template": CHATML, "metrics": ["python_syntax", "exact_match"]}
+    file, output = tmp_path / "talks/test.parquet", tmp_path / "samples.jsonl"
+    (sample,) = run(chat_folder, chat_folder, file, output, **cfg)
+    assert "tuned_exact_match" in sample
+    assert "tuned_python_syntax" not in sample
+    assert "python_syntax applies to none of them" in capsys.readouterr().err
 
 
 def test_of_a_pair_the_chosen_answer_is_written_again(

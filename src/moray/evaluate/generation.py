@@ -33,12 +33,14 @@ class Prompt:
     Attributes:
         tokens: its tokens as in training, including the BOS token, if the tokenizer has one.
         group: what its document shares with others, see `group_of`.
+        is_chat: whether its text is a conversation that a chat template has rendered.
     """
 
     text: str
     tokens: list[int]
     reference: str
     group: str
+    is_chat: bool = False
 
 
 def choose_prompts(
@@ -107,7 +109,7 @@ def _prompts_of(
         except RowError:
             # If the assistant has the first turn, many templates fail on the empty prompt.
             return []
-        return [Prompt(text, encoder.tokens_of(text), reference, group)]
+        return [Prompt(text, encoder.tokens_of(text), reference, group, is_chat=True)]
     if "prompt" in document:
         text = document["prompt"]
         # As its own, a row can have the stop token.

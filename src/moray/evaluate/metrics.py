@@ -49,7 +49,7 @@ class Metric:
         score: a number, or whether something is so, of a value of each column.
         values: the value of each column, of a prompt, its continuation and its reference.
         applies: whether it can judge the continuation of a prompt, of the prompt, its reference and
-            the format of its dataset.
+            the format of its dataset; `messages` for all conversations.
     """
 
     description: str
@@ -78,8 +78,8 @@ METRICS = {
         ("predictions",),
         _parses,
         lambda prompt, continuation, reference: (prompt + continuation,),
-        # Prompts of `text` can start within a document.
-        lambda prompt, reference, format: format != "text",
+        # Prompts of `text` can start within a document, and those of chats are no code.
+        lambda prompt, reference, format: format not in ("text", "messages"),
     ),
     "doctests": Metric(
         "Share of the functions that pass their doctests, in a sandbox.",
@@ -87,7 +87,7 @@ METRICS = {
         lambda function, name, module: _doctests().passes(function, name, module),
         lambda prompt, continuation, _: (prompt + continuation, *_doctests().function_of(prompt)),
         lambda prompt, reference, format: (
-            format != "text" and _doctests().is_judgeable(prompt, reference)
+            format not in ("text", "messages") and _doctests().is_judgeable(prompt, reference)
         ),
     ),
 }
@@ -123,7 +123,7 @@ def judged(
 
     Args:
         references: what follows them in their documents.
-        formats: the format of each prompt's dataset.
+        formats: the format of each prompt's dataset; `messages` for all conversations.
     """
     metric = METRICS[name]
     triples = zip(prompts, references, formats, strict=True)

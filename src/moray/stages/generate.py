@@ -129,7 +129,10 @@ def generate(
     first: dict[str, int] = {}
     groups = [first.setdefault(prompt.group, number) for number, prompt in enumerate(prompts)]
     owners = [name for name, some in drawn.items() for _ in some]
-    formats = [datasets[owner]["format"] for owner in owners]
+    formats = [
+        "messages" if prompt.is_chat else datasets[owner]["format"]
+        for prompt, owner in zip(prompts, owners, strict=True)
+    ]
     found = {metric: _judged(metric, prompts, written, formats) for metric in cfg["metrics"]}
     with output.open("w") as file:
         for number, (prompt, owner) in enumerate(zip(prompts, owners, strict=True)):

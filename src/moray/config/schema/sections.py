@@ -324,7 +324,8 @@ class Generate(Section):
         [],
         description="Metrics of the continuations; see [evaluation](evaluation.md#metrics-of-"
         "continuations). `exact_match`: whether one is what follows its prompt in the document. "
-        "`python_syntax`: whether prompt and continuation parse; not for `text`. `chrf`: chrF "
+        "`python_syntax`: whether prompt and continuation parse; not for `text` and conversations. "
+        "`chrf`: chrF "
         "against what follows, from 0 to 100; needs the optional `metrics` extra. `doctests`: "
         "whether a function passes its own doctests; runs generated code, in a sandbox.",
     )
