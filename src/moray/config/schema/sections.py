@@ -346,8 +346,8 @@ class Benchmarks(Section):
     )
     include_path: str | None = Field(
         None,
-        description="Folder with task files of your own, in YAML, and their data. Its files are "
-        "tracked by modification time. `!function` in them runs Python code.",
+        description="Folder with task files of your own, in YAML, and their data. Its files "
+        "count by their content. `!function` in them runs Python code.",
     )
     num_fewshot: Annotated[int, Field(ge=0)] | None = Field(
         None,
