@@ -191,6 +191,11 @@ FAULTS: list[tuple[str, object, str]] = [
     ("runs.base.model", "huge", ": got huge, expected a name under models; add it under models"),
     (
         "runs.tuned.model",
+        "base",
+        ": got base, which is under runs, expected a name under models; write {run: base} to start",
+    ),
+    (
+        "runs.tuned.model",
         {"run": "bse"},
         ".run: got bse, expected a name under runs; did you mean base?",
     ),

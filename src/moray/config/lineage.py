@@ -19,9 +19,19 @@ def known(path: str, name: str, names: Collection[str], section: str) -> Iterato
     yield UserError(path, f"got {name}, expected a name under {section}", remedy)
 
 
-def starts(experiment: Experiment, name: str, model: RunRef | BestRef) -> Iterator[UserError]:
-    """A fault if a run starts from another, or from the best of a sweep, that isn't there."""
-    if isinstance(model, RunRef):
+def starts(experiment: Experiment, name: str, model: str | RunRef | BestRef) -> Iterator[UserError]:
+    """A fault if a run starts from a model, another run or the best of a sweep that isn't there."""
+    if isinstance(model, str):
+        reference = "run" if model in experiment.runs else "best"
+        if model in experiment.models or model not in {*experiment.runs, *experiment.sweeps}:
+            yield from known(f"runs.{name}.model", model, experiment.models, "models")
+            return
+        yield UserError(
+            f"runs.{name}.model",
+            f"got {model}, which is under runs, expected a name under models",
+            f"write {{{reference}: {model}}} to start from its model",
+        )
+    elif isinstance(model, RunRef):
         sweep = experiment.sweeps.get(model.run)
         if sweep is None:
             yield from known(f"runs.{name}.model.run", model.run, experiment.runs, "runs")

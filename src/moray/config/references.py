@@ -93,10 +93,7 @@ def _dataset(
 def faults_of_run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     """Faults of a run that involve several of its sections, or other entries."""
     yield from _mixture(experiment, name, run)
-    if isinstance(run.model, str):
-        yield from known(f"runs.{name}.model", run.model, experiment.models, "models")
-    else:
-        yield from starts(experiment, name, run.model)
+    yield from starts(experiment, name, run.model)
     workers = run.ray.num_workers
     if isinstance(workers, WorkerRange):
         yield from _elastic(f"runs.{name}", run, workers)

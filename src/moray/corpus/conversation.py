@@ -75,8 +75,9 @@ def conversation(
     elif system and system != spoken[0]["content"]:
         remarks.add(
             "system",
-            "warning: some rows have one system prompt in their messages and another in the column "
-            "of system prompts, which is not used (first in {place})",
+            "some rows have one system prompt in their messages and another in the column of "
+            "system prompts, which is not used (first in {place})",
+            is_warning=True,
         )
     functions = _functions(_parsed(tools, "tools") or [])
     return {"messages": _written(spoken), "tools": _written(functions) if functions else None}

@@ -18,16 +18,19 @@ class Remarks:
 
     def __init__(self) -> None:
         self.place = ""
-        self._found: dict[str, str] = {}
+        self._found: dict[str, tuple[str, bool]] = {}
 
-    def add(self, subject: str, text: str) -> None:
+    def add(self, subject: str, text: str, is_warning: bool = False) -> None:
         """Note a remark; only the first on a subject is kept. `{place}` in it is the row's."""
         if subject not in self._found:
-            self._found[subject] = text.replace("{place}", self.place)
+            self._found[subject] = text.replace("{place}", self.place), is_warning
 
-    def lines(self) -> list[str]:
-        """The remarks, in the order in which they were made."""
-        return [*self._found.values()]
+    def told(self, dataset: str) -> list[str]:
+        """The lines about a dataset, in the order in which they were made."""
+        return [
+            f"{'warning: ' * is_warning}dataset {dataset}: {text}"
+            for text, is_warning in self._found.values()
+        ]
 
 
 def count_repeated(

@@ -125,8 +125,8 @@ def download(
     say(f"dataset {output.name}: {counts} {what}{left_out}")
     if source.columns and (unused := source.columns.told(output.name, section.format != "text")):
         say(unused)
-    for line in source.remarks.lines():
-        say(f"dataset {output.name}: {line}")
+    for line in source.remarks.told(output.name):
+        say(line)
     if repeated.total():
         say(
             f"warning: dataset {output.name}: in {repeated.total():,} of "
