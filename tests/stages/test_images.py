@@ -34,8 +34,9 @@ from moray.corpus.dataset import read_documents
 from moray.corpus.image import as_png
 from moray.errors import UserError
 from moray.evaluate import images
-from moray.model.classifier import classifier_for, load_classifier, names_of
+from moray.model.classifier import load_classifier, names_of
 from moray.model.image_processor import load_processor
+from moray.model.output_layers import classifier_for
 from moray.provenance.manifest import read_manifest, sha256_file
 from moray.rows.store import StoredRows
 from moray.stages.base_model import base_model
@@ -277,7 +278,7 @@ def test_a_base_with_several_classes_an_image_becomes_a_model_of_one(
         json.dumps(config | {"problem_type": "multi_label_classification"})
     )
     for names in (list("0123456789"), ["a", "b"]):
-        classifier_for(base, names, seed=0).save_pretrained(tmp_path / "model")
+        classifier_for(base, names, seed=0).model.save_pretrained(tmp_path / "model")
         shutil.copy(base / "preprocessor_config.json", tmp_path / "model")
         classify = pipeline("image-classification", str(tmp_path / "model"), device="cpu")
         scores = [one["score"] for one in classify(Image.new("L", (8, 8)), top_k=10)]
