@@ -287,3 +287,13 @@ def test_a_folder_that_does_not_fit_together_costs_one_line(
     spoil: Callable[[Path], object], line: str, photos: Path, tmp_path: Path
 ) -> None:
     assert refused(spoil, photos, tmp_path) == line
+
+
+def test_a_model_without_logits_costs_one_line(photos: Path, tmp_path: Path) -> None:
+    model = hf.PPLCNetForImageClassification(hf.PPLCNetConfig(scale=0.125, **named("a", "b", "c")))
+    source = given(tmp_path / "given", model)
+    with pytest.raises(UserError) as caught:
+        adapted(source, photos, tmp_path / "tiny")
+    assert str(caught.value) == (
+        "models.tiny: a pp_lcnet model gives no logits; choose another model"
+    )

@@ -423,7 +423,15 @@ def test_predictions_are_written_and_drawn(trained: Path, tmp_path: Path) -> Non
     for file in ("predictions.png", "predictions.svg", "generation.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     tuned = trained / "tuned/manifest.json"
-    inputs = json.loads((tmp_path / "a/generation.json").read_text())["inputs"]
-    assert inputs[str(tuned)] == sha256_file(tuned)
+    record = json.loads((tmp_path / "a/generation.json").read_text())
+    assert record["inputs"][str(tuned)] == sha256_file(tuned)
+    assert [one["what"] for one in record["proof"]] == [
+        "probability of base's predictions",
+        "probability of tuned's predictions",
+    ]
+    for name, one in zip(("base", "tuned"), record["proof"], strict=True):
+        mean = np.mean([line[f"{name}_probability"] for line in lines])
+        assert one["here"] == pytest.approx(mean, rel=1e-3)
+        assert one["holds"]
     # Fewer images than the figure has places.
     assert len(run("c", 4)) == 4

@@ -15,7 +15,7 @@ from moray.console import say
 from moray.errors import UserError
 from moray.hub import refusals_explained
 from moray.model.obtain import download_snapshot
-from moray.proofs import folder
+from moray.proofs import folder, images
 from moray.proofs.comparison import collect, conclude, write_proof
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 
@@ -53,10 +53,15 @@ def base_model(
             model, facts = make(output, cfg, source, dataset)
         _check_finite(model, f"models.{output.name}")
         proof = []
-        if proofs != "off" and modality == "text":
+        if proofs != "off":
             seconds = time.monotonic() - began
             compared = collect(
-                "base model", lambda: folder.base_compared(output, cfg, source, model, seconds)
+                "base model",
+                lambda: (
+                    folder.base_compared(output, cfg, source, model, seconds)
+                    if modality == "text"
+                    else images.base_compared(output, source, model, dataset, seconds)
+                ),
             )
             proof = conclude(compared, proofs, f"models.{output.name}")
         parameters: int = model.num_parameters()
