@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from moray.proofs.budget import TOO_LARGE, num_affordable
@@ -90,7 +90,7 @@ def _logits(model: Any, pixels: Tensor) -> Tensor:
 
 def _is_output(model: Any, name: str) -> bool:
     layer = model.get_submodule(name.rpartition(".")[0])
-    return getattr(layer, "out_features", None) == model.config.num_labels
+    return isinstance(layer, nn.Linear) and layer.out_features == model.config.num_labels
 
 
 def _names(model: Any) -> list[str]:

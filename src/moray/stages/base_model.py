@@ -58,9 +58,9 @@ def base_model(
             compared = collect(
                 "base model",
                 lambda: (
-                    folder.base_compared(output, cfg, source, model, seconds)
-                    if modality == "text"
-                    else images.base_compared(output, source, model, dataset, seconds)
+                    images.base_compared(output, source, model, dataset, seconds)
+                    if dataset and modality == "images"
+                    else folder.base_compared(output, cfg, source, model, seconds)
                 ),
             )
             proof = conclude(compared, proofs, f"models.{output.name}")
