@@ -88,7 +88,8 @@ def test_an_index_that_names_a_pickle_has_it_run_nowhere(
     save_file({"x": torch.zeros(1)}, handed_in / "part.safetensors")
     index = {"metadata": {}, "weight_map": {"model.norm.weight": name, "x": "part.safetensors"}}
     (handed_in / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert refusal(handed_in, output).startswith(f"{output}: can't load a causal language model (")
+    beginning = f"models.output: {handed_in}: can't load a causal language model ("
+    assert refusal(handed_in, output).startswith(beginning)
     assert not canary.exists()
 
 

@@ -215,13 +215,16 @@ def no_stop_token(source: Path) -> None:
         (shutil.rmtree, ""),
         (renamed_weights, ""),
         (lambda source: (source / "config.json").unlink(), ""),
-        (half_of_the_weights, "model.safetensors: can.t read the weights"),
-        (no_stop_token, "the tokenizer has no eos_token, so there is no stop"),
+        (half_of_the_weights, "^models.out: .*source/model.safetensors: can.t read the weights"),
+        (no_stop_token, "^models.out: .*source: the tokenizer has no eos_token, so there is no"),
         (
             more_tokens_than_embeddings,
             "^models.out: 2 tokens of the tokenizer have no embedding, e.g. '<a>'; the model has",
         ),
-        (lambda source: (source / "tokenizer.json").write_text("{"), "can't load the tokenizer"),
+        (
+            lambda source: (source / "tokenizer.json").write_text("{"),
+            "^models.out: .*source: can't load the tokenizer",
+        ),
     ],
     ids=[
         "missing",
@@ -239,9 +242,11 @@ def test_a_bad_folder_is_refused_and_leaves_no_manifest_behind(
     source = Path(shutil.copytree(model_folder, tmp_path / "source"))
     spoil(source)
     shutil.copytree(model_folder, tmp_path / "out")
-    with pytest.raises(UserError, match=problem):
+    with pytest.raises(UserError, match=problem) as caught:
         base_model(tmp_path / "out", {"source": "path", "path": str(source)})
     assert not (tmp_path / "out/manifest.json").exists()
+    # The copy is gone, so it can't be looked at.
+    assert str(tmp_path / "out") not in str(caught.value)
 
 
 def test_a_commit_that_cannot_be_had_leaves_no_manifest_behind(tmp_path: Path, hub: Path) -> None:

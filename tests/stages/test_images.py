@@ -34,8 +34,9 @@ from moray.corpus.dataset import read_documents
 from moray.corpus.image import as_png
 from moray.errors import UserError
 from moray.evaluate import images
-from moray.model.classifier import classifier_for, load_classifier, names_of
+from moray.model.classifier import load_classifier, names_of
 from moray.model.image_processor import load_processor
+from moray.model.output_layers import classifier_for
 from moray.provenance.manifest import read_manifest, sha256_file
 from moray.rows.store import StoredRows
 from moray.stages.base_model import base_model
@@ -286,7 +287,7 @@ def test_a_base_with_several_classes_an_image_becomes_a_model_of_one(
         json.dumps(config | {"problem_type": "multi_label_classification"})
     )
     for names in (list("0123456789"), ["a", "b"]):
-        classifier_for(base, names, seed=0).save_pretrained(tmp_path / "model")
+        classifier_for(base, names, seed=0).model.save_pretrained(tmp_path / "model")
         shutil.copy(base / "preprocessor_config.json", tmp_path / "model")
         classify = pipeline("image-classification", str(tmp_path / "model"), device="cpu")
         scores = [one["score"] for one in classify(Image.new("L", (8, 8)), top_k=10)]
@@ -431,7 +432,15 @@ def test_predictions_are_written_and_drawn(trained: Path, tmp_path: Path) -> Non
     for file in ("predictions.png", "predictions.svg", "generation.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     tuned = trained / "tuned/manifest.json"
-    inputs = json.loads((tmp_path / "a/generation.json").read_text())["inputs"]
-    assert inputs[str(tuned)] == sha256_file(tuned)
+    record = json.loads((tmp_path / "a/generation.json").read_text())
+    assert record["inputs"][str(tuned)] == sha256_file(tuned)
+    assert [one["what"] for one in record["proof"]] == [
+        "probability of base's predictions",
+        "probability of tuned's predictions",
+    ]
+    for name, one in zip(("base", "tuned"), record["proof"], strict=True):
+        mean = np.mean([line[f"{name}_probability"] for line in lines])
+        assert one["here"] == pytest.approx(mean, rel=1e-3)
+        assert one["holds"]
     # Fewer images than the figure has places.
     assert len(run("c", 4)) == 4

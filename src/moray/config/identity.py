@@ -68,7 +68,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
         *_in("model", "dequantize isolation scratch"),
         *_in("tasks/language", "tokenizer tokenizer_files"),
     ),
-    "base_model images": _in("model", "classifier image_processor"),
+    "base_model images": _in("model", "classifier image_processor output_layers"),
     "benchmark": (
         "stages/benchmark",
         *_in("evaluate", "bootstrap execution harness"),
@@ -175,7 +175,10 @@ DECIDING: dict[str, tuple[str, ...]] = {
 # What stages import without using it for their result: to check something (a base model is loaded
 # once, so that it fails early), or because it shares a module with what they need.
 IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
-    "base_model": _in("model", "adapter folder forward image_comparison load quantization targets"),
+    "base_model": (
+        *_in("corpus", "dataset image"),
+        *_in("model", "adapter folder forward image_comparison load quantization targets"),
+    ),
     "benchmark": (*_STDLIB, "evaluate/doctests", *_in("model", "forward quantization targets")),
     "card": ("corpus/dataset",),
     "decode": _in("model", "classifier folder image_comparison"),

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -21,18 +22,29 @@ from transformers import (
 from moray.errors import UserError, first_line
 from moray.model.folder import LOCAL
 
+# What transformers raises for folders that it can't load: files that are missing or damaged, other
+# kinds of models, and values of a config that aren't possible.
+_FAULTS = (
+    *(OSError, ValueError, ImportError, SafetensorError, StrictDataclassError),
+    *(ArithmeticError, LookupError, RuntimeError, TypeError),
+)
+
 
 def new_classifier(
     cfg: dict[str, Any], image_size: int, label_names: Sequence[str]
 ) -> PreTrainedModel:
-    """A randomly initialised model of a `scratch-vision` section, for images of that side."""
-    common = {"num_channels": cfg["num_channels"], **_labels(label_names)}
+    """A randomly initialised model of a `scratch-vision` section, for images of that side.
+
+    It is in evaluation mode.
+    """
+    common = {"num_channels": cfg["num_channels"], **labels(label_names)}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(cfg["seed"])
         if cfg["architecture"] == "resnet":
             resnet = ResNetConfig(layer_type="basic", **cfg["resnet"], **common)
-            return ResNetForImageClassification(resnet)
-        return ViTForImageClassification(ViTConfig(image_size=image_size, **cfg["vit"], **common))
+            return ResNetForImageClassification(resnet).eval()
+        vit = ViTConfig(image_size=image_size, **cfg["vit"], **common)
+        return ViTForImageClassification(vit).eval()
 
 
 def load_classifier(
@@ -44,7 +56,7 @@ def load_classifier(
         UserError: if the folder doesn't contain a model that classifies images, or some of its
             weights are missing.
     """
-    model, missing = _loaded(folder, dtype)
+    model, missing, _ = load_as_it_is(folder, dtype)
     if missing:
         raise UserError(
             str(folder),
@@ -52,30 +64,6 @@ def load_classifier(
             "use the folder of a complete model that classifies images",
         )
     return model.to(device).eval()
-
-
-def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> PreTrainedModel:
-    """Load a model for these classes; if its own differ, it gets an output layer drawn by the seed.
-
-    Raises:
-        UserError: if the folder doesn't contain a model that classifies images.
-    """
-    model, missing = _loaded(folder, torch.float32)
-    name, head = _head(model, folder)
-    if others := [key for key in missing if not key.startswith(f"{name}.")]:
-        raise UserError(
-            str(folder), f"the weights are missing for {others[0]}", "use a complete model"
-        )
-    if missing or names_of(model.config) != list(label_names):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            new = nn.Linear(head.in_features, len(label_names), head.bias is not None)
-        model.set_submodule(name, new)
-        for key, value in _labels(label_names).items():
-            setattr(model.config, key, value)
-    # Of a base with several classes an image, pipelines would go on to give sigmoids.
-    model.config.problem_type = "single_label_classification"
-    return model.eval()
 
 
 def empty_classifier(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -86,7 +74,7 @@ def empty_classifier(folder: Path, dtype: torch.dtype = torch.float32) -> PreTra
             model: PreTrainedModel = AutoModelForImageClassification.from_config(
                 config, dtype=dtype
             )
-    except (OSError, ValueError, ImportError) as error:
+    except _FAULTS as error:
         raise _no_model(folder, error) from error
     return model.eval()
 
@@ -110,51 +98,63 @@ def channels_of(config: PreTrainedConfig) -> int:
 
 
 def names_of(config: PreTrainedConfig) -> list[str]:
-    """The names of a model's classes, in order."""
-    return [config.id2label[number] for number in sorted(config.id2label)]
+    """The names of a model's classes, in order; none if its config doesn't name them."""
+    names: dict[int, str] = config.id2label or {}
+    return [names[number] for number in sorted(names)]
 
 
-def _labels(names: Sequence[str]) -> dict[str, Any]:
+def labels(names: Sequence[str]) -> dict[str, Any]:
+    """The entries of a model's config that name its classes."""
     return {
         "id2label": dict(enumerate(names)),
         "label2id": {name: number for number, name in enumerate(names)},
     }
 
 
-def _loaded(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, list[str]]:
-    """A model, and the names of the weights that its folder lacks."""
+class Loaded(NamedTuple):
+    """A model, and the names of the weights that its folder lacks, or has in vain."""
+
+    model: PreTrainedModel
+    missing: list[str]
+    unused: list[str]
+
+
+def load_as_it_is(folder: Path, dtype: torch.dtype) -> Loaded:
+    """Load a model of a folder that may lack weights, which are random then.
+
+    Raises:
+        UserError: if the folder doesn't contain a model that classifies images, or its config
+            isn't that of its weights.
+    """
     try:
         model, report = AutoModelForImageClassification.from_pretrained(
             folder,
             dtype=dtype,
             use_safetensors=True,
             **LOCAL,
+            # The report names what doesn't fit; the error of transformers doesn't.
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
+    except _FAULTS as error:
         raise _no_model(folder, error) from error
-    return model, sorted(report["missing_keys"])
-
-
-def _head(model: PreTrainedModel, folder: Path) -> tuple[str, nn.Linear]:
-    """The output layer: the last linear layer with an output for each class."""
-    found = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module.out_features == model.config.num_labels
-    ]
-    if not found:
+    if differing := sorted(report["mismatched_keys"]):
+        name, stored, expected = differing[0]
+        more = f" (and {len(differing) - 1} others differ)" if len(differing) > 1 else ""
         raise UserError(
             str(folder),
-            f"can't find the output layer of this {model.config.model_type} model",
-            "choose another model",
+            f"its config.json isn't that of its weights: {name} has shape {tuple(stored)}, and "
+            f"{tuple(expected)} by config.json{more}",
+            "restore the config.json that was saved with them",
         )
-    return found[-1]
+    return Loaded(model, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]))
 
 
 def _no_model(folder: Path, error: Exception) -> UserError:
+    # The first line of such an error only names the key.
+    cause = error.__cause__ if isinstance(error, StrictDataclassError) else None
     return UserError(
         str(folder),
-        f"can't load a model that classifies images ({first_line(error)})",
+        f"can't load a model that classifies images ({first_line(cause or error)})",
         "check the folder",
     )

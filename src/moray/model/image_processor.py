@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ def load_processor(folder: Path) -> Any:
     except (OSError, ValueError, ImportError) as error:
         raise UserError(
             str(folder),
-            f"can't load the image processor ({first_line(error)})",
+            # It may list all models that have one.
+            f"can't load the image processor ({shorten(first_line(error), 300, placeholder='…')})",
             "check its preprocessor_config.json",
         ) from error
 
@@ -79,18 +81,21 @@ def pixels_of(
 
 
 def normalization(processor: Any, num_channels: int) -> dict[str, list[float]]:
-    """How a processor makes values of pixels: `scale` and `offset` of each channel."""
+    """How a processor makes values of pixels: `scale` and `offset` of each channel.
+
+    Raises:
+        UserError: if it has values for another number of channels.
+    """
     scale, offset = [1.0] * num_channels, [0.0] * num_channels
     if processor.do_rescale:
         scale = [processor.rescale_factor] * num_channels
         if getattr(processor, "rescale_offset", False):
             offset = [-1.0] * num_channels
     again = getattr(processor, _NORMALIZES_AGAIN, False)
-    deviations = _of_channels(processor.image_std, num_channels) if again else []
+    deviations = _of_channels(processor, "image_std", num_channels) if again else []
     if processor.do_normalize:
         means, stds = (
-            _of_channels(values, num_channels)
-            for values in (processor.image_mean, processor.image_std)
+            _of_channels(processor, key, num_channels) for key in ("image_mean", "image_std")
         )
         scale = [one / std for one, std in zip(scale, stds, strict=True)]
         offset = [(one - mean) / std for one, mean, std in zip(offset, means, stds, strict=True)]
@@ -100,9 +105,19 @@ def normalization(processor: Any, num_channels: int) -> dict[str, list[float]]:
     return {"scale": scale, "offset": offset}
 
 
-def _of_channels(values: float | Sequence[float], num_channels: int) -> list[float]:
+def _of_channels(processor: Any, key: str, num_channels: int) -> list[float]:
     """A value for each channel; a single one is for all of them."""
-    return [*values] if isinstance(values, Sequence) else [values] * num_channels
+    values: float | Sequence[float] = getattr(processor, key)
+    if not isinstance(values, Sequence):
+        return [values] * num_channels
+    if len(values) != num_channels:
+        raise UserError(
+            "model",
+            f"its image processor has {len(values)} values of {key}, expected {num_channels}, one "
+            "for each channel",
+            "correct its preprocessor_config.json",
+        )
+    return [*values]
 
 
 def _unknown(processor: Any, made: str) -> UserError:

@@ -1,6 +1,8 @@
 """Make a base model: from scratch, from a local folder, or from the hub."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from moray.console import say
 from moray.errors import UserError
 from moray.hub import refusals_explained
 from moray.model.obtain import download_snapshot
-from moray.proofs import folder
+from moray.proofs import folder, images
 from moray.proofs.comparison import collect, conclude, write_proof
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 
@@ -47,13 +49,19 @@ def base_model(
             source = download_snapshot(cfg["repo_id"], cfg["revision"], has_weights)
         elif cfg["source"] == "path":
             source = Path(cfg["path"])
-        model, facts = make(output, cfg, source, dataset)
+        with _original_named(output, source):
+            model, facts = make(output, cfg, source, dataset)
         _check_finite(model, f"models.{output.name}")
         proof = []
-        if proofs != "off" and modality == "text":
+        if proofs != "off":
             seconds = time.monotonic() - began
             compared = collect(
-                "base model", lambda: folder.base_compared(output, cfg, source, model, seconds)
+                "base model",
+                lambda: (
+                    images.base_compared(output, source, model, dataset, seconds)
+                    if dataset and modality == "images"
+                    else folder.base_compared(output, cfg, source, model, seconds)
+                ),
             )
             proof = conclude(compared, proofs, f"models.{output.name}")
         parameters: int = model.num_parameters()
@@ -63,6 +71,25 @@ def base_model(
             write_proof(output, proof, [output / MANIFEST])
     classes = f", {model.config.num_labels} classes" if modality == "images" else ""
     say(f"model {output.name}: {parameters / 1e6:.1f} M parameters{classes}")
+
+
+@contextmanager
+def _original_named(output: Path, source: Path | None) -> Iterator[None]:
+    """In errors of the body, name the key, and the source instead of its copy, which is removed."""
+    try:
+        yield
+    except UserError as error:
+        key, original = f"models.{output.name}", str(source or output)
+        path, problem, remedy = (
+            part.replace(str(output), original)
+            for part in (error.path, error.problem, error.remedy)
+        )
+        # Checks of image processors don't know the model's name.
+        if path == "model":
+            path = key
+        elif path != error.path:
+            path, problem = key, f"{path}: {problem}"
+        raise UserError(path, problem, remedy) from error
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """Classify a few held-out images with a run's model and its base, and draw them."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from moray.console import say
+from moray.evaluate.execution import may_be_bf16
 from moray.evaluate.images import ClassifyJob, chosen, classify_on_worker, in_order
+from moray.proofs.comparison import collect, conclude
+from moray.proofs.images import predictions_compared
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.rows.store import StoredRows
@@ -38,23 +42,34 @@ def predict(
     split = StoredRows(store, "test")
     numbers, names = chosen(split, cfg["num_samples"]), read_manifest(store)["label_names"]
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
+    began = time.monotonic()
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
         job = ClassifyJob(models, (store.absolute(),), workers.execution, cfg["num_samples"])
         results = workers.run(classify_on_worker, job, len(numbers))
     answers = {name: in_order([result[name] for result in results]) for name in models}
     labels = [names[label] for label in split.rows["label"][numbers].tolist()]
     said = {name: [names[one] for one in found.argmax(-1)] for name, found in answers.items()}
+    likely = {name: np.exp(found.max(-1)) for name, found in answers.items()}
+    record = dict(sorted(cfg.items()))
+    if execution["proofs"] != "off":
+        seconds, bf16 = time.monotonic() - began, may_be_bf16(cfg["precision"])
+        rows = split.rows[numbers]
+        compared = collect(
+            "predictions",
+            lambda: predictions_compared(models, rows, said, likely, seconds, bf16),
+        )
+        record["proof"] = conclude(compared, execution["proofs"], f"runs.{run}")
     with output.open("w") as file:
         for place, number in enumerate(numbers.tolist()):
             sample = {"image": number, "label": labels[place]}
             for name in models:
                 sample[name] = said[name][place]
-                sample[f"{name}_probability"] = _probability(answers[name][place])
+                sample[f"{name}_probability"] = round(float(likely[name][place]), 4)
             file.write(json.dumps(sample, ensure_ascii=False) + "\n")
     pixels = split.rows["pixels"][numbers[:9]]
     _draw(pixels, labels, said["tuned"], [png, svg], f"{run}: prediction (label)")
     inputs = [folder / MANIFEST for folder in (base, tuned, store)]
-    write_sealed(settings, dict(sorted(cfg.items())), inputs)
+    write_sealed(settings, record, inputs)
     right = {name: sum(map(str.__eq__, labels, predictions)) for name, predictions in said.items()}
     say(f"{run}: of {len(labels)} images, {right['base']} right before, {right['tuned']} after")
 
@@ -84,7 +99,3 @@ def _draw(
         for file in files:
             dated = {"Date": None} if file.suffix == ".svg" else {"Software": None}
             figure.savefig(file, metadata=dated, dpi=100)
-
-
-def _probability(logs: NDArray[np.float32]) -> float:
-    return round(float(np.exp(logs.max())), 4)

@@ -61,7 +61,8 @@ class _Existing(Section):
     classes_of: Name | None = Field(
         None,
         description="For images: name of the dataset whose classes the model tells apart. If its "
-        "own differ, it gets a new, randomly initialised output layer.",
+        "own differ, it gets a new, randomly initialised output layer; in another order, they are "
+        "put into the dataset's.",
     )
     seed: Seed = Field(
         0, description="Seed for a new output layer (images) or for `random_weights`."
