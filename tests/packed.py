@@ -1,6 +1,6 @@
 """What lies in the rows of a split, by its segments alone."""
 
-from moray.tasks.language.encode import Piece
+from moray.tasks.language.pieces import Piece
 from moray.tasks.language.rows import TRAINED, Packed, Segment, StoredSplit
 
 

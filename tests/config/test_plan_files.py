@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from datasets import Dataset, DatasetDict
 from small_config import experiment_with
 
 from moray.config import plan
@@ -220,6 +221,24 @@ def test_a_folder_without_such_files_costs_one_line() -> None:
         "datasets.x.path: the folder notes has no file of a type that is read; check the path, "
         "or give a glob of the files in its folders"
     )
+
+
+def test_a_folder_of_the_datasets_library_means_its_rows_or_is_refused(notes: Path) -> None:
+    parts = Dataset.from_dict({"text": ["a", "b"]})
+    parts.save_to_disk(notes / "saved")
+    DatasetDict(train=parts).save_to_disk(notes / "splits")
+    for folder, file in (("saved", "state.json"), ("splits", "dataset_dict.json")):
+        with pytest.raises(UserError) as caught:
+            plan.dataset_files(experiment_with({"datasets.notes.path": folder}), "notes")
+        assert str(caught.value).startswith(
+            f"datasets.notes.path: {folder} was written by save_to_disk of the datasets library "
+            f"(it has {file}), which is not read; write it as Parquet: "
+        )
+    (notes / "clone").mkdir()
+    for name in ("dataset_infos.json", "rows.jsonl"):
+        (notes / "clone" / name).write_text("{}")
+    found = plan.dataset_files(experiment_with({"datasets.notes.path": "clone"}), "notes")
+    assert found == {"train": ["clone/rows.jsonl"]}
 
 
 def test_a_folder_is_no_file_of_a_source_that_reads_one(notes: Path) -> None:

@@ -152,6 +152,21 @@ def test_a_missing_column_is_reported_with_those_that_are_there(
     assert "columns" in error.remedy
 
 
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_values_that_commas_do_not_separate_get_a_remedy(mark: str) -> None:
+    error = refusal({f"prompt{mark}completion": f"a{mark}b"}, Shape("prompt-completion"))
+    assert error.problem == f"got one column, {f'prompt{mark}completion'!r}, expected prompt"
+    assert (
+        error.remedy == f"separate values by commas instead of {mark!r}, or by tabs in a .tsv file"
+    )
+
+
+def test_a_table_as_pandas_writes_its_columns_gets_a_remedy() -> None:
+    error = refusal({"text": {"0": "a", "1": "b"}}, Shape("text"))
+    assert error.problem == "got dict in column text, expected text"
+    assert error.remedy.endswith("write rows: pandas' to_json(path, orient='records')")
+
+
 def test_of_messages_and_a_completion_the_messages_are_read() -> None:
     row = {"messages": TALK, "prompt": "a title", "completion": "b"}
     assert document(row, Shape("messages")) == chat(("user", "é"), ("assistant", "b"))

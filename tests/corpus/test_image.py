@@ -1,4 +1,6 @@
 import io
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,33 @@ def test_images_of_more_than_eight_bits_are_refused() -> None:
     Image.fromarray(np.full((4, 4), 40000, np.uint16)).save(file, "PNG")
     with pytest.raises(UserError, match="more than 8 bits"):
         decoded(file.getvalue(), "deep.png")
+
+
+@pytest.mark.parametrize("mode", ["rgb", "rgba"])
+def test_colours_of_sixteen_bits_are_refused_too(mode: str) -> None:
+    """Pillow keeps the upper half of each, which can be nearly black."""
+    channels = len(mode)
+    header = struct.pack(">IIBBBBB", 2, 2, 16, {3: 2, 4: 6}[channels], 0, 0, 0)
+    row = b"\0" + struct.pack(f">{2 * channels}H", *[3000] * 2 * channels)
+    file = b"\x89PNG\r\n\x1a\n"
+    for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(row * 2)), (b"IEND", b"")):
+        check = zlib.crc32(kind + data)
+        file += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
+    assert Image.open(io.BytesIO(file)).mode == mode.upper()
+    with pytest.raises(UserError, match="more than 8 bits"):
+        decoded(file, "deep.png")
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG"])
+def test_images_behind_the_first_one_are_told(kind: str) -> None:
+    first, file = colours(4, 4), io.BytesIO()
+    first.save(file, kind, save_all=True, append_images=[colours(4, 4, 1)], lossless=True)
+    seen = ImageFacts(["a"])
+    alone = Document(image=as_png(first), label=0, place="x")
+    [*seen.follow([("train", alone)])]
+    assert [*seen.told()] == []
+    [*seen.follow([("train", alone | {"image": file.getvalue()})])]
+    assert [*seen.told()] == ["files with several frames or pages, of which the first is read: 1"]
 
 
 def rows(*sizes: tuple[int, int], label: int = 0) -> list[tuple[str, Document]]:

@@ -22,7 +22,7 @@ from moray.stages.base_model import base_model
 from moray.stages.download import download
 from moray.stages.tokenize import tokenize
 from moray.tasks import task_of
-from moray.tasks.language.encode import ROLES
+from moray.tasks.language.pieces import ROLES
 from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 from moray.tasks.language.tokenizer import load_tokenizer
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,27 @@ def test_a_sound_run_has_no_fault(
 ) -> None:
     assert found(tmp_path, shapes, adapter, num_workers=CORES) == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR"])
+def test_a_temporary_folder_that_is_too_long_for_ray_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """As many clusters give one to each job; Ray fails once it starts, after other stages."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    long = folder / ("x" * (40 - len(str(folder)) - 1))
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", "/tmp")
+    monkeypatch.setenv(variable, str(long))
+    (fault,) = found(tmp_path)
+    assert str(fault).startswith(f"TMPDIR: got {long}, which is too long for the paths of Ray's")
+    assert found(tmp_path, train={"launcher": "torchrun"}) == []
+    monkeypatch.setenv(variable, str(long)[:-1])
+    long.rename(str(long)[:-1])
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert found(tmp_path) == []
+    shutil.rmtree(folder)
 
 
 def test_more_cpus_than_there_are_are_reported(tmp_path: Path) -> None:

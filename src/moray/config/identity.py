@@ -33,7 +33,10 @@ _STDLIB = _in(
 )
 _COLUMNS = _in("corpus", "class_labels conversation formats tables values")
 # Prompts and conversations as tokens; documents as rows of tokens.
-_PROMPTS = ("corpus/dataset", *_in("tasks/language", "alterations chat encode tokenizer turns"))
+_PROMPTS = (
+    "corpus/dataset",
+    *_in("tasks/language", "alterations chat encode pieces tokenizer turns"),
+)
 _TOKENS = (*_PROMPTS, "rows/groups", "tasks/language/rows")
 _CAUSAL_LM = _in("model", "adapter attention folder forward load loss quantization")
 # A model and its loss, as training and scoring compute them.

@@ -20,6 +20,10 @@ _ENDINGS = (
     ),
     ".parquet",
 )
+# Files in which the library `datasets` describes rows that are in others; and those of a folder
+# that it reads alone.
+_DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json"}
+_SAVED = {"state.json", "dataset_dict.json"}
 # Seconds by which clocks of machines that share files may differ.
 _CLOCK_SKEW = 60
 
@@ -43,7 +47,7 @@ def input_files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
     folder = bool(endings) and Path(path).is_dir()
     found = glob(_pattern(str(Path(path, "*")) if folder else path), recursive=True)
     if folder:
-        found = [match for match in found if match.lower().endswith(endings)]
+        found = _rows_in(path, found, key, endings)
     matches = sorted(match for match in found if not Path(match).is_dir())
     if dangling := next((match for match in matches if not Path(match).exists()), None):
         raise UserError(
@@ -64,6 +68,23 @@ def input_files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
         raise UserError(key, f"no file matches {path}", CHECK_PATH)
     check_unmixed(matches, path, key.rpartition(".")[2], key)
     return [input_file(match, key) for match in matches]
+
+
+def _rows_in(folder: str, found: list[str], key: str, endings: tuple[str, ...]) -> list[str]:
+    """The files of a folder that may have rows: not those in which `datasets` describes it."""
+    names = {Path(file).name: file for file in found}
+    if saved := _SAVED & names.keys():
+        raise UserError(
+            key,
+            f"{folder} was written by save_to_disk of the datasets library (it has {min(saved)}), "
+            "which is not read",
+            "write it as Parquet: datasets.load_from_disk(…).to_parquet(…), for each split",
+        )
+    return [
+        file
+        for name, file in names.items()
+        if name.lower().endswith(endings) and name not in _DESCRIPTIONS
+    ]
 
 
 def _pattern(path: str) -> str:

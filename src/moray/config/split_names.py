@@ -34,7 +34,7 @@ def check_unmixed(files: Sequence[str], pattern: str, key: str, path: str) -> No
     names = [os.path.relpath(file, common) for file in files]
     found: dict[Split, list[str]] = {}
     for file, name in zip(files, names, strict=True):
-        if split := _split_of(name):
+        if split := _split_of_file(name):
             found.setdefault(split, []).append(file)
     named = sum(map(len, found.values()))
     # Whole documents have any names, such as training_notes.txt and test_plan.txt.
@@ -57,9 +57,14 @@ def _given(files: list[str]) -> str:
     return files[0] if len(files) == 1 else f"[{files[0]}, …]"
 
 
-def _split_of(name: str) -> Split | None:
+def split_of(word: str) -> Split | None:
+    """The split that a word stands for, such as the name of a folder; None for others."""
+    return _WORDS.get(word.lower())
+
+
+def _split_of_file(name: str) -> Split | None:
     """The split that a file's name says, or else that of the closest folder."""
     file = PurePath(_COMPRESSED.sub("", name.lower()))
     parts = re.split(r"[-_.]+", file.stem)
     words = (parts[0], parts[-1], *(folder.name for folder in file.parents))
-    return next((_WORDS[word] for word in words if word in _WORDS), None)
+    return next((split for word in words if (split := split_of(word))), None)

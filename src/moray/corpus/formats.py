@@ -15,6 +15,8 @@ from moray.corpus.remarks import Remarks
 from moray.corpus.values import group_key
 
 _ANSWERS = ("chosen", "rejected")
+# What spreadsheets put between values besides commas.
+_SEPARATORS = (";", "\t", "|")
 _FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
 
 
@@ -136,29 +138,39 @@ def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:
 
 def _value(row: Mapping[str, Any], column: str, required: bool) -> Any:
     if required and column not in row:
-        if spaced := next((name for name in map(str, row) if name.strip() == column), None):
-            raise RowError(
-                f"got a column {spaced!r}, expected {column}",
-                "remove the spaces around the names in the header, and around values that don't "
-                "begin with one",
-            )
-        near = difflib.get_close_matches(column, map(str, row), n=1)
-        raise RowError(
-            f"got columns {', '.join(map(str, row))}, expected {column}",
-            f"did you mean {near[0]}?"
-            if near
-            else "name it under columns, as in {output: answer}, or choose another format",
-        )
+        raise _missing([*map(str, row)], column)
     return row.get(column)
+
+
+def _missing(names: list[str], column: str) -> RowError:
+    """The error for a row without a column, with what its names say about the reason."""
+    if spaced := next((name for name in names if name.strip() == column), None):
+        return RowError(
+            f"got a column {spaced!r}, expected {column}",
+            "remove the spaces around the names in the header, and around values that don't begin "
+            "with one",
+        )
+    if len(names) == 1 and (mark := next((one for one in _SEPARATORS if one in names[0]), None)):
+        return RowError(
+            f"got one column, {names[0]!r}, expected {column}",
+            f"separate values by commas instead of {mark!r}, or by tabs in a .tsv file",
+        )
+    near = difflib.get_close_matches(column, names, n=1)
+    return RowError(
+        f"got columns {', '.join(names)}, expected {column}",
+        f"did you mean {near[0]}?"
+        if near
+        else "name it under columns, as in {output: answer}, or choose another format",
+    )
 
 
 def _check_text(value: Any, column: str) -> None:
     if not isinstance(value, str):
         got = "nothing" if value is None else type(value).__name__
-        raise RowError(
-            f"got {got} in column {column}, expected text",
-            "write it as text, remove the row, or set bad_rows: drop",
-        )
+        remedy = "write it as text, remove the row, or set bad_rows: drop"
+        if isinstance(value, dict):
+            remedy = "if it is a whole column, write rows: pandas' to_json(path, orient='records')"
+        raise RowError(f"got {got} in column {column}, expected text", remedy)
 
 
 def _check_characters(text: str) -> None:

@@ -12,6 +12,12 @@ from moray.errors import UserError, first_line
 
 # Pixels of these modes have more than 8 bits.
 _DEEP = ("I", "F")
+# Pillow reads colours of 16 bits too, but keeps 8 of them; this is in its names for how they lie in
+# files.
+_OF_16_BITS = ";16"
+# Types of files that can have several images, of which the first one is read. Others, such as MPO,
+# have previews behind it.
+_OF_SEVERAL = ("GIF", "PNG", "TIFF", "WEBP")
 
 
 def decoded(content: bytes, place: str) -> Image.Image:
@@ -21,7 +27,9 @@ def decoded(content: bytes, place: str) -> Image.Image:
         UserError: if it can't be decoded, or has more than 8 bits per channel.
     """
     try:
-        image = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
+        opened = Image.open(io.BytesIO(content))
+        layout = str(getattr(opened, "tile", ""))
+        image = ImageOps.exif_transpose(opened)
         image.load()
     # Decoders raise many kinds of errors for damaged files.
     except Exception as error:
@@ -29,13 +37,19 @@ def decoded(content: bytes, place: str) -> Image.Image:
         reason = "no image of a type that Pillow reads" if unknown else first_line(error)
         problem = "the file is empty" if not content else f"can't read the image ({reason})"
         raise UserError(place, problem, "replace the file or remove it") from error
-    if image.mode.startswith(_DEEP):
+    if image.mode.startswith(_DEEP) or _OF_16_BITS in layout:
         raise UserError(
             place,
             f"got pixels of more than 8 bits (Pillow's mode {image.mode}), expected 8",
             "convert the image",
         )
     return image
+
+
+def has_several(content: bytes) -> bool:
+    """Whether a file that can be decoded has several frames or pages."""
+    image = Image.open(io.BytesIO(content))
+    return image.format in _OF_SEVERAL and bool(getattr(image, "is_animated", False))
 
 
 def as_png(image: Image.Image) -> bytes:
@@ -54,6 +68,7 @@ class ImageFacts:
         self._sizes_differ = False
         self._trained: Counter[int] = Counter()
         self._held_out: Counter[int] = Counter()
+        self._with_several = 0
 
     def follow(self, rows: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
         """Yield the rows, after checking that each image can be decoded.
@@ -73,6 +88,7 @@ class ImageFacts:
             self._sizes_differ |= self._size not in (None, size)
             self._size = size
             (self._trained if split == "train" else self._held_out)[document["label"]] += 1
+            self._with_several += has_several(document["image"])
             yield split, document
 
     def facts(self) -> dict[str, Any]:
@@ -80,8 +96,15 @@ class ImageFacts:
         size = None if self._sizes_differ else self._size
         return {"label_names": self._label_names, "image_size": size}
 
-    def untrained(self) -> str:
-        """What a user reads of classes without images to train on; empty without any."""
+    def told(self) -> Iterator[str]:
+        """What a user should know of them: mostly nothing."""
+        if self._with_several:
+            count = f"{self._with_several:,}"
+            yield f"files with several frames or pages, of which the first is read: {count}"
+        if untrained := self._untrained():
+            yield untrained
+
+    def _untrained(self) -> str:
         numbers = [number for number in range(len(self._label_names)) if not self._trained[number]]
         if not numbers:
             return ""

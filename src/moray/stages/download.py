@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def download(
             for split in places
         }
         facts: Callable[[], dict[str, Any]] = partial(_facts, source)
-        untrained: Callable[[], str] = str
+        told: Callable[[], Iterable[str]] = tuple
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
         tail = getattr(section, "split_by", "hash") == "tail"
@@ -80,7 +80,7 @@ def download(
             from moray.corpus.image import ImageFacts
 
             seen = ImageFacts([*label_names])
-            rows, facts, untrained = seen.follow(rows), seen.facts, seen.untrained
+            rows, facts, told = seen.follow(rows), seen.facts, seen.told
         rows = count_repeated(_complete(rows, places, duplicates, blanks), repeated)
         shown = progress(rows, f"download {output.name}", "image" if images else "row")
         description = {
@@ -112,7 +112,6 @@ def download(
             )
             proof = conclude(compared, proofs, f"datasets.{output.name}")
             write_proof(output, proof, [output / DATASET])
-        classes = untrained()
     splits = described["splits"].items()
     counts = ", ".join(f"{split} {written['rows']:,}" for split, written in splits)
     size = sum(written["bytes"] for _, written in splits) / 1e6
@@ -139,8 +138,8 @@ def download(
             f"warning: dataset {output.name}: {' and '.join(map(ascii, names))} are classes of "
             "their own, and differ only in case, white space or Unicode form"
         )
-    if classes:
-        say(f"dataset {output.name}: {classes}")
+    for line in told():
+        say(f"dataset {output.name}: {line}")
     for split, number in related.items():
         if number:
             say(

@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +39,9 @@ from moray.train.memory import BYTES, FLOAT, footprint
 from moray.train.optimizer import Optimizer
 from moray.workers.launch import check_cores
 
+# Behind the folder of temporary files, with a process id of seven digits; and what Linux allows.
+_RAY_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store"
+_LONGEST_SOCKET = 107
 # Memory limit of a container: bytes, or "max". Doesn't exist elsewhere.
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
@@ -64,6 +68,7 @@ def unmet_requirements(
         *_checkpoint(run, settings),
         *_attention(run, settings, ray),
         *_storage(run, ray.storage_path),
+        *_sockets(settings.launcher, ray),
         *_writable("the working directory", results),
     ]
     if shapes is None:
@@ -276,3 +281,16 @@ def needs_gpu(path: str, kind: str) -> UserError:
         f"{kind} needs GPUs: in PyTorch, it has no backward pass on CPUs",
         "set it to auto, or train on GPUs",
     )
+
+
+def _sockets(launcher: str, ray: Ray) -> Iterator[UserError]:
+    """Whether the paths of Ray's sockets are too long, which Ray says once it starts."""
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    most = _LONGEST_SOCKET - len(_RAY_SOCKET)
+    if launcher == "ray" and ray.address == "local" and len(os.fsencode(folder)) > most:
+        yield UserError(
+            "TMPDIR",
+            f"got {folder}, which is too long for the paths of Ray's sockets, expected at most "
+            f"{most} bytes",
+            "set RAY_TMPDIR to a short folder on this machine, or set train.launcher: torchrun",
+        )

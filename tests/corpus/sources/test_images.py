@@ -242,6 +242,28 @@ def test_a_class_that_train_lacks_costs_one_line(tmp_path: Path) -> None:
         open_images(ImageFolder(source="image-folder", path=str(tmp_path / "photos")), {})
 
 
+def test_splits_inside_the_classes_are_refused(tmp_path: Path) -> None:
+    """Images that are held out would be trained."""
+    for split in ("Training", "test"):
+        image_folder(tmp_path / "new", {"cat": 2, "dog": 2})
+        for name in ("cat", "dog"):
+            (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "new" / name).rename(tmp_path / "photos" / name / split)
+    section = ImageFolder(source="image-folder", path=str(tmp_path / "photos"))
+    given, _, _ = open_images(section, {})
+    problem = r"photos/cat: has folders named after splits \(Training and test\), .*Training/cat$"
+    with pytest.raises(UserError, match=problem):
+        list(given["train"]())
+
+
+def test_a_split_without_classes_is_refused(tmp_path: Path) -> None:
+    image_folder(tmp_path / "photos/train", {"a": 2, "b": 2})
+    (tmp_path / "photos/test").mkdir()
+    (tmp_path / "photos/train/a").joinpath("000.png").rename(tmp_path / "photos/test/0.png")
+    with pytest.raises(UserError, match=r"photos/test: got no folders of classes, expected those"):
+        open_images(ImageFolder(source="image-folder", path=str(tmp_path / "photos")), {})
+
+
 def test_a_class_that_is_spelled_otherwise_in_train_is_shown_as_both_are(tmp_path: Path) -> None:
     """As macOS writes é: two characters that look like one."""
     image_folder(tmp_path / "photos/train", {"caf\u00e9": 2, "tea": 2})

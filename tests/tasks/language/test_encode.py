@@ -23,7 +23,8 @@ from moray.chat import _Printed
 from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.tasks.language.chat import ChatTemplate
-from moray.tasks.language.encode import Encoder, Piece
+from moray.tasks.language.encode import Encoder
+from moray.tasks.language.pieces import Piece
 from moray.tasks.language.tokenizer import decoded_after
 
 STOP = "<|endoftext|>"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from packed import pieces_of
 
-from moray.tasks.language.encode import Piece
+from moray.tasks.language.pieces import Piece
 from moray.tasks.language.rows import FIRST, TRAINED, Segment, pack, pack_rows, row_type
 
 SHORT, LONG = np.dtype("<u2"), np.dtype("<u4")

@@ -22,7 +22,8 @@ from moray.rows.store import describe
 from moray.stages.tokenize import tokenize
 from moray.tasks import task_of
 from moray.tasks.language.chat import ChatTemplate
-from moray.tasks.language.encode import Encoder, Piece, RefusedRowError, make_encoder
+from moray.tasks.language.encode import Encoder, RefusedRowError, make_encoder
+from moray.tasks.language.pieces import Piece
 from moray.tasks.language.rows import (
     Packed,
     Segment,

@@ -15,7 +15,8 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document
 from moray.rows.store import Rows
-from moray.tasks.language.encode import Encoder, Piece, make_encoder
+from moray.tasks.language.encode import Encoder, make_encoder
+from moray.tasks.language.pieces import Piece
 from moray.tasks.language.rows import FIRST, TRAINED, Packed, Segment
 from moray.tasks.preference.rows import REJECTED, as_sequences, num_pairs, with_reference
 from moray.tasks.preference.task import make_pair_batch

@@ -324,10 +324,9 @@ class Generate(Section):
         [],
         description="Metrics of the continuations; see [evaluation](evaluation.md#metrics-of-"
         "continuations). `exact_match`: whether one is what follows its prompt in the document. "
-        "`python_syntax`: whether prompt and continuation parse; not for `text` and conversations. "
-        "`chrf`: chrF "
-        "against what follows, from 0 to 100; needs the optional `metrics` extra. `doctests`: "
-        "whether a function passes its own doctests; runs generated code, in a sandbox.",
+        "`python_syntax`: whether prompt and continuation parse; not for `text` and chats. "
+        "`chrf`: chrF against what follows, 0 to 100; needs the optional `metrics` extra. "
+        "`doctests`: whether a function passes its own; runs generated code, in a sandbox.",
     )
     precision: Literal["auto", "bf16", "fp32"] = Field("auto", description=_PRECISION)
     num_workers: Literal["auto"] | PositiveInt = _NUM_WORKERS

@@ -1,7 +1,7 @@
 """A folder with a folder of images for each class."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import filterfalse
 from pathlib import Path
@@ -10,7 +10,8 @@ from PIL import Image
 
 from moray.config.image_folder import class_names, files_below
 from moray.config.schema.datasets import ImageFolder
-from moray.config.splits import folders_by_split
+from moray.config.split_names import split_of
+from moray.config.splits import Split, folders_by_split
 from moray.console import say
 from moray.corpus.class_labels import alike
 from moray.corpus.dataset import Document
@@ -58,6 +59,12 @@ def label_names(folders: Sequence[Path]) -> list[str]:
             str(train), f"got {got}, expected at least two", "make a folder for each class"
         )
     for folder in others:
+        if not class_names(folder):
+            raise UserError(
+                str(folder),
+                "got no folders of classes, expected those of train",
+                "put its images into folders of their classes, or move it elsewhere",
+            )
         if unknown := sorted({*class_names(folder)} - {*names}):
             one = unknown[0]
             problem = f"got a class that {train} doesn't have"
@@ -74,7 +81,7 @@ def images(folder: Path, label_names: Sequence[str]) -> Iterator[Document]:
     """Yield each image with its label, mixed: each part of the sequence has images of all classes.
 
     Raises:
-        UserError: if the folder of a class is empty.
+        UserError: if the folder of a class is empty, or has folders of splits.
     """
     found = []
     for label, name in enumerate(label_names):
@@ -82,6 +89,7 @@ def images(folder: Path, label_names: Sequence[str]) -> Iterator[Document]:
         if not inside.is_dir():
             continue
         files = [file for one in files_below(inside) if _may_be_image(file := Path(one.path))]
+        _check_unmixed(inside, files)
         if not files:
             raise UserError(str(inside), "has no images", "add some or remove the folder")
         found += [(f"{name}/{file.relative_to(inside).as_posix()}", file, label) for file in files]
@@ -89,6 +97,19 @@ def images(folder: Path, label_names: Sequence[str]) -> Iterator[Document]:
         found, key=lambda entry: hashlib.sha256(entry[0].encode()).digest()
     ):
         yield Document(image=file.read_bytes(), label=label, place=str(file))
+
+
+def _check_unmixed(folder: Path, files: Iterable[Path]) -> None:
+    """Refuse folders of splits inside the folder of a class, which would be mixed."""
+    parts = {part for file in files for part in file.relative_to(folder).parts[:-1]}
+    named: dict[Split, str] = {split: part for part in sorted(parts) if (split := split_of(part))}
+    if len(named) > 1:
+        first = " and ".join(named.values())
+        raise UserError(
+            str(folder),
+            f"has folders named after splits ({first}), whose images would be mixed",
+            f"put the classes into the splits: {next(iter(named.values()))}/{folder.name}",
+        )
 
 
 def _may_be_image(file: Path) -> bool:

@@ -4,7 +4,7 @@ import copy
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,66 +18,13 @@ from moray.corpus.dataset import Document, RowError, content, plain_text
 from moray.errors import UserError
 from moray.tasks.language.alterations import Alterations
 from moray.tasks.language.chat import ChatTemplate, Rendered, no_chat_template
+from moray.tasks.language.pieces import ROLES, Encoded, Piece
 from moray.tasks.language.tokenizer import joins, load_tokenizer, opening, stop_token_ids
-
-# Whose text a token is. `template`: what the chat template adds to the messages, stop tokens of the
-# assistant excepted. A tokenizer's BOS and stop tokens count as their text.
-ROLES = ("template", "system", "user", "assistant", "tool", "text", "prompt", "completion")
 
 _TEXT, _PROMPT, _COMPLETION = map(ROLES.index, ("text", "prompt", "completion"))
 
 # A tokenizer's output takes about 50 times the memory of the text, 100 times with offsets.
 _CHARACTERS_AT_ONCE = 2**19
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A document, or a part of a long one.
-
-    Attributes:
-        tokens: token ids, shape (length,).
-        mask: whether the model is trained to predict each token, shape (length,). Always False
-            for the first token, which has no context.
-        document: number of the document in its split.
-        bytes: UTF-8 bytes of text that the trained tokens cover; stop tokens cover none. 0 unless
-            `Encoder.encode` was called with `count_bytes`.
-        roles: whose text each token is, as numbers of `ROLES`, shape (length,).
-        alterations: what the chat template does to the document's answers besides rendering them;
-            only in the first of its pieces.
-    """
-
-    tokens: NDArray[np.integer[Any]]
-    mask: NDArray[np.bool_]
-    document: int
-    bytes: int
-    roles: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
-    alterations: Alterations = field(default_factory=Counter)
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A whole document.
-
-    Attributes:
-        tokens: token ids, shape (length,).
-        mask: whether each token is trained, shape (length,).
-        bytes: UTF-8 bytes of text that each token covers, shape (length,); None if they weren't
-            counted.
-        roles: as in a `Piece`, and so are the alterations.
-    """
-
-    tokens: NDArray[np.integer[Any]]
-    mask: NDArray[np.bool_]
-    bytes: NDArray[np.int64] | None
-    roles: NDArray[np.uint8]
-    alterations: Alterations = field(default_factory=Counter)
-
-    def piece(self, part: slice, number: int) -> Piece:
-        mask = self.mask[part].copy()
-        mask[0] = False
-        size = 0 if self.bytes is None else int(self.bytes[part][mask].sum())
-        roles = self.roles[part]
-        return Piece(self.tokens[part], mask, number, size, roles, self.alterations)
 
 
 class RefusedRowError(UserError):

@@ -24,7 +24,8 @@ from moray.provenance.manifest import read_manifest
 from moray.rows.groups import groups_of
 from moray.rows.store import Record, Rows, StoredRows, map_file
 from moray.tasks.language.alterations import Alterations
-from moray.tasks.language.encode import ROLES, Encoder, Piece
+from moray.tasks.language.encode import Encoder
+from moray.tasks.language.pieces import ROLES, Piece
 
 TRAINED = 1
 FIRST = 2

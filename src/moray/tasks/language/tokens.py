@@ -36,7 +36,8 @@ from moray.rows.groups import write_groups
 from moray.rows.store import Rows, RowsWriter
 from moray.tasks.language import alterations
 from moray.tasks.language.alterations import Alterations, as_facts
-from moray.tasks.language.encode import ROLES, Encoder
+from moray.tasks.language.encode import Encoder
+from moray.tasks.language.pieces import ROLES
 from moray.tasks.language.rows import (
     Packed,
     Segment,
