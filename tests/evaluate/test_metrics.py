@@ -60,6 +60,14 @@ def test_pieces_of_a_document_and_chats_are_not_judged_by_their_syntax(format: s
     assert judge("exact_match", format) == judge("exact_match")
 
 
+@pytest.mark.parametrize("name", ["exact_match", "chrf"])
+def test_texts_that_look_the_same_are_equal(name: str) -> None:
+    """Tokenizers such as Qwen's write é as one character where the document has two."""
+    written = {"tuned": ["caf\u00e9 de Paris"]}
+    references = ["cafe\u0301 de Paris"]
+    assert judged(name, ["?"], references, ["text"], written)["tuned"][0] in (True, 100.0)
+
+
 def test_a_prompt_keeps_its_number_where_others_are_not_judged() -> None:
     formats = ["prompt-completion", "text", "prompt-completion"]
     written = {"base": REFERENCES, "tuned": CONTINUATIONS}

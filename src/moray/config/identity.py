@@ -103,7 +103,10 @@ DECIDING: dict[str, tuple[str, ...]] = {
         "corpus", "class_labels image sources/images_files sources/text_hub values"
     ),
     "download images_idx": ("corpus/image",),
-    "download images_image_folder": ("config/image_folder", "corpus/image"),
+    "download images_image_folder": (
+        *_in("config", "image_folder split_names"),
+        "corpus/image",
+    ),
     "evaluate": (
         "stages/evaluate",
         *_DATASET,

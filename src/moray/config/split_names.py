@@ -1,9 +1,9 @@
-"""Files that are named after splits, as in repositories of datasets."""
+"""Files and folders that are named after splits, as in repositories of datasets."""
 
 import os
 import re
 from collections.abc import Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from moray.config.splits import Split
 from moray.errors import UserError
@@ -16,6 +16,41 @@ _WORDS: dict[str, Split] = {
 }
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 _COMPRESSED = re.compile(r"\.(gz|zst)$")
+
+
+def folders_by_split(path: str) -> dict[Split, Path]:
+    """The folder of images of each split that has its own; one without splits is for train.
+
+    The first one of each split, by the order of what it can be called. What has no folders in it,
+    such as a class `train` beside `bus`, is one only if another is called as a split.
+    """
+    whole = Path(path)
+    folders = [*filter(Path.is_dir, sorted(whole.iterdir()))] if whole.is_dir() else []
+    found: dict[Split, list[Path]] = {}
+    for folder in folders:
+        is_word = folder.name.lower() in _WORDS
+        if (split := _split_of_parts(folder.name)) and (is_word or _has_folders(folder)):
+            found.setdefault(split, []).append(folder)
+    train = found.get("train", [])
+    if not train or (len(found) == 1 and not any(map(_has_folders, train))):
+        return {"train": whole}
+    order = [*_WORDS]
+
+    def place(folder: Path) -> int:
+        name = folder.name.lower()
+        return order.index(name) if name in order else len(order)
+
+    return {split: min(found[split], key=place) for split in _SPLITS if split in found}
+
+
+def _has_folders(folder: Path) -> bool:
+    return any(entry.is_dir() for entry in os.scandir(folder) if not entry.name.startswith("."))
+
+
+def _split_of_parts(name: str) -> Split | None:
+    """The split that the first or the last word of a name says, as in `training_set`."""
+    parts = re.split(r"[-_. ]+", name)
+    return split_of(parts[0]) or split_of(parts[-1])
 
 
 def check_unmixed(files: Sequence[str], pattern: str, key: str, path: str) -> None:
@@ -65,6 +100,5 @@ def split_of(word: str) -> Split | None:
 def _split_of_file(name: str) -> Split | None:
     """The split that a file's name says, or else that of the closest folder."""
     file = PurePath(_COMPRESSED.sub("", name.lower()))
-    parts = re.split(r"[-_.]+", file.stem)
-    words = (parts[0], parts[-1], *(folder.name for folder in file.parents))
-    return next((split for word in words if (split := split_of(word))), None)
+    folders = (split_of(folder.name) for folder in file.parents)
+    return _split_of_parts(file.stem) or next(filter(None, folders), None)

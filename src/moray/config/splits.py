@@ -1,18 +1,10 @@
 """Keys that take one value or one per split. Part of the code that results depend on."""
 
-from pathlib import Path
 from typing import Literal, cast
 
 from pydantic import BaseModel
 
 Split = Literal["train", "validation", "test"]
-
-# What people call the folder of a split, in any case.
-_FOLDERS: dict[Split, tuple[str, ...]] = {
-    "train": ("train",),
-    "validation": ("validation", "val", "valid"),
-    "test": ("test",),
-}
 
 
 def paths_by_split(locations: str | list[str] | BaseModel) -> dict[Split, list[str]]:
@@ -24,20 +16,6 @@ def paths_by_split(locations: str | list[str] | BaseModel) -> dict[Split, list[s
 def expressions_by_split(expression: str | BaseModel) -> dict[Split, str]:
     """The split expression of each split that has its own."""
     return cast(dict[Split, str], _by_split(expression))
-
-
-def folders_by_split(path: str) -> dict[Split, Path]:
-    """The folder of images of each split that has its own; one without splits is for train."""
-    whole = Path(path)
-    folders = [*filter(Path.is_dir, sorted(whole.iterdir()))] if whole.is_dir() else []
-    by_name = {folder.name.lower(): folder for folder in folders}
-    if "train" not in by_name:
-        return {"train": whole}
-    return {
-        split: by_name[found[0]]
-        for split, names in _FOLDERS.items()
-        if (found := [name for name in names if name in by_name])
-    }
 
 
 def idx_files_by_split(train: BaseModel, test: BaseModel | None) -> dict[Split, dict[str, str]]:

@@ -5,6 +5,7 @@ this module only imports what all of them need.
 """
 
 import ast
+import unicodedata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,19 @@ import datasets
 import evaluate
 
 
+def _composed(text: str) -> str:
+    """A text in the form that many tokenizers give it, so that two that look the same are equal."""
+    return unicodedata.normalize("NFC", text)
+
+
 def _is_equal(prediction: str, reference: str) -> bool:
-    return prediction.strip() == reference.strip()
+    return _composed(prediction).strip() == _composed(reference).strip()
 
 
 def _chrf(prediction: str, reference: str) -> float:
     from sacrebleu import sentence_chrf
 
-    return float(sentence_chrf(prediction, [reference]).score)
+    return float(sentence_chrf(_composed(prediction), [_composed(reference)]).score)
 
 
 def _parses(prediction: str) -> bool:
