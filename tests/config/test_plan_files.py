@@ -260,6 +260,16 @@ def test_braces_in_the_name_of_a_file_are_refused(notes: Path, name: str) -> Non
     )
 
 
+def test_a_name_that_is_no_text_is_refused(notes: Path) -> None:
+    """As archives of other systems give them; Snakemake fails on it."""
+    open(os.fsencode(notes / "notes") + b"/caf\xe9.txt", "w").close()
+    with pytest.raises(UserError) as caught:
+        plan.dataset_files(experiment_with({"datasets.notes.path": "notes"}), "notes")
+    assert str(caught.value) == (
+        "datasets.notes.path: the name of b'notes/caf\\xe9.txt' isn't UTF-8; rename the file"
+    )
+
+
 def test_a_dataset_that_is_not_read_from_files_has_none() -> None:
     assert plan.dataset_files(experiment_with({}), "modules") == {}
     url = {"source": "url", "url": {"train": "s3://b/*.csv", "test": "https://h/t.csv"}}

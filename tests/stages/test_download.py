@@ -316,7 +316,10 @@ def test_of_a_bad_input_nothing_is_left(
     assert not (tmp_path / "out").exists()
 
 
-LEFT = "add rows that are in no other split, or change the shares"
+LEFT = (
+    "add rows that are in no other split, or change the shares; rows of the same prompt or group "
+    "are all in one"
+)
 
 
 @pytest.mark.parametrize(

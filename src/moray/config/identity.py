@@ -228,7 +228,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
 # What stages import to say, start, keep or watch something; for the rest, rows of other stages.
 NEVER_DECIDING = (
     *_in(".", "background console errors hub lines machine project"),
-    *_in("config", "formats image_folder layout schema/* split_names splits tasks"),
+    *_in("config", "file_names formats image_folder layout schema/* split_names splits tasks"),
     "corpus/remarks",
     "evaluate/requirements",
     *_in("model", "rounding shapes size"),

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from moray.config.file_names import check_name
 from moray.errors import UserError
 
 
@@ -43,4 +44,6 @@ def _below(folder: str, above: tuple[str, ...]) -> Iterator[os.DirEntry[str]]:
 def _visible(folder: str | Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         seen = [entry for entry in entries if not entry.name.startswith(".")]
+    for entry in seen:
+        check_name(entry.path, ascii(os.fspath(folder))[1:-1])
     return sorted(seen, key=lambda entry: entry.name)

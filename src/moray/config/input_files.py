@@ -6,6 +6,7 @@ from datetime import datetime
 from glob import escape, glob, has_magic
 from pathlib import Path
 
+from moray.config.file_names import check_name
 from moray.config.inputs import CHECK_PATH
 from moray.config.schema.datasets import Dataset, LocalFiles
 from moray.config.split_names import check_unmixed
@@ -100,8 +101,10 @@ def input_file(path: str, key: str) -> str:
     """The path of a rule's input file.
 
     Raises:
-        UserError: if Snakemake would read a part of it as a wildcard, or will refuse its results.
+        UserError: if Snakemake can't write it, would read a part of it as a wildcard, or will
+            refuse its results.
     """
+    check_name(path, key)
     if {"{", "}"} & set(path):
         raise UserError(
             key,

@@ -201,5 +201,6 @@ def _complete(
                 places.get(split, places["train"]),
                 f"no row is left for {split} ({duplicates[split]} duplicates and {blanks[split]} "
                 "blank rows were dropped)",
-                "add rows that are in no other split, or change the shares",
+                "add rows that are in no other split, or change the shares; rows of the same "
+                "prompt or group are all in one",
             )

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from moray.config.schema.datasets import Dataset, Digits, HubDataset, Idx, Image
 from moray.corpus.dataset import Document
 from moray.corpus.image import as_png, decoded
 from moray.corpus.sources import images_hub, opened, text_hub
+from moray.corpus.sources.images_files import label_names
 from moray.corpus.split import Given
 from moray.errors import UserError
 
@@ -240,6 +242,19 @@ def test_a_class_that_train_lacks_costs_one_line(tmp_path: Path) -> None:
     image_folder(tmp_path / "photos/test", {"c": 1})
     with pytest.raises(UserError, match=r"photos/test/c: got a class that .* doesn't have; "):
         open_images(ImageFolder(source="image-folder", path=str(tmp_path / "photos")), {})
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos", {"cat": 2, "dog": 2})
+    os.rename(folder / "cat/000.png", os.fsencode(folder / "cat") + b"/\xe9.png")
+    with pytest.raises(UserError, match=r"photos/cat: the name of .*xe9\.png' isn't UTF-8; rename"):
+        open_images(ImageFolder(source="image-folder", path=str(folder)), {})
+
+
+def test_several_classes_an_image_are_refused(tmp_path: Path) -> None:
+    file = tables(tmp_path, [[0, 1], [1]])
+    with pytest.raises(UserError, match=r"got list<.*> in column label, expected one class; "):
+        label_names([file], "label")
 
 
 def test_splits_inside_the_classes_are_refused(tmp_path: Path) -> None:

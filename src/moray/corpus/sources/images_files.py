@@ -49,6 +49,12 @@ def label_names(files: Sequence[Path], column: str) -> list[str]:
             if described := class_names(schema).get(column):
                 orders.append(described)
                 continue
+            if pa.types.is_nested(schema.field(column).type):
+                raise UserError(
+                    str(file),
+                    f"got {schema.field(column).type} in column {column}, expected one class",
+                    "name a column with a single class of each image under columns.label",
+                )
             labels = pq.read_table(file, columns=[column])[column].unique().to_pylist()
         except (OSError, pa.ArrowException) as error:
             raise UserError(
