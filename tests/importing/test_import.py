@@ -348,6 +348,16 @@ def test_a_key_that_the_check_refuses_is_refused_by_name(key: str, value: Any, p
     assert re.search(rf"\b{key}\b[^(]*\(runs.theirs.{path}: got {value!r}, expected ", line), line
 
 
+@pytest.mark.parametrize(
+    "config", [AXOLOTL | {"lr_scheduler": "constant_with_warmup"}, AXOLOTL, LLAMA_FACTORY]
+)
+def test_a_warm_up_longer_than_the_run_is_refused(config: dict[str, Any]) -> None:
+    line = refusals(config | {"max_steps": 50, "warmup_steps": 100})
+    assert (
+        "warmup_steps (100 steps in a run of 50, which would end before its peak learning rate)"
+    ) in line
+
+
 def test_the_best_step_needs_rows_for_validation() -> None:
     line = refusals(AXOLOTL | {"load_best_model_at_end": True, "val_set_size": 0})
     assert "val_set_size (datasets.theirs-1.validation_share: got 0, but run theirs needs" in line
