@@ -220,6 +220,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
 NEVER_DECIDING = (
     *_in(".", "background console errors hub lines machine project"),
     *_in("config", "formats image_folder layout schema/* split_names splits tasks"),
+    "corpus/sources/json_tables",
     "evaluate/requirements",
     *_in("model", "shapes size"),
     "planning/*",
