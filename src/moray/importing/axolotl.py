@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from moray.importing.axolotl_datasets import datasets
@@ -52,6 +53,8 @@ _CHATML = (
     "'<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+# As `data.chat_template` tells a template from a path.
+_JINJA = re.compile(r"\{[{%]")
 _TEXT_MODELS = re.compile(r"\w+For(CausalLM|ConditionalGeneration|ImageTextToText)")
 _SAME_PLUGINS = ("cut_cross_entropy", "kernels", "liger", "swanlab", "expert_parallel")
 # Linear layers of a language model inside one that also takes images.
@@ -108,14 +111,33 @@ def _template(draft: Draft) -> None:
         )
         if name or jinja:
             draft.same["chat_template"] = "axolotl's prompt of Alpaca doesn't use it"
-    elif jinja:
+    elif name in (None, "jinja"):
+        _jinja(draft, name, jinja)
+    else:
+        if jinja:
+            draft.same["chat_template_jinja"] = f"chat_template is {name}, so it isn't used"
+        if name == "chatml":
+            draft.put("data.chat_template", _CHATML)
+        elif name != "tokenizer_default":
+            draft.different["chat_template"] = (
+                f"the tokenizer's own template is used, not axolotl's {name}; set "
+                "data.chat_template if it has none"
+            )
+
+
+def _jinja(draft: Draft, name: str | None, jinja: str | None) -> None:
+    """A template of one's own: its text, or the path of its file."""
+    if jinja is None:
+        if name:
+            draft.refused["chat_template"] = "jinja needs chat_template_jinja"
+    elif _JINJA.search(jinja):
         draft.put("data.chat_template", jinja)
-    elif name == "chatml":
-        draft.put("data.chat_template", _CHATML)
-    elif name and name != "tokenizer_default":
-        draft.different["chat_template"] = (
-            f"the tokenizer's own template is used, not axolotl's {name}; set data.chat_template "
-            "if it has none"
+    elif (file := Path(jinja)).is_file():
+        draft.put("data.chat_template", file.read_text(encoding="utf-8"))
+    else:
+        draft.different["chat_template_jinja"] = (
+            f"there is no file {jinja} here, so the tokenizer's own template is used; import in "
+            "its folder, or set data.chat_template to its text"
         )
 
 
@@ -268,7 +290,11 @@ RULES: Sequence[Rule] = (
         "`data.block_size` (for pairs, twice as many tokens), `data.packing`",
         _rows,
     ),
-    made("chat_template chat_template_jinja", "`data.chat_template`", _template),
+    made(
+        "chat_template chat_template_jinja",
+        "`data.chat_template`, with the text of a template whose path is given",
+        _template,
+    ),
     made("special_tokens.eos_token tokens", "`models.NAME.eos_token`, `new_tokens`", _tokens),
     made(
         "micro_batch_size gradient_accumulation_steps batch_size",
