@@ -168,7 +168,9 @@ def _suggestion(path: tuple[str, ...], loc: tuple[int | str, ...]) -> str:
         return f"remove it: {NOWHERE[key]}"
     models = [model for model in _models_at(parents) if _is_of_source(model, loc)]
     known = [name for model in models for name in model.model_fields]
-    if places := [HERE[key]] if key in HERE else _elsewhere(key, parents):
+    places = [HERE[key]] if key in HERE else _elsewhere(key, parents)
+    # An entry of the right kind, of a source that doesn't have the key.
+    if places and places[0].split(".")[0] not in parents[:1]:
         return f"did you mean {' or '.join(_seen_from(parents, place) for place in places)}?"
     if close := difflib.get_close_matches(key, known, n=1):
         return f"did you mean {close[0]}?"
