@@ -26,5 +26,11 @@ class ConfigError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text; the name of its type if it has none."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    """The first line of an error's text, with the next one if it only announces that; the name of
+    the error's type if it has no text.
+    """
+    first, _, rest = str(error).strip().partition("\n")
+    if first.endswith(":"):
+        second, _, _ = rest.strip().partition("\n")
+        first = f"{first} {second}".strip()
+    return first or type(error).__name__

@@ -16,6 +16,7 @@ runs:
   a: {model: tiny, "no": 1}
   b: {<<: *anchor, a: 2}
 list: [{a: 1}, {a: 1}, *anchor]
+numbers: [0, 0.5, 00.5, 1_000, 0x10, 08, "010", '1:30', 1e2, 1:a]
 1: yes
 """
 
@@ -56,6 +57,16 @@ def test_a_key_that_is_there_twice_is_refused(
 def test_a_name_that_yaml_reads_as_something_else_is_refused(word: str, tmp_path: Path) -> None:
     assert refused(f"runs:\n  {word}: {{}}\n", tmp_path) == (
         f"/mine.yaml, line 2: YAML reads the key {word} as true or false; put quotes around {word}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "read"), [("010", "8"), ("-0_17", "-15"), ("1:30", "90"), ("1:30.5", "90.5")]
+)
+def test_a_number_to_another_base_is_refused(number: str, read: str, tmp_path: Path) -> None:
+    assert refused(f"runs:\n  a: {{seed: {number}}}\n", tmp_path) == (
+        f"/mine.yaml, line 2: YAML reads {number} as {read}; write the number without a 0 or "
+        "colons, or put quotes around it"
     )
 
 

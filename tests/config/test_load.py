@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import ValidationError
-from small_config import config_with
+from small_config import config_with, experiment_with, faults
 
 from moray.config.load import load_experiment, with_short_keys_resolved
 from moray.config.schema.experiment import SMOKE_TEST_RUN
@@ -36,6 +36,31 @@ def test_overriding_goes_key_by_key_at_every_depth() -> None:
     runs = load_experiment(config).runs
     assert runs["base"].ray.resources_per_worker == {"CPU": 2, "disk": 1}
     assert runs["tuned"].ray.resources_per_worker == {"CPU": 3, "disk": 1}
+
+
+@pytest.mark.parametrize("written", ["1e2", "1.0E+2", "100", 100.0])
+def test_whole_numbers_may_have_an_exponent(written: object) -> None:
+    """Of YAML 1.1, which takes those without a point or a sign for text."""
+    assert yaml.safe_load("1e2") == "1e2"
+    keys = {"train.max_steps": written, "train.micro_batch_size": written}
+    made = experiment_with({f"runs.base.{key}": value for key, value in keys.items()})
+    settings = made.runs["base"].train
+    assert (settings.max_steps, settings.micro_batch_size) == (100, 100)
+    assert isinstance(settings.max_steps, int)
+
+
+@pytest.mark.parametrize("written", ["1e-4", "1.5e0", "1e999", "e2", "1,000", 1.5])
+def test_other_numbers_are_no_whole_ones(written: object) -> None:
+    (fault,) = faults({"runs.base.train.max_steps": written})
+    assert fault == (
+        f"runs.base.train.max_steps: got {written!r}, expected a whole number; see runs in "
+        "docs/configuration.md"
+    )
+
+
+def test_text_that_looks_like_a_number_stays_text() -> None:
+    made = experiment_with({"runs.base.ray.storage_path": "1e2"})
+    assert made.runs["base"].ray.storage_path == "1e2"
 
 
 @pytest.mark.parametrize("written", ["1e-4", "0.1e-3", 0.0001])

@@ -36,6 +36,7 @@ FAULTS: list[tuple[str, object, str]] = [
     # A key of another source is unknown here, and no hint names it.
     ("models.folder.hidden_size", 8, ": unknown key; expected one of "),
     ("models.tiny.path", "x", ": unknown key; expected one of source, arch"),
+    ("models.tiny.eos_token", "x", ": unknown key; expected one of source, arch"),
     ("datasets.modules.split_by", "tail", ": unknown key; expected one "),
     # Misspelt values, also of sources.
     (

@@ -161,12 +161,6 @@ def test_values_that_commas_do_not_separate_get_a_remedy(mark: str) -> None:
     )
 
 
-def test_a_table_as_pandas_writes_its_columns_gets_a_remedy() -> None:
-    error = refusal({"text": {"0": "a", "1": "b"}}, Shape("text"))
-    assert error.problem == "got dict in column text, expected text"
-    assert error.remedy.endswith("write rows: pandas' to_json(path, orient='records')")
-
-
 def test_of_messages_and_a_completion_the_messages_are_read() -> None:
     row = {"messages": TALK, "prompt": "a title", "completion": "b"}
     assert document(row, Shape("messages")) == chat(("user", "é"), ("assistant", "b"))

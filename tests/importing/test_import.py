@@ -228,6 +228,39 @@ def test_axolotl_has_a_prompt_for_each_style_of_alpaca() -> None:
         assert rendered == f"<s>{prompt}Say.</s>"
 
 
+TEMPLATE = "{% for message in messages %}\n  {{ message.content }} \n\t{% endfor %}\n"
+
+
+@pytest.mark.parametrize("name", [{}, {"chat_template": "jinja"}])
+@pytest.mark.parametrize("jinja", [TEMPLATE, "templates/mine.jinja"])
+def test_a_template_of_one_s_own_is_its_text_whether_or_not_it_is_in_a_file(
+    name: dict[str, Any], jinja: str
+) -> None:
+    Path("templates").mkdir()
+    Path("templates/mine.jinja").write_text(TEMPLATE)
+    overlay = imported(AXOLOTL | name | {"chat_template_jinja": jinja})
+    assert at(overlay, "data.chat_template") == TEMPLATE
+
+
+def test_a_template_whose_file_is_elsewhere_is_said_to_be_missing() -> None:
+    config = AXOLOTL | {"chat_template": "jinja", "chat_template_jinja": "templates/mine.jinja"}
+    assert "chat_template" not in at(imported(config), "data")
+    said = " ".join(convert(written(config)).replace("\n#", "").split())
+    assert (
+        "chat_template_jinja: there is no file templates/mine.jinja here, so the tokenizer's own "
+        "template is used"
+    ) in said
+
+
+def test_a_template_that_axolotl_does_not_use_is_none_here() -> None:
+    config = AXOLOTL | {"chat_template": "tokenizer_default", "chat_template_jinja": TEMPLATE}
+    assert "chat_template" not in at(imported(config), "data")
+    assert "chat_template is tokenizer_default, so it isn't used" in convert(written(config))
+    assert "chat_template (jinja needs chat_template_jinja)" in refusals(
+        AXOLOTL | {"chat_template": "jinja"}
+    )
+
+
 def test_what_of_a_conversation_axolotl_trains() -> None:
     entry = {"path": "owner/rows", "type": "chat_template", "train_on_eos": "turn"}
     usual = entry | {"roles_to_train": ["assistant"], "drop_system_message": True}
@@ -346,6 +379,16 @@ def test_a_damaged_description_of_datasets_is_named() -> None:
 def test_a_key_that_the_check_refuses_is_refused_by_name(key: str, value: Any, path: str) -> None:
     line = refusals(AXOLOTL | {key: value})
     assert re.search(rf"\b{key}\b[^(]*\(runs.theirs.{path}: got {value!r}, expected ", line), line
+
+
+@pytest.mark.parametrize(
+    "config", [AXOLOTL | {"lr_scheduler": "constant_with_warmup"}, AXOLOTL, LLAMA_FACTORY]
+)
+def test_a_warm_up_longer_than_the_run_is_refused(config: dict[str, Any]) -> None:
+    line = refusals(config | {"max_steps": 50, "warmup_steps": 100})
+    assert (
+        "warmup_steps (100 steps in a run of 50, which would end before its peak learning rate)"
+    ) in line
 
 
 def test_the_best_step_needs_rows_for_validation() -> None:

@@ -109,3 +109,16 @@ def test_other_methods_are_refused(plain: Path, tmp_path: Path) -> None:
         "bitsandbytes, which are dequantized; use the model before quantization; "
         "adapter.quantize_base: 4bit quantizes it when it is loaded"
     )
+
+
+@pytest.mark.parametrize(
+    ("layers", "problem"), [(3, "9 weights of a llama model are missing"), (1, "aren't part of it")]
+)
+def test_quantized_weights_are_neither_made_up_nor_left_out(
+    layers: int, problem: str, plain: Path, tmp_path: Path
+) -> None:
+    to_fp8(plain)
+    config = json.loads((plain / "config.json").read_text())
+    (plain / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+    with pytest.raises(UserError, match=problem):
+        base_model(tmp_path / "out", {"source": "path", "path": str(plain)})

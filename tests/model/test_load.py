@@ -5,6 +5,7 @@ import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -175,6 +176,91 @@ def test_embeddings_that_are_tied_and_differ_are_refused(folder: Path) -> None:
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     load_model(folder)
+
+
+def _change_config(folder: Path, **values: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "number", "name", "stored", "expected"),
+    [
+        ("vocab_size", 310, 2, "lm_head.weight", (320, 32), (310, 32)),
+        ("intermediate_size", 64, 6, "model.layers.0.mlp.down_proj.weight", (32, 48), (32, 64)),
+    ],
+)
+def test_weights_whose_shapes_differ_from_the_config_are_named(
+    folder: Path,
+    key: str,
+    value: int,
+    number: int,
+    name: str,
+    stored: tuple[int, int],
+    expected: tuple[int, int],
+) -> None:
+    _change_config(folder, **{key: value})
+    with pytest.raises(UserError) as caught:
+        load_model(folder)
+    assert str(caught.value) == (
+        f"{folder}: {number} weights have other shapes than config.json says, e.g. {name}: "
+        f"{stored}, expected {expected}; use the config.json that was saved with the weights, or "
+        "correct the sizes in it"
+    )
+
+
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+def test_of_a_quantized_model_too_missing_and_other_weights_are_named(
+    folder: Path, bits: Bits
+) -> None:
+    _change_config(folder, vocab_size=310)
+    with pytest.raises(UserError, match=r"2 weights have other shapes than config\.json says"):
+        load_model(folder, quantization=Quantization(bits))
+    _change_config(folder, vocab_size=320, num_hidden_layers=3)
+    with pytest.raises(UserError, match=r"weights of a llama model are missing, e\.g\. model\."):
+        load_model(folder, quantization=Quantization(bits))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        (
+            "num_attention_heads",
+            5,
+            "Class validation error for validator 'validate_architecture': ValueError: The hidden "
+            "size (32) is not a multiple of the number of attention heads (5).",
+        ),
+        (
+            "vocab_size",
+            "320",
+            "Validation error for field 'vocab_size': TypeError: Field 'vocab_size' expected int",
+        ),
+        ("pad_token_id", 400, "Padding_idx must be within num_embeddings"),
+        ("hidden_act", "swish2", "config.json has 'swish2', which transformers doesn't know"),
+    ],
+)
+@pytest.mark.parametrize("load", [load_model, empty_model])
+def test_values_that_the_architecture_does_not_take_cost_one_line(
+    load: Callable[[Path], PreTrainedModel], folder: Path, key: str, value: object, problem: str
+) -> None:
+    _change_config(folder, **{key: value})
+    with pytest.raises(UserError) as caught:
+        load(folder)
+    assert str(caught.value).startswith(f"{folder}: can't load a causal language model ({problem}")
+
+
+def test_experts_of_which_one_is_missing_cost_one_line(tmp_path: Path) -> None:
+    """transformers joins the experts of a layer."""
+    build(hf.MixtralConfig(**ROTARY, num_local_experts=4)).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.0.block_sparse_moe.experts.2.w1.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError) as caught:
+        load_model(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}: the weights can't be joined to those of the model, since some are missing or "
+        "have other shapes; use the folder of a complete causal language model"
+    )
 
 
 SIZES = {

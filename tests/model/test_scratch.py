@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from moray.model.scratch import save_llama, train_tokenizer
+from moray.errors import UserError
+from moray.model.scratch import save_llama, save_random_weights, train_tokenizer
 
 UNSEEN = [
     "",
@@ -109,3 +110,16 @@ def test_the_folder_knows_its_special_tokens(save: Any, tokenizer: PreTrainedTok
         assert said["bos_token_id"] == said["eos_token_id"] == tokenizer.eos_token_id
     assert generation["pad_token_id"] == tokenizer.pad_token_id
     assert AutoTokenizer.from_pretrained(folder).eos_token == tokenizer.eos_token
+
+
+def test_a_config_that_its_architecture_does_not_take_costs_one_line(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    config = json.loads((model_folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "swish2"}))
+    with pytest.raises(UserError) as caught:
+        save_random_weights(tmp_path, seed=0)
+    assert str(caught.value) == (
+        f"{tmp_path}: can't load a causal language model (config.json has 'swish2', which "
+        "transformers doesn't know); check the folder"
+    )

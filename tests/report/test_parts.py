@@ -221,12 +221,16 @@ def test_what_a_reader_should_know_is_said(tmp_path: Path) -> None:
     found = {"dataset": "functions", "split": "test", "documents": 10, "trained": 6, "related": 0}
     found |= {"by": "modules", "runs": ["base"]}
     (folder / "eval.json").write_text(json.dumps(scores() | {"overlaps": [found]}))
-    said = remarks(load(tmp_path / "results").files["a"], ["skipped checkpoint step-9: damaged x"])
-    assert [kind for kind, _ in said] == ["warning", "warning", "warning", "note", "warning"]
+    said = remarks(
+        load(tmp_path / "results").files["a"],
+        ["skipped checkpoint step-9: damaged x", "warning: no checkpoint is better"],
+    )
+    assert [kind for kind, _ in said] == [*["warning"] * 4, "note", "warning"]
     texts = " | ".join(text for _, text in said)
     for part in (
         "resumed from step 20",
         "skipped",
+        "| no checkpoint is better",
         "3 duplicates",
         "14 documents of train dropped",
         "6 of 10 test documents of functions were trained on, in modules (run base)",

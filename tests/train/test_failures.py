@@ -19,6 +19,7 @@ from moray.train.history import HISTORY
 from moray.train.job import Job
 from moray.workers.entry import Worker
 from moray.workers.launch import WorkersFailedError
+from moray.workers.repeats import raised_once
 
 PLACE = Worker(rank=3, world_size=4, device=torch.device("cpu"))
 FAILED = WorkersFailedError("worker 3: ValueError: odd")
@@ -201,6 +202,20 @@ def test_of_any_other_failure_the_last_one_is_reported_and_where_the_run_goes_on
         "worker 3: ValueError: odd; see the log; if a worker was killed, it may have run out of "
         "memory: lower train.micro_batch_size; the same command continues from step "
         f"{max(steps, default=0)}"
+    )
+
+
+def test_an_error_of_code_is_reported_as_it_is_with_the_last_known_step(job: Job) -> None:
+    (job.work / HISTORY).write_text('{"step": 6, "loss": 1.0}\n')
+    with (
+        pytest.raises(IndexError),
+        raised_once(job.work, PLACE.rank),
+        explained(job, PLACE),
+    ):
+        [][PLACE.rank]
+    assert report(job) == (
+        "IndexError: list index out of range (worker 3; the last known step is 6); correct its "
+        "cause (the traceback is in the log), and run the same command again"
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,11 @@ MARKS: dict[str, pytest.MarkDecorator] = {
 CALLS_BEFORE = {"a step": 3, "saving": 1}
 
 
-def train_with_a_fault(arguments: tuple[Job, str], worker: Worker) -> Any:
+def train_with_a_fault(arguments: tuple[Job, str, Exception], worker: Worker) -> Any:
     """Train, but on the second worker fail in a phase."""
     from moray.train import loop
 
-    job, phase = arguments
+    job, phase, error = arguments
     if worker.rank == 1:
         name, _, method = PHASES[phase].partition(".")
         owner, attribute = (getattr(loop, name), method) if method else (loop, name)
@@ -53,10 +54,24 @@ def train_with_a_fault(arguments: tuple[Job, str], worker: Worker) -> Any:
                 return original(*positional, **named)
             with (job.work / "attempts").open("a") as file:
                 file.write("x")
-            raise UserError("a.key", f"fails in {phase}", "set it right")
+            raise error
 
         setattr(owner, attribute, faulty)
     return loop.train(job, worker)
+
+
+def fail(
+    make_job: Make, monkeypatch: pytest.MonkeyPatch, phase: str, error: Exception
+) -> tuple[str, int]:
+    """The line and the number of attempts of a training that fails so; three retries are left."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+    job = dataclasses.replace(make_job(), threads=1)
+    launch = Launch(
+        Ray(num_workers=2, max_failures=3), "runs.name.ray", job.work, "torchrun", timeout=3600
+    )
+    with pytest.raises(UserError) as caught:
+        run_on_workers(train_with_a_fault, (job, phase, error), launch)
+    return str(caught.value), len((job.work / "attempts").read_text())
 
 
 @pytest.mark.parametrize(
@@ -67,11 +82,17 @@ def test_the_first_fault_of_a_worker_ends_both_without_a_retry(
     phase: str, make_job: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one would wait for an hour, and a retry would be a second attempt."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent)]))
-    job = dataclasses.replace(make_job(), threads=1)
-    launch = Launch(
-        Ray(num_workers=2, max_failures=3), "runs.name.ray", job.work, "torchrun", timeout=3600
+    fault = UserError("a.key", f"fails in {phase}", "set it right")
+    assert fail(make_job, monkeypatch, phase, fault) == (str(fault), 1)
+
+
+@pytest.mark.long
+def test_an_error_that_training_raises_again_at_the_same_step_spends_one_retry(
+    make_job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, attempts = fail(make_job, monkeypatch, "evaluation", IndexError("row 7 of 5"))
+    assert (line, attempts) == (
+        "IndexError: row 7 of 5 (worker 1, twice in the same way; the last known step is 4); "
+        "correct its cause (the traceback is in the log), and run the same command again",
+        2,
     )
-    with pytest.raises(UserError, match=f"^a.key: fails in {phase}; set it right$"):
-        run_on_workers(train_with_a_fault, (job, phase), launch)
-    assert (job.work / "attempts").read_text() == "x"

@@ -162,6 +162,37 @@ def test_a_run_stops_early_and_exports_its_best_model(make_job: Any, alone: Work
     assert (again["steps"], again["exported_step"]) == (best + 15, best)
 
 
+def test_a_start_that_no_checkpoint_is_better_than_is_named(make_job: Any, alone: Worker) -> None:
+    keys = {"load_best_model_at_end": True, "warmup_ratio": 0}
+    worse, better = make_job("worse", learning_rate=3.0, **keys), make_job("better", **keys)
+    # It evaluates the start, to rounding.
+    still = make_job("still", learning_rate=1e-12, **keys)
+    for job in (worse, better, still):
+        train(job, alone)
+    start = evaluations(still.work, until=8)[4]
+    found = evaluations(worse.work, until=8)
+    best = min(found, key=lambda step: found[step])
+    assert notes(worse)[-1] == (
+        "warning: no checkpoint is better than the model that the run starts from: validation loss "
+        f"{start:.4f} before training, {found[best]:.4f} at step {best}, the best"
+    )
+    assert f"validation loss before training {start:.4f}" in notes(better)
+    assert not any(note.startswith("warning") for note in notes(better))
+    train(worse, alone)
+    assert sum(note.startswith("warning") for note in notes(worse)) == 1
+
+
+def test_the_loss_before_training_is_kept_by_a_resumed_run(make_job: Any, alone: Worker) -> None:
+    keys = {"load_best_model_at_end": True, "warmup_ratio": 0, "learning_rate": 3.0}
+    undisturbed, job = make_job("undisturbed", **keys), make_job("job", **keys)
+    train(undisturbed, alone)
+    train_and_crash(job, alone, 6)
+    train(job, alone)
+    assert notes(job)[-1] == notes(undisturbed)[-1]
+    assert notes(job)[-1].startswith("warning: no checkpoint is better")
+    check_same_bits(job, undisturbed)
+
+
 @pytest.mark.long
 def test_the_best_checkpoint_outlives_newer_ones_and_is_trained_again_if_it_is_lost(
     make_job: Any, alone: Worker

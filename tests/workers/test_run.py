@@ -111,6 +111,14 @@ def test_workers_that_are_lost_are_replaced_as_often_as_the_config_allows(
     assert capfd.readouterr().err.count("[worker 1] a native crash\n") == 2
 
 
+def index_beyond(attempts: Path, worker: Worker) -> None:
+    if worker.rank == 1:
+        with attempts.open("a") as file:
+            file.write("x")
+        [][worker.rank]
+    dist.barrier()
+
+
 class LostOnArrival:
     """An argument that ends its worker's process when it arrives there, the first two times."""
 
@@ -137,16 +145,35 @@ def test_a_worker_that_is_lost_while_the_function_is_sent_is_replaced(launch: La
     assert run_on_workers(rank_of, argument, launch) == [0, 1]
 
 
-def raise_always(_: None, worker: Worker) -> None:
-    raise ValueError("odd\nand long")
+def raise_always(error: Exception, worker: Worker) -> None:
+    with Path("attempts").open("a") as file:
+        file.write("x")
+    raise error
 
 
 @pytest.mark.long
 def test_workers_that_keep_failing_are_given_up_with_one_line_and_a_trace_in_the_log(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     ray = Ray(num_workers=1, max_failures=1)
     launch = Launch(ray, "runs.name.ray", tmp_path, "torchrun", timeout=60)
-    with pytest.raises(WorkersFailedError, match=r"^worker 0: ValueError: odd$"):
-        run_on_workers(raise_always, None, launch)
+    with pytest.raises(WorkersFailedError, match=r"^worker 0: OSError: odd$"):
+        run_on_workers(raise_always, OSError("odd\nand long"), launch)
     assert "Traceback (most recent call last)" in capfd.readouterr().err
+    assert Path("attempts").read_text() == "xx"
+
+
+@pytest.mark.parametrize("launch", RAY_IS_SLOW, indirect=True)
+def test_an_error_of_code_that_is_raised_again_spends_one_retry(
+    launch: Launch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    attempts = launch.folder / "attempts"
+    with pytest.raises(UserError) as caught:
+        run_on_workers(index_beyond, attempts, launch)
+    assert attempts.read_text() == "xx"
+    assert str(caught.value) == (
+        "IndexError: list index out of range (worker 1, twice in the same way); correct its cause "
+        "(the traceback is in the log), and run the same command again"
+    )
+    assert "[worker 1] IndexError: list index out of range\n" in capfd.readouterr().err

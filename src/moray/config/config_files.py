@@ -1,6 +1,7 @@
 """What is wrong with a config as a file, which nobody sees once it has been read."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ _OPTION = "--configfile"
 # LibYAML takes a tenth of the time.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NAMES = {"tag:yaml.org,2002:bool": "true or false", "tag:yaml.org,2002:null": "nothing"}
+_OTHER_BASE = re.compile(r"[+-]?0[0-7_]+|[+-]?\d[\d_]*(:\d+)+(\.\d*)?")
 # The key by which Snakemake evaluates the rest of a file.
 _EVALUATED = "__use_yte__"
 
@@ -79,6 +81,8 @@ def _is_json(text: str) -> bool:
 
 
 def _check(node: yaml.Node | None, file: Path, seen: set[int]) -> None:
+    if isinstance(node, yaml.ScalarNode):
+        _check_number(node, file)
     if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
         return
     seen.add(id(node))
@@ -89,6 +93,16 @@ def _check(node: yaml.Node | None, file: Path, seen: set[int]) -> None:
     for child in node.value:
         for part in child if isinstance(child, tuple) else (child,):
             _check(part, file, seen)
+
+
+def _check_number(node: yaml.ScalarNode, file: Path) -> None:
+    """Refuse numbers to a base of 8 or 60, which are seldom meant."""
+    if _OTHER_BASE.fullmatch(node.value) and node.tag.endswith((":int", ":float")):
+        raise UserError(
+            f"{file}, line {node.start_mark.line + 1}",
+            f"YAML reads {node.value} as {yaml.safe_load(node.value):g}",
+            "write the number without a 0 or colons, or put quotes around it",
+        )
 
 
 def _check_key(key: yaml.Node, file: Path, lines: dict[str, int]) -> None:

@@ -229,7 +229,7 @@ IMPORTED_ONLY: dict[str, tuple[str, ...]] = {
 NEVER_DECIDING = (
     *_in(".", "background console errors hub lines machine project"),
     *_in("config", "file_names formats image_folder layout schema/* split_names splits tasks"),
-    "corpus/remarks",
+    *_in("corpus", "remarks sources/json_tables"),
     "evaluate/requirements",
     *_in("model", "rounding shapes size"),
     "planning/*",

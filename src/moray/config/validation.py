@@ -8,8 +8,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from moray.config.peers import HERE, NOWHERE
 from moray.config.schema.datasets import CREDENTIALS
-from moray.config.schema.experiment import Experiment
+from moray.config.schema.experiment import Experiment, Run
 from moray.errors import UserError
 
 _EXPECTED = {
@@ -41,6 +42,7 @@ _EXPECTED = {
 
 # Of patterns that a reader doesn't see at once.
 _FORMS = {
+    r"^[A-Za-z0-9][A-Za-z0-9_-]*$": "a name of letters, digits, - and _",
     r"\{[{%]": "the text of a Jinja template, which has {{ or {%, in the lines below "
     "chat_template: |",
     "^[0-9a-f]{40}$": "the hash of a commit, 40 hexadecimal digits",
@@ -53,16 +55,6 @@ _BRANCHES |= {"BestRef", "tagged-union[RunRef,BestRef]", "WorkerRange", "list[co
 _BRANCHES |= {"Range", "list", "tagged-union[Range,list[any]]"}
 _BRANCHES |= {"dict[constrained-str,constrained-float]"}
 _BRANCHES |= {"constrained-int", "[key]", "constrained-float"}
-
-# Arguments of Transformers and PEFT whose names are unlike those of the same keys here.
-_ELSEWHERE = {
-    "bf16": "precision",
-    "fp16": "precision",
-    "gradient_accumulation_steps": "global_batch_size",
-    "optim": "optimizer",
-    "per_device_train_batch_size": "micro_batch_size",
-    "r": "rank",
-}
 
 # In these sections, pydantic puts the source of an entry after its name. A source can have the same
 # name as one of its own keys.
@@ -145,6 +137,8 @@ def _fault(keys: tuple[str, ...], details: list[ErrorDetails]) -> UserError:
         remedy = f"did you mean {close[0]}?"
     if isinstance(value, bool) and "text" in expected:
         remedy = "put quotes around words that YAML reads as true or false: on, yes, off, no"
+    if keys[-1:] in (("model",), ("dataset",)) and isinstance(value, str) and "/" in value:
+        remedy = f"add it under {keys[-1]}s by a name of yours, and put that name here"
     got = CREDENTIALS.sub("://…@", repr(value)) if not isinstance(value, Mapping) else "a mapping"
     return UserError(path or "config", f"got {got[:80]}, expected {expected}", remedy)
 
@@ -170,11 +164,37 @@ def _values(detail: ErrorDetails) -> list[str]:
 
 def _suggestion(path: tuple[str, ...], loc: tuple[int | str, ...]) -> str:
     *parents, key = path
+    if key in NOWHERE:
+        return f"remove it: {NOWHERE[key]}"
     models = [model for model in _models_at(parents) if _is_of_source(model, loc)]
     known = [name for model in models for name in model.model_fields]
-    if close := difflib.get_close_matches(_ELSEWHERE.get(key, key), known, n=1):
+    places = [HERE[key]] if key in HERE else _elsewhere(key, parents)
+    # An entry of the right kind, of a source that doesn't have the key.
+    if places and places[0].split(".")[0] not in parents[:1]:
+        return f"did you mean {' or '.join(_seen_from(parents, place) for place in places)}?"
+    if close := difflib.get_close_matches(key, known, n=1):
         return f"did you mean {close[0]}?"
     return f"expected one of {', '.join(known)}"
+
+
+def _elsewhere(key: str, parents: list[str]) -> list[str]:
+    """The places of a key that is in other sections of a run."""
+    if len(parents) > 3 or parents[:1] not in ([], ["defaults"], ["runs"]):
+        return []
+    sections = {name: [*models_in(field.annotation)] for name, field in Run.model_fields.items()}
+    return [
+        f"{name}.{key}"
+        for name, models in sections.items()
+        if any(key in model.model_fields for model in models) and name not in ("model", "search")
+    ]
+
+
+def _seen_from(parents: list[str], place: str) -> str:
+    """A place, as it is written from a section; that of a run is below its name or `defaults`."""
+    match parents:
+        case ["defaults", *inside] | ["runs", _, *inside]:
+            return place.removeprefix(f"{'.'.join(inside)}.")
+    return place if place.startswith(("datasets.", "models.")) else f"defaults.{place}"
 
 
 def _models_at(path: list[str]) -> list[type[BaseModel]]:

@@ -167,10 +167,10 @@ def _missing(names: list[str], column: str) -> RowError:
 def _check_text(value: Any, column: str) -> None:
     if not isinstance(value, str):
         got = "nothing" if value is None else type(value).__name__
-        remedy = "write it as text, remove the row, or set bad_rows: drop"
-        if isinstance(value, dict):
-            remedy = "if it is a whole column, write rows: pandas' to_json(path, orient='records')"
-        raise RowError(f"got {got} in column {column}, expected text", remedy)
+        raise RowError(
+            f"got {got} in column {column}, expected text",
+            "write it as text, remove the row, or set bad_rows: drop",
+        )
 
 
 def _check_characters(text: str) -> None:

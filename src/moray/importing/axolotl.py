@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moray.importing.axolotl_datasets import datasets
+from moray.importing.axolotl_templates import template
 from moray.importing.settings import (
     ADAMW,
     NO_ROUTER_LOSS,
@@ -29,29 +30,6 @@ NAME = "axolotl"
 MARK = "base_model"
 NESTED = ("fsdp_config", "special_tokens")
 
-# axolotl's prompts for rows of Alpaca, by what follows the colon in `alpaca:phi`: what is before
-# and behind the system prompt, and the instruction. A chat template gets instruction and input as
-# one message.
-_ALPACA = {
-    "": ("", "\n\n", "### Instruction:\n", "\n\n### Response:\n"),
-    "chat": ("SYSTEM: ", "\n", "USER: ", "\nASSISTANT:"),
-    "chatml": (
-        "<|im_start|>system\n",
-        "<|im_end|>\n",
-        "<|im_start|>user\n",
-        "<|im_end|>\n<|im_start|>assistant\n",
-    ),
-    "phi": ("<|system|>\n", "<|end|>\n", "<|user|>\n", "<|end|>\n<|assistant|>\n"),
-}
-_TASK = (
-    "Below is an instruction that describes a task. Write a response that appropriately completes "
-    "the request."
-)
-_CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + "
-    "'<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}"
-    "{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 _TEXT_MODELS = re.compile(r"\w+For(CausalLM|ConditionalGeneration|ImageTextToText)")
 _SAME_PLUGINS = ("cut_cross_entropy", "kernels", "liger", "swanlab", "expert_parallel")
 # Linear layers of a language model inside one that also takes images.
@@ -92,41 +70,6 @@ def _batch(draft: Draft) -> None:
         shared *= int(draft.given.get(key) or 1)
     draft.put("train.global_batch_size", int(micro * accumulated * max(1, draft.gpus // shared)))
     draft.put("train.micro_batch_size", micro)
-
-
-def _template(draft: Draft) -> None:
-    name, jinja = draft.get("chat_template"), draft.get("chat_template_jinja")
-    styles = {entry.get("type") for entry in draft.get("datasets", [])}
-    styles = {str(style).partition(":")[2] for style in styles if str(style).startswith("alpaca")}
-    if len(styles) > 1:
-        draft.refused["datasets.type"] = "several prompts of Alpaca need as many runs"
-    elif styles:
-        draft.put("data.chat_template", _alpaca(*_ALPACA[styles.pop()]))
-        draft.different["datasets.type"] = (
-            "axolotl's prompt of Alpaca is data.chat_template; rows with an input get that of rows "
-            "without one, and the input follows its instruction after an empty line"
-        )
-        if name or jinja:
-            draft.same["chat_template"] = "axolotl's prompt of Alpaca doesn't use it"
-    elif jinja:
-        draft.put("data.chat_template", jinja)
-    elif name == "chatml":
-        draft.put("data.chat_template", _CHATML)
-    elif name and name != "tokenizer_default":
-        draft.different["chat_template"] = (
-            f"the tokenizer's own template is used, not axolotl's {name}; set data.chat_template "
-            "if it has none"
-        )
-
-
-def _alpaca(system: str, told: str, user: str, asked: str) -> str:
-    """A chat template; a line's end is written as text, because YAML folds it."""
-    task, asked = f"{system}{_TASK}{told}{user}", f"message.content + {asked!r}"
-    return (
-        "{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}{{ "
-        f"{task!r} + {asked} }}}}{{% elif message.role == 'assistant' %}}"
-        "{{ message.content + eos_token }}{% endif %}{% endfor %}"
-    )
 
 
 def _tokens(draft: Draft) -> None:
@@ -268,7 +211,11 @@ RULES: Sequence[Rule] = (
         "`data.block_size` (for pairs, twice as many tokens), `data.packing`",
         _rows,
     ),
-    made("chat_template chat_template_jinja", "`data.chat_template`", _template),
+    made(
+        "chat_template chat_template_jinja",
+        "`data.chat_template`, with the text of a template whose path is given",
+        template,
+    ),
     made("special_tokens.eos_token tokens", "`models.NAME.eos_token`, `new_tokens`", _tokens),
     made(
         "micro_batch_size gradient_accumulation_steps batch_size",

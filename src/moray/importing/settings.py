@@ -99,6 +99,11 @@ def schedule(
         warmup = ratio
     elif steps is not None and steps < 1:
         warmup = steps
+    elif steps and total and steps >= float(total) > 0:
+        draft.refused["warmup_steps"] = (
+            f"{steps} steps in a run of {total}, which would end before its peak learning rate"
+        )
+        return
     elif steps and total and float(total) > 0:
         warmup = round(steps / float(total), 6)
     elif steps:

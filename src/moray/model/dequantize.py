@@ -19,6 +19,7 @@ from transformers import (
 
 from moray.errors import UserError, first_line
 from moray.model.folder import LOCAL
+from moray.model.load import check_loaded
 
 # Methods that transformers undoes while it loads the weights.
 _WHILE_LOADING = {"fp8": FineGrainedFP8Config, "mxfp4": Mxfp4Config}
@@ -38,8 +39,15 @@ def dequantize(folder: Path, method: str) -> None:
         how["quantization_config"] = _WHILE_LOADING[method](dequantize=True)
     loaded: PreTrainedModel
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
-            folder, dtype="auto", use_safetensors=True, **how, **LOCAL
+        loaded, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype="auto",
+            use_safetensors=True,
+            **how,
+            **LOCAL,
+            output_loading_info=True,
+            # `check_loaded` refuses them, by name.
+            ignore_mismatched_sizes=True,
         )
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise UserError(
@@ -47,6 +55,7 @@ def dequantize(folder: Path, method: str) -> None:
             f"can't load weights quantized by {method} ({first_line(error)})",
             "pip install 'moray[qlora]'" if method == "bitsandbytes" else "check the folder",
         ) from error
+    check_loaded(loaded, report, folder)
     if not how:
         loaded.dequantize()
     if hasattr(loaded.config, "quantization_config"):

@@ -2,8 +2,10 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -17,6 +19,18 @@ from moray.model.folder import LOCAL, whole_model_and_adapters
 from moray.model.forward import freeze_unused
 from moray.model.quantization import Quantization, check_quantized, keep_layout
 from moray.model.shapes import positions_of
+
+# What transformers raises for a value in `config.json` that it can't use.
+_FAULTS = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    StrictDataclassError,
+)
+_COMPLETE = "use the folder of a complete causal language model"
 
 
 def load_model(
@@ -78,10 +92,22 @@ def _whole_model(
             use_safetensors=True,
             **LOCAL,
             output_loading_info=True,
+            # `check_loaded` refuses them, by name.
+            ignore_mismatched_sizes=True,
             **(quantization.keywords() if quantization else {}),
         )
-    except (OSError, ValueError, SafetensorError) as error:
+    except (*_FAULTS, SafetensorError) as error:
         raise _no_model(folder, error) from error
+    except RuntimeError as error:
+        # Its log has the names of those that transformers would join.
+        if "conversion of the weights" not in str(error):
+            raise
+        raise UserError(
+            str(folder),
+            "the weights can't be joined to those of the model, since some are missing or have "
+            "other shapes",
+            _COMPLETE,
+        ) from error
     except ImportError as error:
         if not quantization:
             # A config.json can require another library.
@@ -91,21 +117,43 @@ def _whole_model(
             f"{quantization.bits} needs a library that is missing ({first_line(error)})",
             "pip install 'moray[qlora]', or set it to null",
         ) from error
-    # transformers would use random weights for the missing ones, and leave the others out.
-    for key, problem in (("missing_keys", "are missing"), ("unexpected_keys", "aren't part of it")):
-        if names := sorted(report[key]):
-            raise UserError(
-                str(folder),
-                f"{len(names)} weights of a {model.config.model_type} model {problem}, e.g. "
-                f"{names[0]}",
-                "use the folder of a complete causal language model",
-            )
+    check_loaded(model, report, folder)
     _check_tied(model, folder)
     if quantization:
         check_quantized(model, quantization.bits)
         keep_layout(model)
     freeze_unused(model)
     return model.eval()
+
+
+def check_loaded(model: PreTrainedModel, report: dict[str, Any], folder: Path) -> None:
+    """Check that a model has all weights of its folder, and no others.
+
+    transformers would use random weights for the missing ones and those of other shapes, and leave
+    the others out.
+
+    Args:
+        report: what `from_pretrained` returns with `output_loading_info`.
+
+    Raises:
+        UserError: if it hasn't.
+    """
+    if others := sorted(report["mismatched_keys"]):
+        name, stored, expected = others[0]
+        raise UserError(
+            str(folder),
+            f"{len(others)} weights have other shapes than config.json says, e.g. {name}: "
+            f"{tuple(stored)}, expected {tuple(expected)}",
+            "use the config.json that was saved with the weights, or correct the sizes in it",
+        )
+    for key, problem in (("missing_keys", "are missing"), ("unexpected_keys", "aren't part of it")):
+        if names := sorted(report[key]):
+            raise UserError(
+                str(folder),
+                f"{len(names)} weights of a {model.config.model_type} model {problem}, e.g. "
+                f"{names[0]}",
+                _COMPLETE,
+            )
 
 
 def _check_tied(model: PreTrainedModel, folder: Path) -> None:
@@ -126,13 +174,23 @@ def _check_tied(model: PreTrainedModel, folder: Path) -> None:
 def empty_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The model that `load_model` returns, without its weights, on PyTorch's `meta` device."""
     config = load_config(folder)
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    except (OSError, ValueError, ImportError) as error:
-        raise _no_model(folder, error) from error
+    with torch.device("meta"):
+        model = built(config, folder, dtype)
     freeze_unused(model)
     return model.eval()
+
+
+def built(config: PreTrainedConfig, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """The model of a folder's config, as its architecture initialises it.
+
+    Raises:
+        UserError: if it isn't a causal language model.
+    """
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    except (*_FAULTS, ImportError) as error:
+        raise _no_model(folder, error) from error
+    return model
 
 
 def load_config(folder: Path) -> PreTrainedConfig:
@@ -145,14 +203,17 @@ def load_config(folder: Path) -> PreTrainedConfig:
     config: PreTrainedConfig
     try:
         config = AutoConfig.from_pretrained(whole, **LOCAL)
-    except (OSError, ValueError, ImportError) as error:
+    except (*_FAULTS, ImportError) as error:
         raise _no_model(folder, error) from error
     return config
 
 
 def _no_model(folder: Path, error: Exception) -> UserError:
+    what = first_line(error)
+    if isinstance(error, KeyError):
+        what = f"config.json has {what}, which transformers doesn't know"
     return UserError(
-        str(folder), f"can't load a causal language model ({first_line(error)})", "check the folder"
+        str(folder), f"can't load a causal language model ({what})", "check the folder"
     )
 
 

@@ -147,6 +147,8 @@ class _Quantizer(HfQuantizer):
             outputs, inputs = (module.weight.T if transposed else module.weight).shape
             with torch.device("meta"):
                 layer = Linear8bit(inputs, outputs, module.bias is not None, dtype, transposed)
+            # transformers can't draw integers; whoever loads the model refuses missing weights.
+            vars(layer)["_is_hf_initialized"] = True
             model.set_submodule(name, layer)
 
     def param_needs_quantization(self, model: PreTrainedModel, param_name: str, **_: Any) -> bool:

@@ -6,14 +6,9 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from moray.model.load import load_config
+from moray.model.load import built, load_config
 
 _END = "<|endoftext|>"
 
@@ -78,7 +73,7 @@ def save_random_weights(folder: Path, seed: int) -> None:
     vars(config).pop("quantization_config", None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = built(config, folder, torch.float32)
     settings = folder / "generation_config.json"
     kept = settings.read_bytes() if settings.exists() else None
     model.save_pretrained(folder)

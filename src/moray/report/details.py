@@ -247,7 +247,11 @@ def changed(settings: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
 
 def remarks(run: Run, notes: Iterable[str]) -> list[tuple[str, str]]:
     """Remarks about a run: pairs of kind (`error`, `warning` or `note`) and text."""
-    said = [("warning" if note.startswith("skipped") else "note", note) for note in notes]
+    alarming = ("skipped", "warning: ")
+    said = [
+        ("warning" if note.startswith(alarming) else "note", note.removeprefix("warning: "))
+        for note in notes
+    ]
     trained = (("warning", line) for line in told(run.figures("eval.json") or {}))
     return [*_of_training(run), *_of_figures(run), *said, *trained, *_of_data(run)]
 

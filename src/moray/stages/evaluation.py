@@ -31,6 +31,7 @@ from moray.workers.entry import (
     shown_batches,
 )
 from moray.workers.launch import Launch, WorkersFailedError
+from moray.workers.repeats import raised_once
 from moray.workers.run import run_on_workers
 
 Job = TypeVar("Job", bound=EvaluationJob)
@@ -184,7 +185,8 @@ def run_delivered(delivered: DeliveredJob, worker: Worker) -> Any:
     names = [output_name(worker.rank), counter_name(worker.rank)]
     with sent(folder, delivered.url, names, FAULT):
         try:
-            return delivered.entry_point(_with_inputs_here(delivered), worker)
+            with raised_once(folder, worker.rank):
+                return delivered.entry_point(_with_inputs_here(delivered), worker)
         except UserError as error:
             # Before the files are sent for the last time.
             FirstFault(folder).record(error)

@@ -18,6 +18,7 @@ from moray.train.job import Job, with_inputs_here
 from moray.train.performance import uncollected
 from moray.workers.entry import FAULT, FirstFault, Worker, output_name
 from moray.workers.launch import Launch, WorkersFailedError
+from moray.workers.repeats import raised_name, raised_once
 from moray.workers.run import run_on_workers
 
 # What workers have sent, below the run's URL.
@@ -97,14 +98,18 @@ def _sent(work: Path, remote: Remote | None, worker: Worker) -> Iterator[None]:
     if remote is None:
         yield
         return
-    names = [output_name(worker.rank), stacks_name(worker.rank), MEANING]
+    # Of an earlier attempt.
+    left = [raised_name(worker.rank)]
+    names = [output_name(worker.rank), stacks_name(worker.rank), MEANING, *left]
     if worker.rank == 0:
         names.append(HISTORY)
-        # Of an earlier attempt.
-        open_objects(_url(work, remote)).delete([MEANING])
+        left.append(MEANING)
+    open_objects(_url(work, remote)).delete(left)
     with sent(work, _url(work, remote), names, FAULT):
         try:
-            yield
+            # Here too, so that the others have the fault.
+            with raised_once(work, worker.rank):
+                yield
         except UserError as error:
             FirstFault(work).record(error)
             raise

@@ -1,8 +1,9 @@
 """Turn worker failures into one-line messages that say what to do; make a hung training fail.
 
 After a worker failure the run is retried, as often as `ray.max_failures` allows, because the
-machine may be the cause. So the worker raises the error unchanged and writes its explanation to a
-file, which the driver reports when no retries are left.
+machine may be the cause; but not if code raises the same error again (`moray.workers.repeats`). So
+the worker raises the error unchanged and writes its explanation to a file, which the driver reports
+when no retries are left.
 """
 
 import errno
@@ -26,6 +27,7 @@ from moray.train.memory import rows_of_micro_batch
 from moray.workers.entry import Worker
 from moray.workers.launch import WorkersFailedError
 from moray.workers.memory import is_out_of_memory
+from moray.workers.repeats import last_raised
 
 MEANING = "failure.json"
 # The key that a gradient which isn't finite is blamed on.
@@ -45,6 +47,8 @@ def explained(job: Job, worker: Worker) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
+        # Without progress, it is the same error as that of the attempt before.
+        error.add_note(f"the last known step is {_last_step(job)}")
         if meaning := _meaning(error, job, worker):
             # A full disk may not even have room for this.
             with suppress(OSError):
@@ -84,16 +88,16 @@ def meaning_of(failed: WorkersFailedError, job: Job, run: str, max_failures: int
     if any(text in str(failed) for text in _NO_ROOM):
         # There is no explanation file, because that takes space too.
         return full_disk(job.work)
+    if raised := last_raised(job.work):
+        return raised
     if hung := stacks(job.work):
         for rank, text in hung.items():
             print(f"worker {rank} hung here:\n{text}", file=sys.stderr)
         workers = ", ".join(map(str, hung))
-        lines = read_history(job.work / HISTORY)
-        last = max((line["step"] for line in lines), default=0)
         return UserError(
             f"runs.{run}.train.stall_timeout",
             f"workers {workers} completed no step within {job.settings.stall_timeout:g} s; the "
-            f"last known step is {last}",
+            f"last known step is {_last_step(job)}",
             "see their stack traces in the log; raise it if steps take that long",
         )
     saved = newest_step(open_storage(job.work, job.remote))
@@ -103,6 +107,10 @@ def meaning_of(failed: WorkersFailedError, job: Job, run: str, max_failures: int
         "see the log; if a worker was killed, it may have run out of memory: lower "
         f"train.micro_batch_size; the same command continues from step {saved}",
     )
+
+
+def _last_step(job: Job) -> int:
+    return max((line["step"] for line in read_history(job.work / HISTORY)), default=0)
 
 
 def collective_timeout(settings: Train) -> float:

@@ -29,6 +29,18 @@ class History:
         with self.path.open("a") as file:
             file.write(json.dumps({**line, "time": round(time.time(), 3)}) + "\n")
 
+    def compare_with_start(self, best: int, loss: float, step: int, num_steps: int) -> None:
+        """Add a warning if the best evaluated step is no better than the run's start."""
+        found = (line["start_loss"] for line in read_history(self.path) if "start_loss" in line)
+        start = next(found, None)
+        # A loss that is NaN isn't better either.
+        if start is not None and not loss < start:
+            note = (
+                "warning: no checkpoint is better than the model that the run starts from: "
+                f"validation loss {start:.4f} before training, {loss:.4f} at step {best}, the best"
+            )
+            self.append(step=step, num_steps=num_steps, note=note)
+
     def sync(self) -> None:
         """Flush the lines to disk, before a checkpoint claims that their steps are done."""
         with self.path.open("rb") as file:

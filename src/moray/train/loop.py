@@ -103,6 +103,17 @@ def _train(
     shard = Shard(first_step, num_steps, worker.rank, worker.world_size)
     rows, where = rows_of(job, task, mixture, shard), drawn(mixture, shard)
 
+    def evaluated() -> dict[str, float]:
+        return {
+            dataset: held_out_loss(strategy, task, split, settings, worker)
+            for dataset, split in validation.items()
+        }
+
+    if first_step == 0 and validation and settings.load_best_model_at_end:
+        start = mean_loss(job.parts, evaluated())
+        if history:
+            note = f"validation loss before training {start:.4f}"
+            history.append(step=0, num_steps=num_steps, note=note, start_loss=start)
     proof = None
     if first_step == 0 and job.proofs != "off":
         proof = FirstStep(
@@ -165,10 +176,7 @@ def _train(
                     **stopwatch.speed(),
                 )
         if "evaluate" in due and validation:
-            held_out_losses = {
-                dataset: held_out_loss(strategy, task, split, settings, worker)
-                for dataset, split in validation.items()
-            }
+            held_out_losses = evaluated()
             judged.losses[done] = mean_loss(job.parts, held_out_losses)
             each: dict[str, Any] = {}
             if len(held_out_losses) > 1:
@@ -198,10 +206,13 @@ def _train(
         stopwatch.start(done)
     saver.finish()
     best = judged.best if settings.load_best_model_at_end else None
+    ended = judged.stop or done == num_steps
+    if history and best and ended and done > first_step:
+        history.compare_with_start(best, judged.losses[best], done, num_steps)
     return {
         "steps": done,
         "exported_step": done if best is None else best,
-        "ended": judged.stop or done == num_steps,
+        "ended": ended,
         "pruned": request is Request.PRUNE,
         "resumed_from": first_step,
         "precision": precision,

@@ -22,6 +22,7 @@ from moray.console import progress
 from moray.errors import UserError
 from moray.workers.collectives import gathered
 from moray.workers.memory import keep_freed_memory
+from moray.workers.repeats import raised_once
 
 # Files of all workers.
 FAULT = "fault.json"
@@ -167,8 +168,8 @@ def run_entry_point(
     """Run an entry point in this worker, and gather the results of all workers.
 
     The entry point runs in its own thread, because a thread that waits in a collective for a failed
-    worker can't be stopped. All workers and the driver share the folder, for the output and the
-    first fault.
+    worker can't be stopped. An error that it raises again is a fault. All workers and the driver
+    share the folder, for the output and the first fault.
 
     Returns:
         The results by rank; None if any worker had a fault, which is then in the folder. A fault
@@ -189,7 +190,8 @@ def run_entry_point(
                 # Each thread has a current GPU of its own, at first that of index 0, and FSDP2
                 # gathers weights there.
                 torch.cuda.set_device(worker.device)
-            results.append(gathered(entry_point(argument, worker)))
+            with raised_once(folder, worker.rank):
+                results.append(gathered(entry_point(argument, worker)))
         except UserError as error:
             first_fault.record(error)
         except BaseException as error:

@@ -6,6 +6,7 @@ from moray.config.layout import lay_out_here
 from moray.workers import ray_train, torchrun
 from moray.workers.entry import Argument, EntryPoint, FirstFault, Result, Worker, followed_output
 from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
+from moray.workers.repeats import forget_raised
 
 
 def run_on_workers(
@@ -23,6 +24,7 @@ def run_on_workers(
             return [entry_point(argument, Worker(0, 1, device))]
     first_fault = FirstFault(launch.folder)
     first_fault.clear()
+    forget_raised(launch.folder)
     with followed_output(launch.folder):
         launcher = torchrun if launch.launcher == "torchrun" else ray_train
         results: list[Result] | None = launcher.run(entry_point, argument, launch)

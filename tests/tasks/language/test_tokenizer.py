@@ -56,6 +56,18 @@ def test_a_tokenizer_that_cannot_be_read_costs_one_line(folder: Path, content: s
     assert str(caught.value).startswith(f"{folder}: can't load the tokenizer")
 
 
+def test_a_config_that_cannot_be_read_is_reported_as_what_it_is(folder: Path) -> None:
+    """transformers reads it before the tokenizer."""
+    change(folder / "config.json", vocab_size="320")
+    with pytest.raises(UserError) as caught:
+        load_tokenizer(folder)
+    assert str(caught.value) == (
+        f"{folder}: can't load the tokenizer (Validation error for field 'vocab_size': TypeError: "
+        "Field 'vocab_size' expected int, got str (value: '320')); check its tokenizer.json and "
+        "config.json"
+    )
+
+
 def test_code_that_comes_with_a_tokenizer_is_never_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,13 +1,15 @@
 """The base class of the config's sections, and what results depend on of their keys."""
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 EXECUTION_ONLY = "moray:execution-only"
 _ADDED = "moray:added"
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 # Those of a sweep's runs have values in them. Files, Snakemake's wildcards and object stores allow
@@ -38,6 +40,34 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers(cls, values: Any) -> Any:
+        """Take numbers such as 1e2 for whole ones; YAML 1.1 takes them for text."""
+        if not isinstance(values, Mapping):
+            return values
+        fields = cls.model_fields
+        return {
+            key: _whole(value) if key in fields and _is_whole(fields[key]) else value
+            for key, value in values.items()
+        }
+
+
+def _is_whole(field: FieldInfo) -> bool:
+    kinds = _types_in(field.annotation)
+    return int in kinds and str not in kinds
+
+
+def _whole(value: Any) -> Any:
+    is_number = isinstance(value, str) and _EXPONENT.fullmatch(value)
+    return int(float(value)) if is_number and float(value).is_integer() else value
+
+
+def _types_in(annotation: Any) -> set[type]:
+    if isinstance(annotation, type):
+        return {annotation}
+    return {kind for argument in get_args(annotation) for kind in _types_in(argument)}
 
 
 def execution_only(default: Any, **constraints: Any) -> Any:

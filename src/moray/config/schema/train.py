@@ -228,7 +228,7 @@ class Train(Section):
     load_best_model_at_end: bool = Field(
         False,
         description="Whether to export the model with the lowest validation loss instead of the "
-        "last one.",
+        "last one. If the start of the run has a lower one than every step, a warning says so.",
     )
     stall_timeout: float = execution_only(
         1800.0,

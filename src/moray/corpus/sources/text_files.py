@@ -15,12 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from moray.config.formats import FORMATS
 from moray.config.schema.datasets import LocalFiles, Url
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.class_labels import class_names, with_names
 from moray.corpus.dataset import Document, RowError, content
 from moray.corpus.formats import Shape, document
 from moray.corpus.sources import Opened
+from moray.corpus.sources.json_tables import misplaced_rows, only_value
 from moray.corpus.tables import TableRows
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
@@ -89,7 +91,7 @@ def _placed(files: Mapping[str, Path], shape: Shape) -> Iterator[tuple[str, Docu
                         raise row
                     yield place, document(row, shape)
                 except RowError as error:
-                    shape.bad_rows.meet(place, error)
+                    shape.bad_rows.meet(place, _explained(error, location, name, file, shape))
         except UserError as error:
             path = error.path.replace(str(file), name)
             raise UserError(path, error.problem, error.remedy) from error
@@ -99,9 +101,28 @@ def _placed(files: Mapping[str, Path], shape: Shape) -> Iterator[tuple[str, Docu
             ) from error
 
 
-def _read(file: Path) -> Rows:
+def _explained(error: RowError, location: str, name: str, file: Path, shape: Shape) -> RowError:
+    """The error of a row, or of its file if that is one JSON object with all rows."""
+    if location != "line 1" or not _kind(file).startswith((".json", ".ndjson")):
+        return error
+    with _opened(file) as stream:
+        value = only_value(stream)
+    format = FORMATS[shape.format]
+    columns, nested = (
+        {shape.columns.get(column, column) for column in names}
+        for names in (format.columns, format.nested)
+    )
+    return misplaced_rows(value, name, columns, nested) or error
+
+
+def _kind(file: Path) -> str:
+    """The ending of a file, without that of its compression."""
     compressed = file.suffix.lower() in _COMPRESSED
-    kind = (Path(file.stem).suffix if compressed else file.suffix).lower()
+    return (Path(file.stem).suffix if compressed else file.suffix).lower()
+
+
+def _read(file: Path) -> Rows:
+    compressed, kind = file.suffix.lower() in _COMPRESSED, _kind(file)
     if kind not in _READERS or (kind == ".parquet" and compressed):
         raise UserError(
             str(file),

@@ -22,7 +22,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
         raise UserError(
             str(folder),
             f"can't load the tokenizer ({first_line(error)})",
-            "check its tokenizer.json",
+            "check its tokenizer.json and config.json",
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UserError(
