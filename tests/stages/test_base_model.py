@@ -11,11 +11,13 @@ import torch
 import transformers as hf
 from architectures import HYBRID, PACKED, build
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from moray.errors import UserError
 from moray.model.load import load_model
 from moray.model.scratch import train_tokenizer
+from moray.proofs.comparison import read_proof
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.stages.base_model import base_model
 from moray.tasks.language.tokenizer import load_tokenizer
@@ -76,6 +78,29 @@ def test_a_folder_is_copied_without_what_it_does_not_need(
     # The source is a folder of ours, with a manifest; its own is another.
     assert (source / "manifest.json").exists()
     assert damaged_files(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("named", ["GPT2Tokenizer", "GPTNeoXTokenizer", "PreTrainedTokenizerFast"])
+def test_tokens_are_those_of_the_tokenizer_s_file(
+    tmp_path: Path, model_folder: Path, named: str
+) -> None:
+    """SmolLM2's splits digits, which its class doesn't in transformers 5."""
+    source = Path(shutil.copytree(model_folder, tmp_path / "source"))
+    file, config = source / "tokenizer.json", source / "tokenizer_config.json"
+    plain = Tokenizer.from_file(str(file))
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    plain.pre_tokenizer = pre_tokenizers.Sequence([digits, plain.pre_tokenizer])
+    plain.save(str(file))
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"tokenizer_class": named}))
+    base_model(tmp_path / "out", {"source": "path", "path": str(source)})
+    text = "x = 1024 + 12"
+    expected = plain.encode(text, add_special_tokens=False).ids
+    assert load_tokenizer(tmp_path / "out")(text, add_special_tokens=False)["input_ids"] == expected
+    # As others read it from there, and after it was written once more.
+    load_tokenizer(tmp_path / "out").save_pretrained(tmp_path / "export")
+    read = AutoTokenizer.from_pretrained(tmp_path / "export")
+    assert read(text, add_special_tokens=False)["input_ids"] == expected
+    assert all(one["holds"] for one in read_proof(tmp_path / "out"))
 
 
 def test_weights_that_transformers_leaves_out_are_announced(

@@ -1,12 +1,14 @@
 """What transformers reads back from a folder by itself: its tokenizer, stop tokens and weights."""
 
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
+from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
@@ -15,7 +17,7 @@ from moray.proofs.budget import TOO_LARGE, num_affordable
 from moray.proofs.comparison import Comparison, transformers_version
 
 # Spaces at both ends and in rows, line breaks, letters with accents, other scripts, code.
-TEXT = " Hello,  world!\n\n\tnaïve “Größe” 3.14 日本語 🐍\ndef f(a_b): return a_b['x'] "
+TEXT = " Hello,  world!\n\n\tnaïve “Größe” 3.14 20481 日本語 🐍\ndef f(a_b): return a_b['x'] "
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 _SCALE = "_scale_inv"
 _FEWEST_TOKENS = 8
@@ -38,7 +40,9 @@ def base_compared(
         given = AutoTokenizer.from_pretrained(source, **_LOCAL)
         yield _of("stop token", read.eos_token, cfg.get("eos_token") or given.eos_token)
         yield _of("BOS token", read.bos_token, given.bos_token)
-        yield _of("tokens of a text", *(_ids(one, TEXT) for one in (read, given)))
+        if type(read) is type(given):
+            yield _of("tokens of a text", *(_ids(one, TEXT) for one in (read, given)))
+        yield from _file_compared(source / "tokenizer.json", read)
         yield _of("chat template", read.chat_template, given.chat_template)
     if words := cfg.get("new_tokens"):
         added = read(list(words), add_special_tokens=False)["input_ids"]
@@ -54,6 +58,16 @@ def base_compared(
         yield Comparison("loss of a text", skipped=TOO_LARGE)
     else:
         yield _text_loss_compared(model, whole, tokens)
+
+
+def _file_compared(file: Path, read: Any) -> Iterator[Comparison]:
+    """Compare the tokens of a text with those of the file by itself, without a class around it."""
+    if not file.is_file():
+        return
+    ids = read(TEXT, add_special_tokens=False)["input_ids"]
+    plain = Tokenizer.from_file(str(file)).encode(TEXT, add_special_tokens=False).ids
+    library = f"tokenizers {version('tokenizers')}"
+    yield Comparison(f"tokens of a text by {file.name}", ids, plain, library, advisory=True)
 
 
 def tokenizer_compared(folder: Path, tokenizer: Any) -> list[Comparison]:

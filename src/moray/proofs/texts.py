@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from moray.corpus.dataset import Document
@@ -14,8 +16,11 @@ from moray.proofs.comparison import Comparison, transformers_version
 _SHOWN, _BEFORE = 40, 10
 
 
-def texts_compared(folder: Path, documents: Sequence[Document]) -> Comparison:
-    """Compare the texts of documents with what their tokens decode to.
+def texts_compared(folder: Path, documents: Sequence[Document]) -> Iterator[Comparison]:
+    """Compare the tokens of documents' texts with those of `tokenizer.json`, and what they lose.
+
+    Transformers may make others, by the tokenizer's class. And the texts are compared with what
+    their tokens decode to.
 
     Many tokenizers lose something: line breaks, upper case, accents, characters that they don't
     know. A model can't learn what it never sees, so a difference is told, and never refused.
@@ -27,6 +32,7 @@ def texts_compared(folder: Path, documents: Sequence[Document]) -> Comparison:
     tokenizer: Any = AutoTokenizer.from_pretrained(
         folder, local_files_only=True, trust_remote_code=False
     )
+    yield from _file_compared(folder / "tokenizer.json", tokenizer, documents)
     lost = 0
     first: tuple[str, str] | None = None
     for document in documents:
@@ -40,7 +46,7 @@ def texts_compared(folder: Path, documents: Sequence[Document]) -> Comparison:
     what = f"text of {lost:,} document{'s' * (lost != 1)}" if lost else "text of documents"
     text, decoded = first or ("equal", "equal")
     part = slice(at := _first_difference(text, decoded), at + _SHOWN)
-    return Comparison(
+    yield Comparison(
         f"{what}, which their tokens should decode to",
         text[part],
         decoded[part],
@@ -48,6 +54,27 @@ def texts_compared(folder: Path, documents: Sequence[Document]) -> Comparison:
         len(documents),
         advisory=True,
     )
+
+
+def _file_compared(
+    file: Path, tokenizer: Any, documents: Sequence[Document]
+) -> Iterator[Comparison]:
+    if not file.is_file():
+        return
+    plain = Tokenizer.from_file(str(file))
+    plain.no_truncation()
+    plain.no_padding()
+    equal = sum(
+        all(
+            tokenizer(text, add_special_tokens=False)["input_ids"]
+            == plain.encode(text, add_special_tokens=False).ids
+            for text in _texts(document)
+        )
+        for document in documents
+    )
+    library = f"tokenizers {version('tokenizers')}"
+    what = "documents with the tokens of tokenizer.json"
+    yield Comparison(what, len(documents), equal, library, len(documents), advisory=True)
 
 
 def _texts(document: Document) -> Iterator[str]:

@@ -148,7 +148,7 @@ def split_compared(
             len(kept),
             advisory=advisory,
         )
-    yield texts_compared(folder, [row for row, _ in kept])
+    yield from texts_compared(folder, [row for row, _ in kept])
 
 
 class _Plain:

@@ -22,7 +22,7 @@ from moray.model.obtain import copy_folder, copy_unchanged
 from moray.model.scratch import save_llama, save_random_weights, train_tokenizer
 from moray.model.shapes import NEW_TOKENS, quantization_in, shapes_in
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
-from moray.tasks.language.tokenizer_files import save_tokenizer
+from moray.tasks.language.tokenizer_files import read_as_it_is, save_tokenizer
 
 # 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.
 _GROUPS_TO_LEARN_FROM = 64
@@ -49,6 +49,12 @@ def make(
         raise ValueError("a model from scratch needs a dataset for its tokenizer")
     # Load it once, so that errors show up here rather than after the dataset's download.
     tokenizer = load_tokenizer(output)
+    if named := read_as_it_is(output, tokenizer):
+        tokenizer = load_tokenizer(output)
+        say(
+            f"model {output.name}: in this version of transformers, {named} makes other tokens "
+            "than tokenizer.json, so the copy names PreTrainedTokenizerFast, which reads the file"
+        )
     if words := cfg.get("new_tokens"):
         add_tokens(output, tokenizer, words, f"{path}.new_tokens")
     if word := cfg.get("eos_token"):

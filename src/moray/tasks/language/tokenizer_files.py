@@ -1,13 +1,58 @@
-"""Write a tokenizer into a folder, which may have files of older versions of transformers."""
+"""The files of a tokenizer in a folder, which may be those of older versions of transformers."""
 
 import json
 from pathlib import Path
 
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
+
+from moray.tasks.language.tokenizer import load_tokenizer
 
 # Of transformers before version 5. Later ones read them, over `tokenizer_config.json`, but don't
 # write them.
 _OLDER_FILES = ("special_tokens_map.json", "added_tokens.json")
+
+
+# Digits, contractions, white space, code, accents, other scripts, and a character of several bytes.
+_PROBE = (
+    " Price:  12345.67 €, don't STOP!\n\n\tdef f(a_b):\r\n    return x2 == 10 or 0xFF\n"
+    "日本語 naïve ÀÉ e\u0301 🐍 http://a.b/c?d=1 "
+)
+
+
+def read_as_it_is(folder: Path, tokenizer: PreTrainedTokenizerFast) -> str | None:
+    """Have transformers read `tokenizer.json` as it is, whatever class its config names.
+
+    From version 5, some classes make splitting and normalising anew instead of reading them, and so
+    make other tokens than the model was trained on.
+
+    Args:
+        tokenizer: as transformers loads it from the folder.
+
+    Returns:
+        The name of the class if it did, and is replaced now; otherwise None.
+    """
+    file, config = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    if not (file.is_file() and config.is_file()):
+        return None
+    before = config.read_text()
+    settings = json.loads(before)
+    expected = Tokenizer.from_file(str(file)).encode(_PROBE, add_special_tokens=False).ids
+    # A space that this asks for is in the class alone.
+    if settings.get("add_prefix_space") or _tokens(tokenizer) == expected:
+        return None
+    named = str(settings.get("tokenizer_class"))
+    settings["tokenizer_class"] = PreTrainedTokenizerFast.__name__
+    config.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+    if _tokens(load_tokenizer(folder)) == expected:
+        return named
+    config.write_text(before)
+    return None
+
+
+def _tokens(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
+    return ids
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
