@@ -19,9 +19,9 @@ from moray.evaluate.execution import (
     own_batches,
 )
 from moray.model.classifier import load_classifier
-from moray.proofs.budget import TOO_LARGE, num_affordable
+from moray.proofs.budget import TOO_LARGE
 from moray.proofs.comparison import Comparison, transformers_version
-from moray.proofs.images import loss_of
+from moray.proofs.images import loss_of, num_images_affordable
 from moray.proofs.language import ROUNDED
 from moray.provenance.manifest import read_manifest
 from moray.rows.groups import groups_of
@@ -113,8 +113,8 @@ def evaluation(
         few = chosen(split, cfg["max_documents"])[:_COMPARED]
         for name, folder in models.items():
             what = f"loss of {name} on held-out images"
-            # Images take more than a token each, but loading the model takes the most.
-            if num_affordable(folder, seconds, torch.device("cpu")) < len(few):
+            few = few[: num_images_affordable(folder, seconds, len(models))]
+            if not len(few):
                 yield Comparison(what, skipped=TOO_LARGE)
                 continue
             answers = in_order([result[name] for result in results])[: len(few)]

@@ -18,7 +18,7 @@ _FEW_SECONDS, _SHARE = 3.0, 0.02
 # With fewer parameters, everything is done at once, and needs no measurement.
 _FEW_PARAMETERS = 50e6
 # A model is that much slower than the products of its matrices.
-_OTHER_OPERATIONS = 2
+_OTHER_OPERATIONS = 1.25
 _SIDE, _TOKENS = 4096, 64
 
 TOO_LARGE = "loading the model again takes too much memory, or time for so short a stage"
@@ -35,6 +35,7 @@ def num_affordable(
     device: torch.device,
     flops: float | None = None,
     threads: int | None = None,
+    num_models: int = 1,
 ) -> int:
     """How many items can be compared with the model in a folder; 0 if it is too large.
 
@@ -43,6 +44,7 @@ def num_affordable(
         seconds: that the stage takes by itself.
         flops: FLOPs for an item; by default, those of a forward pass for a token.
         threads: CPU threads; by default, all of PyTorch's.
+        num_models: how many such models are compared one after the other.
     """
     whole, _ = whole_model_and_adapters(folder)
     count = num_parameters(shapes_in(whole))
@@ -59,7 +61,7 @@ def num_affordable(
     speed = _measured(threads or torch.get_num_threads()) if measures else nominal
     # Where other processes slow products down, they do loading too.
     loading = size / _BYTES_PER_SECOND * max(1, nominal / speed)
-    left = max(_FEW_SECONDS, _SHARE * seconds) - loading
+    left = max(_FEW_SECONDS, _SHARE * seconds) / num_models - loading
     return max(0, int(left * speed / flops))
 
 

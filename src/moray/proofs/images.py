@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
+from moray.model.shapes import num_parameters, shapes_in
 from moray.proofs.budget import TOO_LARGE, num_affordable
 from moray.proofs.comparison import Comparison, transformers_version
 from moray.proofs.language import ROUNDED
@@ -36,9 +37,8 @@ def base_compared(
         dataset: it classifies the first image to train on.
         seconds: that making it took.
     """
-    flops = 2.0 * _TOKENS * model.num_parameters()
     # By up to three models.
-    if num_affordable(folder, seconds, model.device, flops) < 3:
+    if num_images_affordable(folder, seconds, num_models=3) < 1:
         yield Comparison("logits of an image", skipped=TOO_LARGE)
         return
     pixels = _pixels(folder, _first_image(dataset, model.config))
@@ -60,6 +60,16 @@ def base_compared(
     if has_all and sorted(names) == sorted(order):
         expected = _logits(given, pixels)[[order.index(name) for name in names]]
         yield _furthest("logit of a class that differs most from its source's", logits, expected)
+
+
+def num_images_affordable(folder: Path, seconds: float, num_models: int) -> int:
+    """How many images can be compared on a CPU with each of so many models like that in a folder.
+
+    Args:
+        seconds: that the stage takes by itself.
+    """
+    flops = 2.0 * _TOKENS * num_parameters(shapes_in(folder))
+    return num_affordable(folder, seconds, torch.device("cpu"), flops, num_models=num_models)
 
 
 def _load(folder: Path) -> tuple[Any, bool]:
@@ -145,8 +155,8 @@ def predictions_compared(
     cpu, few = torch.device("cpu"), rows[:_MOST_PREDICTIONS]
     for name, folder in models.items():
         what = f"probability of {name}'s predictions"
-        # Images take more than a token each, but loading the model takes the most.
-        if num_affordable(folder, seconds, cpu) < len(few):
+        few = few[: num_images_affordable(folder, seconds, len(models))]
+        if not len(few):
             yield Comparison(what, skipped=TOO_LARGE)
             continue
         model, _ = _load(folder)

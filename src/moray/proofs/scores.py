@@ -41,7 +41,8 @@ def scores_compared(
     """
     for name, folder in models.items():
         what = f"loss of {name} on held-out rows"
-        few = _few(segments[:, 1].tolist(), num_affordable(folder, seconds, _CPU))
+        affordable = num_affordable(folder, seconds, _CPU, num_models=len(models))
+        few = _few(segments[:, 1].tolist(), affordable)
         if not few:
             yield Comparison(what, skipped=TOO_LARGE)
             continue
@@ -103,8 +104,12 @@ def continuations_compared(
     )
     for name, folder in models.items():
         what = f"tokens of {name}'s continuations that can be drawn"
-        lengths = [len(sample.prompt) + len(sample.new) for sample in samples[name]]
-        few = samples[name][: _few(lengths, num_affordable(folder, seconds, _CPU))]
+        # The shortest ones, as the first can be too long.
+        shortest = sorted(samples[name], key=lambda one: len(one.prompt) + len(one.new))
+        lengths = [len(one.prompt) + len(one.new) for one in shortest]
+        few = shortest[
+            : _few(lengths, num_affordable(folder, seconds, _CPU, num_models=len(models)))
+        ]
         if not few:
             yield Comparison(what, skipped=TOO_LARGE)
             continue
