@@ -65,7 +65,10 @@ def _file_compared(file: Path, read: Any) -> Iterator[Comparison]:
     if not file.is_file():
         return
     ids = read(TEXT, add_special_tokens=False)["input_ids"]
-    plain = Tokenizer.from_file(str(file)).encode(TEXT, add_special_tokens=False).ids
+    alone = Tokenizer.from_file(str(file))
+    alone.no_truncation()
+    alone.no_padding()
+    plain = alone.encode(TEXT, add_special_tokens=False).ids
     library = f"tokenizers {version('tokenizers')}"
     yield Comparison(f"tokens of a text by {file.name}", ids, plain, library, advisory=True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from moray.tasks.language.tokenizer import load_tokenizer
+from moray.tasks.language.tokenizer import adds_bos, load_tokenizer
 
 # Of transformers before version 5. Later ones read them, over `tokenizer_config.json`, but don't
 # write them.
@@ -37,14 +37,18 @@ def read_as_it_is(folder: Path, tokenizer: PreTrainedTokenizerFast) -> str | Non
         return None
     before = config.read_text()
     settings = json.loads(before)
-    expected = Tokenizer.from_file(str(file)).encode(_PROBE, add_special_tokens=False).ids
+    plain = Tokenizer.from_file(str(file))
+    plain.no_truncation()
+    plain.no_padding()
+    expected = plain.encode(_PROBE, add_special_tokens=False).ids
     # A space that this asks for is in the class alone.
     if settings.get("add_prefix_space") or _tokens(tokenizer) == expected:
         return None
     named = str(settings.get("tokenizer_class"))
     settings["tokenizer_class"] = PreTrainedTokenizerFast.__name__
     config.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
-    if _tokens(load_tokenizer(folder)) == expected:
+    read = load_tokenizer(folder)
+    if _tokens(read) == expected and adds_bos(read) == adds_bos(tokenizer):
         return named
     config.write_text(before)
     return None
