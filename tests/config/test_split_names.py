@@ -14,11 +14,13 @@ from moray.config.split_names import folders_by_split
         (["Training/a", "Testing/a"], {"train": "Training", "test": "Testing"}),
         (["training_set/a", "test_set/a"], {"train": "training_set", "test": "test_set"}),
         (["train/a", "train_old/a", "b"], {"train": "train"}),
+        (["train/a", "val_backup/a", "zz-test/a", "b"], {"train": "train"}),
+        (["train_station/day", "bus_station/day", "airport/day"], {"train": "."}),
         # A class is one, if nothing else is called as a split.
         (["train", "bus", "car"], {"train": "."}),
         (["cat", "dog"], {"train": "."}),
         (["train", "test"], {"train": "train", "test": "test"}),
-        (["train/a", "test_tubes"], {"train": "train"}),
+        (["train/a", "test_tubes", "b"], {"train": "train"}),
     ],
 )
 def test_folders_of_images_are_splits_by_their_names(

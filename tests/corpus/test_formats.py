@@ -315,6 +315,26 @@ def test_a_prompt_that_answers_repeat_is_there_once(row: dict[str, Any]) -> None
         assert made == [SYSTEM, QUESTION, GOOD]
 
 
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [{"role": "user", "content": [{"type": "text", "text": "é?"}]}],
+        [{"from": "human", "value": "é?"}],
+    ],
+)
+def test_a_prompt_is_the_same_however_it_is_spelled(prompt: Any) -> None:
+    made = document({"prompt": prompt, "completion": [QUESTION, GOOD]}, Shape("messages"))
+    assert json.loads(made["messages"]) == [QUESTION, GOOD]
+
+
+def test_a_prompt_within_the_whole_conversation_is_there_once() -> None:
+    last = {"role": "user", "content": "sure?"}
+    for answer in (GOOD, BAD):
+        row = {"prompt": [last], "completion": [QUESTION, GOOD, last, answer]}
+        made = json.loads(document(row, Shape("messages"))["messages"])
+        assert made == [QUESTION, {**GOOD, "weight": 0}, last, answer]
+
+
 def test_the_end_of_a_prompt_that_answers_repeat_is_there_once() -> None:
     before = [QUESTION, GOOD, {"role": "user", "content": "sure?"}]
     row = {"prompt": before, "completion": [before[-1], BAD]}
@@ -412,6 +432,10 @@ def test_what_is_no_pair_costs_one_line() -> None:
         (
             SPOKEN | {"prompt": [SYSTEM, QUESTION], "chosen": [{**SYSTEM, "content": "!"}, GOOD]},
             "prompt and chosen have different system prompts, expected one in the prompt",
+        ),
+        (
+            SPOKEN | {"chosen": [QUESTION]},
+            "chosen has only messages of the prompt, and no answer",
         ),
         (SPOKEN | {"prompt": [QUESTION, BAD]}, BEGUN.format("chosen")),
         (SPOKEN | {"chosen": [{"role": "x"}]}, "got role 'x' in message 2"),

@@ -63,6 +63,14 @@ def test_colours_of_sixteen_bits_are_refused_too(mode: str) -> None:
         decoded(file, "deep.png")
 
 
+def test_three_colours_in_sixteen_bits_are_none_of_sixteen() -> None:
+    masks = struct.pack("<III", 0xF800, 0x07E0, 0x001F)
+    info = struct.pack("<IiiHHIIiiII", 40, 2, 2, 1, 16, 3, 8, 0, 0, 0, 0) + masks
+    header = b"BM" + struct.pack("<IHHI", 14 + len(info) + 8, 0, 0, 14 + len(info))
+    image = decoded(header + info + struct.pack("<4H", *[0xF800] * 4), "small.bmp")
+    assert np.asarray(image.convert("RGB")).max(axis=(0, 1)).tolist() == [255, 0, 0]
+
+
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG"])
 def test_images_behind_the_first_one_are_told(kind: str) -> None:
     first, file = colours(4, 4), io.BytesIO()

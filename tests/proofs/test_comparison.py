@@ -46,7 +46,13 @@ def test_a_difference_is_refused_with_both_figures_and_a_remedy() -> None:
 
 def test_texts_that_differ_in_line_breaks_are_shown_in_a_line() -> None:
     line = figures("a\r\nb", "a\nb\n").line
-    assert line == "loss: a\\r\\nb, numpy 2: a\\nb\\n on 3 of your rows"
+    assert line == 'loss: a\\r\\nb, numpy 2: "a\\nb\\n" on 3 of your rows'
+
+
+def test_lists_are_shown_from_where_they_differ() -> None:
+    same = [*range(100)]
+    line = figures([*same, 1, 2], [*same, 3, 2]).line
+    assert line == "loss: [99, 1, 2], numpy 2: [99, 3, 2] on 3 of your rows"
 
 
 @pytest.mark.parametrize("mode", ["warn", "refuse"])

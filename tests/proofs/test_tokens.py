@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conversations import CHATML, TALKS, TURNS, conversation
 from numpy.typing import NDArray
+from tokenizers import AddedToken
 from transformers import AutoTokenizer
 from turn_templates import DEEPSEEK, QWEN3
 
@@ -108,6 +109,21 @@ def test_a_text_with_tokens_of_its_own_at_the_ends_is_right(
         ((tokens, mask),) = pieces[0]
         twice = [(np.append(tokens, tokens[-1]), np.append(mask, True))]
         assert tokens_compared(model_folder, [row], [twice])
+
+
+@pytest.mark.parametrize(("lstrip", "rstrip"), [(True, False), (False, True), (False, False)])
+def test_a_stop_token_that_takes_white_space_is_right(
+    model_folder: Path, tmp_path: Path, lstrip: bool, rstrip: bool
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    stop = AddedToken("<|e|>", special=True, lstrip=lstrip, rstrip=rstrip)
+    tokenizer.add_special_tokens({"eos_token": stop})
+    tokenizer.save_pretrained(tmp_path)
+    rows = [Document(text="value <|e|>"), Document(text="value <|e|>\n"), Document(text="value")]
+    pieces = pieces_of(tmp_path, rows, "text")
+    assert [
+        one for one in tokens_compared(tmp_path, rows, pieces) if one.kind != "white_space"
+    ] == []
 
 
 def without_stop(tokens: list[int], mask: NDArray[np.bool_]) -> Any:

@@ -80,6 +80,13 @@ def test_a_folder_is_copied_without_what_it_does_not_need(
     assert damaged_files(tmp_path / "out") == []
 
 
+def test_a_new_token_may_be_any_text(tmp_path: Path, model_folder: Path) -> None:
+    """Also one that the text has which tokens are compared of."""
+    cfg = {"source": "path", "path": str(model_folder), "new_tokens": ["🐍", "日本"]}
+    base_model(tmp_path / "out", cfg)
+    assert len(load_tokenizer(tmp_path / "out")("🐍日本")["input_ids"]) == 2
+
+
 @pytest.mark.parametrize("named", ["GPT2Tokenizer", "GPTNeoXTokenizer", "PreTrainedTokenizerFast"])
 def test_tokens_are_those_of_the_tokenizer_s_file(
     tmp_path: Path, model_folder: Path, named: str

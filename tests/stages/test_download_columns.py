@@ -152,7 +152,7 @@ def test_a_mapped_column_must_be_in_some_row(
 
 
 @pytest.mark.parametrize("format", ["prompt-completion", "preference"])
-@pytest.mark.parametrize("repeats", [0, 1, 30])
+@pytest.mark.parametrize("repeats", [1, 30])
 def test_answers_that_repeat_their_prompt_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], format: str, repeats: int
 ) -> None:
@@ -169,4 +169,4 @@ def test_answers_that_repeat_their_prompt_are_counted(
     said = [line for line in capsys.readouterr().err.splitlines() if "whole prompt" in line]
     assert [line.partition(", which")[0] for line in said] == [
         f"warning: dataset out: in {repeats} of 40 rows, the answer begins with the whole prompt"
-    ] * (repeats > 0)
+    ] * (repeats > 20)

@@ -148,7 +148,8 @@ def test_prompts_and_references_that_are_too_long_are_counted(
     split = ((split, row) for split in ("train", "test") for row in rows)
     write_dataset(tmp_path / "rows", split, "prompt-completion", {})
     file, output = tmp_path / "rows/test.parquet", tmp_path / "samples.jsonl"
-    samples = run(tuned_folder, tuned_folder, file, output, format="prompt-completion")
+    keys = {"format": "prompt-completion", "metrics": ["exact_match"]}
+    samples = run(tuned_folder, tuned_folder, file, output, **keys)
     assert len(samples) == 2
     counts = json.loads(output.with_suffix(".json").read_text())["prompts"]
     unfinished = counts.pop("unfinished")

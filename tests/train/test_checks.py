@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -75,20 +74,15 @@ def test_a_temporary_folder_that_is_too_long_for_ray_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     """As many clusters give one to each job; Ray fails once it starts, after other stages."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    long = folder / ("x" * (40 - len(str(folder)) - 1))
-    long.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    most = 107 - len(f"/ray/session_2026-01-01_00-00-00_000000_{os.getpid()}/sockets/plasma_store")
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv("TMPDIR", "/tmp")
-    monkeypatch.setenv(variable, str(long))
+    monkeypatch.setenv(variable, "/" + "x" * most)
     (fault,) = found(tmp_path)
-    assert str(fault).startswith(f"TMPDIR: got {long}, which is too long for the paths of Ray's")
+    assert str(fault).startswith(f"TMPDIR: got /{'x' * most}, which is too long for the paths of")
     assert found(tmp_path, train={"launcher": "torchrun"}) == []
-    monkeypatch.setenv(variable, str(long)[:-1])
-    long.rename(str(long)[:-1])
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv(variable, "/" + "x" * (most - 1))
     assert found(tmp_path) == []
-    shutil.rmtree(folder)
 
 
 def test_more_cpus_than_there_are_are_reported(tmp_path: Path) -> None:

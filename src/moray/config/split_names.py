@@ -21,15 +21,18 @@ _COMPRESSED = re.compile(r"\.(gz|zst)$")
 def folders_by_split(path: str) -> dict[Split, Path]:
     """The folder of images of each split that has its own; one without splits is for train.
 
-    The first one of each split, by the order of what it can be called. What has no folders in it,
-    such as a class `train` beside `bus`, is one only if another is called as a split.
+    The first one of each split, by the order of what it can be called; a word of a longer name,
+    as in `training_set`, counts if all folders are named so. What has no folders in it, such as a
+    class `train` beside `bus`, is one only if another is called as a split.
     """
     whole = Path(path)
     folders = [*filter(Path.is_dir, sorted(whole.iterdir()))] if whole.is_dir() else []
+    folders = [folder for folder in folders if not folder.name.startswith(".")]
+    by_parts = {folder: _split_of_parts(folder.name) for folder in folders}
+    all_named = len(set(by_parts.values())) > 1 and all(by_parts.values())
     found: dict[Split, list[Path]] = {}
-    for folder in folders:
-        is_word = folder.name.lower() in _WORDS
-        if (split := _split_of_parts(folder.name)) and (is_word or _has_folders(folder)):
+    for folder, split in by_parts.items():
+        if split and (all_named or folder.name.lower() in _WORDS):
             found.setdefault(split, []).append(folder)
     train = found.get("train", [])
     if not train or (len(found) == 1 and not any(map(_has_folders, train))):

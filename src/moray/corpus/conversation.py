@@ -72,7 +72,7 @@ def conversation(
         spoken = [message for message in spoken if message["role"] != "system"]
     elif prompt and spoken[0]["role"] != "system":
         spoken.insert(0, {"role": "system", "content": prompt})
-    elif system and system != spoken[0]["content"]:
+    elif system and system.strip() != (spoken[0]["content"] or "").strip():
         remarks.add(
             "system",
             "some rows have one system prompt in their messages and another in the column of "
@@ -104,7 +104,7 @@ def divided(prompt: list[Any], answer: list[Any], name: str) -> tuple[list[Any],
     """The messages of a prompt and those of its answer, each of which is in one of them only.
 
     Some datasets repeat the prompt in the answer, or the end of the prompt, with or without its
-    system prompt.
+    system prompt. In others, the answer is the whole conversation, and the prompt a part of it.
 
     Args:
         name: the answer's column, for errors.
@@ -123,9 +123,18 @@ def divided(prompt: list[Any], answer: list[Any], name: str) -> tuple[list[Any],
             "remove one of them",
         )
     ends, begins = ([*map(_content, part)] for part in (before, said))
-    sizes = range(min(len(before), len(said)), 0, -1)
+    size = len(before)
+    places = range(len(said) - size - 1, 0, -1) if before else ()
+    within = next((place for place in places if begins[place : place + size] == ends), 0)
+    sizes = range(min(size, len(said)), 0, -1)
     repeated = next((size for size in sizes if ends[-size:] == begins[:size]), 0)
     asked, answered = [*systems[:1], *before], said[repeated:]
+    if within:
+        asked, answered = [*systems[:1], *said[: within + size]], said[within + size :]
+    if said and not answered:
+        raise RowError(
+            f"{name} has only messages of the prompt, and no answer", "add it, or remove the row"
+        )
     if asked and answered and _role(asked[-1]) == _role(answered[0]) == "assistant":
         raise RowError(
             f"the prompt ends in a message of the assistant, and {name} goes on with another: two "
@@ -150,6 +159,9 @@ def _content(message: Any) -> tuple[Any, ...]:
     if not isinstance(message, Mapping):
         return (message,)
     said = message["content"] if message.get("content") is not None else message.get("value")
+    if isinstance(said, list):
+        parts = (part for part in said if isinstance(part, Mapping))
+        said = "".join(str(part.get("text") or part.get("value") or "") for part in parts)
     calls = message.get("tool_calls") or message.get("function_call") or None
     return _role(message), said or None, calls
 

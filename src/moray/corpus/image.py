@@ -1,6 +1,7 @@
 """Images in files of any type that Pillow reads."""
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,8 +14,8 @@ from moray.errors import UserError, first_line
 # Pixels of these modes have more than 8 bits.
 _DEEP = ("I", "F")
 # Pillow reads colours of 16 bits too, but keeps 8 of them; this is in its names for how they lie in
-# files.
-_OF_16_BITS = ";16"
+# files. In BMP, 16 bits are those of three colours together.
+_OF_16_BITS = re.compile("(?<!BGR);16")
 # Types of files that can have several images, of which the first one is read. Others, such as MPO,
 # have previews behind it.
 _OF_SEVERAL = ("GIF", "PNG", "TIFF", "WEBP")
@@ -37,7 +38,7 @@ def decoded(content: bytes, place: str) -> Image.Image:
         reason = "no image of a type that Pillow reads" if unknown else first_line(error)
         problem = "the file is empty" if not content else f"can't read the image ({reason})"
         raise UserError(place, problem, "replace the file or remove it") from error
-    if image.mode.startswith(_DEEP) or _OF_16_BITS in layout:
+    if image.mode.startswith(_DEEP) or _OF_16_BITS.search(layout):
         raise UserError(
             place,
             f"got pixels of more than 8 bits (Pillow's mode {image.mode}), expected 8",

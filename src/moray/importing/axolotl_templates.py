@@ -68,13 +68,21 @@ def _jinja(draft: Draft, name: str | None, jinja: str | None) -> None:
             draft.refused["chat_template"] = "jinja needs chat_template_jinja"
     elif _JINJA.search(jinja):
         draft.put("data.chat_template", jinja)
-    elif (file := Path(jinja)).is_file():
-        draft.put("data.chat_template", file.read_text(encoding="utf-8"))
+    elif (text := _text_of(jinja)) is not None:
+        draft.put("data.chat_template", text)
     else:
         draft.different["chat_template_jinja"] = (
             f"there is no file {jinja} here, so the tokenizer's own template is used; import in "
             "its folder, or set data.chat_template to its text"
         )
+
+
+def _text_of(path: str) -> str | None:
+    """The text of a file; None if it isn't there, or is no text."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _alpaca(system: str, told: str, user: str, asked: str) -> str:

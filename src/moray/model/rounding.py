@@ -35,11 +35,15 @@ def share_unchanged(folder: Path, start: Path, dtype: torch.dtype) -> float | No
     with ExitStack() as files:
         after, before = _weights(folder, files), _weights(start, files)
         names = sorted(_trained(folder, after.keys() & before.keys()))
+        slices = ([weights[name].get_slice(name) for weights in (after, before)] for name in names)
+        pairs = [
+            (one, other)
+            for one, other in slices
+            if len(one.get_shape()) > 1 and one.get_shape() == other.get_shape()
+        ]
         equal = total = 0
-        for name in names[:: max(1, len(names) // _MATRICES)]:
-            one, other = (weights[name].get_slice(name) for weights in (after, before))
-            if len(one.get_shape()) < 2 or one.get_shape() != other.get_shape():
-                continue
+        # Blocks have as many matrices each, so an even step could meet the same one in all.
+        for one, other in pairs[:: len(pairs) // _MATRICES | 1]:
             part = one[:_ROWS]
             equal += int((part == other[:_ROWS].to(dtype)).sum())
             total += part.numel()

@@ -61,7 +61,13 @@ class Comparison:
         if self.skipped is not None:
             return f"{self.what}: not compared, {self.skipped}"
         of_rows = f" on {self.rows:,} of your rows" if self.rows else ""
-        return f"{self.what}: {short(self.here)}, {self.library}: {short(self.plain)}{of_rows}"
+        here, plain = self.here, self.plain
+        if isinstance(here, list) and isinstance(plain, list):
+            # Where they begin to differ, with one in front.
+            pairs = enumerate(zip(here, plain, strict=False))
+            at = next((place for place, (one, other) in pairs if one != other), len(here))
+            here, plain = here[max(0, at - 1) :], plain[max(0, at - 1) :]
+        return f"{self.what}: {short(here)}, {self.library}: {short(plain)}{of_rows}"
 
 
 def transformers_version() -> str:
@@ -147,6 +153,8 @@ def short(value: Any) -> str:
     """A figure, text or list as it is shown in a line."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    # Quotes show white space at the ends.
+    is_plain = isinstance(value, str) and value == value.strip()
+    text = value if is_plain else json.dumps(value, ensure_ascii=False)
     text = text.replace("\n", "\\n").replace("\r", "\\r")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -40,9 +40,10 @@ def base_compared(
         given = AutoTokenizer.from_pretrained(source, **_LOCAL)
         yield _of("stop token", read.eos_token, cfg.get("eos_token") or given.eos_token)
         yield _of("BOS token", read.bos_token, given.bos_token)
-        if type(read) is type(given):
-            yield _of("tokens of a text", *(_ids(one, TEXT) for one in (read, given)))
-        yield from _file_compared(source / "tokenizer.json", read)
+        if not any(word in TEXT for word in cfg.get("new_tokens") or ()):
+            if type(read) is type(given):
+                yield _of("tokens of a text", *(_ids(one, TEXT) for one in (read, given)))
+            yield from _file_compared(source / "tokenizer.json", read)
         yield _of("chat template", read.chat_template, given.chat_template)
     if words := cfg.get("new_tokens"):
         added = read(list(words), add_special_tokens=False)["input_ids"]

@@ -32,17 +32,27 @@ def texts_compared(folder: Path, documents: Sequence[Document]) -> Iterator[Comp
     tokenizer: Any = AutoTokenizer.from_pretrained(
         folder, local_files_only=True, trust_remote_code=False
     )
-    yield from _file_compared(folder / "tokenizer.json", tokenizer, documents)
-    lost = 0
+    plain = _alone(folder / "tokenizer.json")
+    equal = lost = 0
     first: tuple[str, str] | None = None
     for document in documents:
-        for text in _texts(document):
-            ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        texts = list(_texts(document))
+        tokens = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        if plain:
+            encodings = plain.encode_batch(texts, add_special_tokens=False)
+            equal += tokens == [encoding.ids for encoding in encodings]
+        for text, ids in zip(texts, tokens, strict=True):
             decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-            # Tokenizers of SentencePiece put a space in front of a text.
-            if decoded not in (text, f" {text}"):
+            # Tokenizers of SentencePiece put a space in front of a text, or take it away.
+            if decoded.removeprefix(" ") != text.removeprefix(" "):
                 lost, first = lost + 1, first or (text, decoded)
                 break
+    if plain:
+        library, what = (
+            f"tokenizers {version('tokenizers')}",
+            "documents with the tokens of tokenizer.json",
+        )
+        yield Comparison(what, len(documents), equal, library, len(documents), advisory=True)
     what = f"text of {lost:,} document{'s' * (lost != 1)}" if lost else "text of documents"
     text, decoded = first or ("equal", "equal")
     part = slice(at := _first_difference(text, decoded), at + _SHOWN)
@@ -56,25 +66,14 @@ def texts_compared(folder: Path, documents: Sequence[Document]) -> Iterator[Comp
     )
 
 
-def _file_compared(
-    file: Path, tokenizer: Any, documents: Sequence[Document]
-) -> Iterator[Comparison]:
+def _alone(file: Path) -> Tokenizer | None:
+    """The tokenizer of a file, without a class of transformers around it."""
     if not file.is_file():
-        return
-    plain = Tokenizer.from_file(str(file))
-    plain.no_truncation()
-    plain.no_padding()
-    equal = sum(
-        all(
-            tokenizer(text, add_special_tokens=False)["input_ids"]
-            == plain.encode(text, add_special_tokens=False).ids
-            for text in _texts(document)
-        )
-        for document in documents
-    )
-    library = f"tokenizers {version('tokenizers')}"
-    what = "documents with the tokens of tokenizer.json"
-    yield Comparison(what, len(documents), equal, library, len(documents), advisory=True)
+        return None
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _texts(document: Document) -> Iterator[str]:

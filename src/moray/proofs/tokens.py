@@ -207,11 +207,11 @@ class _Plain:
         if "messages" in document:
             yield from self._conversations(document)
             return
-        eos = [self.tokenizer.eos_token_id]
-        prompt, text = document.get("prompt", ""), self._text_of(document)
-        opening = [] if self._begins_with_bos(prompt + text) else self.opening
-        yield [*opening, *self._ids(prompt), *self._ids(text), *eos]
-        yield [*opening, *self._ids(prompt + text), *eos]
+        prompt = document.get("prompt", "")
+        text = document.get("text", document.get("completion", ""))
+        for ids in ([*self._ids(prompt), *self._ids(text)], self._ids(prompt + text)):
+            opening = [] if ids[:1] == self.opening else self.opening
+            yield [*opening, *self._without_stop(ids), self.tokenizer.eos_token_id]
 
     def _conversations(self, document: Document) -> Iterator[list[int]]:
         messages = json.loads(document["messages"])
@@ -245,15 +245,18 @@ class _Plain:
         self, number: int, document: Document, trained: list[int]
     ) -> Iterator[Difference]:
         """What differs in a text or a completion that is there to its end."""
-        expected = self._text_of(document)
+        expected = document.get("text", document.get("completion", ""))
         if not trained or trained[-1] != self.tokenizer.eos_token_id:
             yield Difference(number, "stop", self._text(trained[-8:]), self.tokenizer.eos_token)
             return
         # Without a BOS token in front of the text, its first token is trained nowhere.
-        ids, begins = self._ids(expected), self._begins_with_bos(expected)
-        first = 0 if document.get("prompt") or (self.opening and not begins) else 1
+        ids = self._ids(expected)
+        has_own = bool(self.opening) and ids[:1] == self.opening
+        first = 0 if document.get("prompt") or (self.opening and not has_own) else 1
+        ids = self._without_stop(ids)
         if trained[:-1] == ids[first:]:
             return
+        expected = expected.strip().removesuffix(str(self.tokenizer.eos_token))
         stored = self.tokenizer.decode(trained[:-1], clean_up_tokenization_spaces=False)
         if stored.strip() not in (expected.strip(), self.tokenizer.decode(ids).strip()):
             kind: Literal["added", "missing"] = "added" if expected in stored else "missing"
@@ -261,14 +264,9 @@ class _Plain:
         elif stored != expected and stored != f" {expected}":
             yield Difference(number, "white_space", stored[:_SHOWN], expected[:_SHOWN])
 
-    def _text_of(self, document: Document) -> str:
-        """A text or a completion; a stop token that it ends in is the document's."""
-        text: str = document.get("text", document.get("completion", ""))
-        eos = str(self.tokenizer.eos_token)
-        return text.removesuffix(eos) if text != eos else text
-
-    def _begins_with_bos(self, text: str) -> bool:
-        return bool(self.opening) and text.startswith(str(self.tokenizer.bos_token))
+    def _without_stop(self, ids: list[int]) -> list[int]:
+        """The tokens of a text; a stop token that it ends in is the document's."""
+        return ids[:-1] if len(ids) > 1 and ids[-1] == self.tokenizer.eos_token_id else ids
 
     def _conversation(
         self,

@@ -126,12 +126,13 @@ def download(
         say(unused)
     for line in source.remarks.told(output.name):
         say(line)
-    if repeated.total():
+    num_rows = sum(written["rows"] for _, written in splits)
+    # In a few, it may be the answer, as in corrections of texts.
+    if repeated.total() > num_rows / 2:
         say(
-            f"warning: dataset {output.name}: in {repeated.total():,} of "
-            f"{sum(written['rows'] for _, written in splits):,} rows, the answer begins with the "
-            "whole prompt, which is then there twice; if the answer doesn't have to repeat it, "
-            "remove it there, or read the answers as format: text"
+            f"warning: dataset {output.name}: in {repeated.total():,} of {num_rows:,} rows, the "
+            "answer begins with the whole prompt, which is then there twice; if the answer doesn't "
+            "have to repeat it, remove it there, or read the answers as format: text"
         )
     for names in alike(label_names):
         say(

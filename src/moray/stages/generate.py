@@ -186,8 +186,9 @@ def generate(
             if count
         ]
     say(", ".join(said))
+    uses_references = bool({"exact_match", "chrf"} & {*cfg["metrics"]})
     for kind, line in _REMARKS.items():
-        if counts[kind]:
+        if counts[kind] and (uses_references or kind != "longer_references"):
             room = cfg["max_new_tokens"]
             say(f"warning: {run}: {line.format(count=counts[kind], room=room, length=length)}")
 

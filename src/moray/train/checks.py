@@ -3,7 +3,6 @@
 import difflib
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,8 +38,8 @@ from moray.train.memory import BYTES, FLOAT, footprint
 from moray.train.optimizer import Optimizer
 from moray.workers.launch import check_cores
 
-# Behind the folder of temporary files, with a process id of seven digits; and what Linux allows.
-_RAY_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store"
+# Behind the folder of temporary files, around a process id; and what Linux allows.
+_RAY_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_{}/sockets/plasma_store"
 _LONGEST_SOCKET = 107
 # Memory limit of a container: bytes, or "max". Doesn't exist elsewhere.
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")
@@ -285,8 +284,9 @@ def needs_gpu(path: str, kind: str) -> UserError:
 
 def _sockets(launcher: str, ray: Ray) -> Iterator[UserError]:
     """Whether the paths of Ray's sockets are too long, which Ray says once it starts."""
-    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
-    most = _LONGEST_SOCKET - len(_RAY_SOCKET)
+    # As Ray chooses it.
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    most = _LONGEST_SOCKET - len(_RAY_SOCKET.format(os.getpid()))
     if launcher == "ray" and ray.address == "local" and len(os.fsencode(folder)) > most:
         yield UserError(
             "TMPDIR",

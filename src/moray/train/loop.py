@@ -121,6 +121,8 @@ def _train(
         )
 
     done = looked_at = first_step
+    # What was computed before isn't a part of the first steps.
+    stopwatch.start(done)
     request = Request.NONE
     largest_norm = torch.zeros((), device=worker.device)
     # Of the worker with the most rows, if the number of workers doesn't divide them.

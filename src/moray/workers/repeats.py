@@ -29,7 +29,10 @@ _OF_CODE = (
     ValueError,
 )
 # In the messages of a `RuntimeError` about other workers, which may be lost.
-_OF_CONNECTIONS = ("gloo", "nccl", "connection", "socket")
+_OF_MACHINES = (
+    *("gloo", "nccl", "connection", "socket", "broken pipe"),
+    *("cudnn", "cublas", "start new thread", "stale file", "write failed"),
+)
 
 
 def raised_name(rank: int) -> str:
@@ -89,7 +92,7 @@ def _of_machine(error: Exception) -> bool:
     if isinstance(error, torch.AcceleratorError):
         # Of an index that is out of range.
         return "device-side assert" not in text
-    lost = any(word in text.lower() for word in _OF_CONNECTIONS)
+    lost = any(word in text.lower() for word in _OF_MACHINES)
     return lost or isinstance(error, DistError) or is_out_of_memory(error)
 
 

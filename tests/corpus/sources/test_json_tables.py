@@ -30,7 +30,9 @@ def refused(file: str, format: FormatName = "text") -> str:
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-@pytest.mark.parametrize("name", ["rows.json", "deep/my rows.json", "rows.jsonl", "rows.json.gz"])
+@pytest.mark.parametrize(
+    "name", ["rows.json", "deep/it's my rows.json", "rows.jsonl", "rows.json.gz"]
+)
 @pytest.mark.parametrize(
     ("value", "problem"),
     [

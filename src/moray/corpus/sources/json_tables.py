@@ -1,6 +1,8 @@
 """What is wrong with a JSON file that is one value with all rows in it, and how to unpack it."""
 
 import json
+import re
+import shlex
 from collections.abc import Iterator, Set
 from pathlib import PurePath
 from typing import Any
@@ -8,6 +10,8 @@ from typing import Any
 from moray.corpus.dataset import RowError
 
 _EXPECTED = "expected a list of rows"
+# The ending of a file with a row on each line, which may be compressed.
+_LINES = re.compile(r"\.(jsonl|ndjson)(?=(\.\w+)?$)", re.IGNORECASE)
 # Of a message in a conversation, which is a row's own.
 _OF_MESSAGES = {"content", "from", "role", "value"}
 
@@ -37,7 +41,7 @@ def misplaced_rows(value: Any, file: str, columns: Set[str], nested: Set[str]) -
         nested: those of them whose values can be lists.
     """
     if isinstance(value, list):
-        name = PurePath(file).with_suffix(".json").name
+        name = _LINES.sub(".json", PurePath(file).name)
         return RowError(
             "got a list of rows, expected a row on each line", f"rename the file to {name}"
         )
@@ -102,4 +106,4 @@ def _command(file: str, statements: str, then: str) -> str:
         return "write the rows alone into a .json file, as a list"
     library = "gzip" if suffix == ".gz" else "io"
     code = f"import {library}, json; table = json.load({library}.open({file!r})); {statements}"
-    return f'run python -c "{code}", and use {then} instead'
+    return f"run python -c {shlex.quote(code)}, and use {then} instead"

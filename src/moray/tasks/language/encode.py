@@ -79,9 +79,9 @@ class Encoder:
             for number, token in tokenizer.added_tokens_decoder.items()
             if token.special
         }
-        # Of GPT-2's tokenizer, which knows all characters, it is the stop token.
-        unknown = tokenizer.unk_token_id
-        self._unknown = unknown if unknown != tokenizer.eos_token_id else None
+        # Of GPT-2's tokenizer, which knows all characters, it is another special token too.
+        unknown, others = tokenizer.unk_token_id, (tokenizer.eos_token_id, tokenizer.bos_token_id)
+        self._unknown = unknown if unknown not in others else None
         self._is_special = np.zeros(1 + highest, np.bool_)
         self._is_special[[*self._special]] = True
         # Tokens that take white space beside them, which belongs to the text there.

@@ -44,12 +44,11 @@ def read_as_it_is(folder: Path, tokenizer: PreTrainedTokenizerFast) -> str | Non
     # A space that this asks for is in the class alone.
     if settings.get("add_prefix_space") or _tokens(tokenizer) == expected:
         return None
-    named = str(settings.get("tokenizer_class"))
     settings["tokenizer_class"] = PreTrainedTokenizerFast.__name__
     config.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     read = load_tokenizer(folder)
     if _tokens(read) == expected and adds_bos(read) == adds_bos(tokenizer):
-        return named
+        return type(tokenizer).__name__
     config.write_text(before)
     return None
 
