@@ -51,7 +51,9 @@ def export_of(folder: Path, adapter: Adapter | None, tokenizer: Any, **sizes: in
     save(state, checkpoint_id=checkpoint, no_dist=True)
     write_manifest(checkpoint)
     record = {"checkpoint": str(checkpoint), "adapter": adapter and result_keys(adapter)}
+    record["train"] = {}
     cfg = {"dtype": "auto", "merge_adapter": True, "chat_template": None, "start": "start"}
+    cfg["run"] = "tuned"
     return [str(start), record, str(folder / "out"), cfg]
 
 

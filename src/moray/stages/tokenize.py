@@ -71,7 +71,8 @@ def tokenize(
             recipe=cfg,
             splits=facts,
         )
-        if proofs != "off":
+        # Other tasks may have tokens that are not those of their documents.
+        if proofs != "off" and hasattr(tokens, "compared"):
             compared = collect("tokens", lambda: tokens.compared(dataset, model, output, cfg))
             proof = conclude(compared, proofs, f"datasets.{dataset.name}")
             write_proof(output, proof, [output / MANIFEST])
@@ -81,8 +82,9 @@ def tokenize(
             f"datasets.{dataset.name}: prompts and answers are text, so the model's chat template "
             "isn't used; write them as messages to use it"
         )
-    for line in tokens.warnings(facts, f"datasets.{dataset.name}"):
-        say(line)
+    if hasattr(tokens, "warnings"):
+        for line in tokens.warnings(facts, f"datasets.{dataset.name}"):
+            say(line)
 
 
 def _choose_packing(model: Path, packing: str | bool) -> bool:
