@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pytest
 import yaml
+from foreign_configs import AXOLOTL, LLAMA_FACTORY, at, imported, refusals, written
 from hub_server import Hub, Repository, hub_server
 from in_one_process import make_all
 from project import ROOT, Project
@@ -22,61 +22,7 @@ from moray.errors import ConfigError, UserError
 from moray.importing.convert import TOOLS, convert, page
 from moray.importing.table import Draft, apply, flattened
 
-AXOLOTL: dict[str, Any] = {
-    "base_model": "owner/model",
-    "datasets": [{"path": "owner/rows", "type": "chat_template", "split": "train[:20%]"}],
-    "val_set_size": 0.1,
-    "sequence_len": 512,
-    "sample_packing": True,
-    "micro_batch_size": 2,
-    "gradient_accumulation_steps": 4,
-    "num_epochs": 3,
-    "learning_rate": "2e-5",
-    "output_dir": "./out",
-}
-LLAMA_FACTORY: dict[str, Any] = {
-    "model_name_or_path": "owner/model",
-    "stage": "sft",
-    "dataset": "notes",
-    "cutoff_len": 512,
-    "per_device_train_batch_size": 2,
-    "gradient_accumulation_steps": 4,
-    "bf16": True,
-}
 LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": ["q_proj"]}
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def written(config: dict[str, Any]) -> Path:
-    file = Path("theirs.yaml")
-    file.write_text(yaml.safe_dump(config))
-    return file
-
-
-def imported(config: dict[str, Any], gpus: int = 1) -> dict[str, Any]:
-    """The overlay; with revisions filled in, it is a sound config."""
-    text = convert(written(config), gpus)
-    overlay: dict[str, Any] = yaml.safe_load(text)
-    load_experiment(yaml.safe_load(text.replace("FILL-IN", "a" * 40)))
-    return overlay
-
-
-def at(overlay: dict[str, Any], path: str) -> Any:
-    found: Any = overlay["runs"]["theirs"]
-    for key in path.split("."):
-        found = found[key]
-    return found
-
-
-def refusals(config: dict[str, Any]) -> str:
-    with pytest.raises(UserError) as caught:
-        convert(written(config))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -208,57 +154,6 @@ def test_datasets_of_axolotl(entry: Any, section: Any) -> None:
     made = imported(AXOLOTL | {"datasets": [entry]})["datasets"]["theirs-1"]
     assert section.items() <= made.items()
     assert made["validation_share"] == 0.1
-
-
-def test_axolotl_has_a_prompt_for_each_style_of_alpaca() -> None:
-    """The texts are those of axolotl's AlpacaPrompter; its answers end with the stop token."""
-    task = (
-        "Below is an instruction that describes a task. Write a response that appropriately "
-        "completes the request."
-    )
-    for kind, prompt in (
-        ("alpaca", f"{task}\n\n### Instruction:\nAsk.\n\n### Response:\n"),
-        ("alpaca:chat", f"SYSTEM: {task}\nUSER: Ask.\nASSISTANT:"),
-        ("alpaca:phi", f"<|system|>\n{task}<|end|>\n<|user|>\nAsk.<|end|>\n<|assistant|>\n"),
-    ):
-        overlay = imported(AXOLOTL | {"datasets": [{"path": "owner/rows", "type": kind}]})
-        messages = [{"role": "user", "content": "Ask."}, {"role": "assistant", "content": "Say."}]
-        template = jinja2.Template(at(overlay, "data.chat_template"))
-        rendered = template.render(messages=messages, bos_token="<s>", eos_token="</s>")
-        assert rendered == f"<s>{prompt}Say.</s>"
-
-
-TEMPLATE = "{% for message in messages %}\n  {{ message.content }} \n\t{% endfor %}\n"
-
-
-@pytest.mark.parametrize("name", [{}, {"chat_template": "jinja"}])
-@pytest.mark.parametrize("jinja", [TEMPLATE, "templates/mine.jinja"])
-def test_a_template_of_one_s_own_is_its_text_whether_or_not_it_is_in_a_file(
-    name: dict[str, Any], jinja: str
-) -> None:
-    Path("templates").mkdir()
-    Path("templates/mine.jinja").write_text(TEMPLATE)
-    overlay = imported(AXOLOTL | name | {"chat_template_jinja": jinja})
-    assert at(overlay, "data.chat_template") == TEMPLATE
-
-
-def test_a_template_whose_file_is_elsewhere_is_said_to_be_missing() -> None:
-    config = AXOLOTL | {"chat_template": "jinja", "chat_template_jinja": "templates/mine.jinja"}
-    assert "chat_template" not in at(imported(config), "data")
-    said = " ".join(convert(written(config)).replace("\n#", "").split())
-    assert (
-        "chat_template_jinja: there is no file templates/mine.jinja here, so the tokenizer's own "
-        "template is used"
-    ) in said
-
-
-def test_a_template_that_axolotl_does_not_use_is_none_here() -> None:
-    config = AXOLOTL | {"chat_template": "tokenizer_default", "chat_template_jinja": TEMPLATE}
-    assert "chat_template" not in at(imported(config), "data")
-    assert "chat_template is tokenizer_default, so it isn't used" in convert(written(config))
-    assert "chat_template (jinja needs chat_template_jinja)" in refusals(
-        AXOLOTL | {"chat_template": "jinja"}
-    )
 
 
 def test_what_of_a_conversation_axolotl_trains() -> None:

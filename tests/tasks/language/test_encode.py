@@ -5,12 +5,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from conversations import CHATML, SAID, TALKS, chat_tokenizer, conversation
+from metaspace import SPECIAL, metaspace
 from tokenizers import (
     AddedToken,
     Tokenizer,
-    decoders,
     models,
     normalizers,
     pre_tokenizers,
@@ -19,13 +18,11 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from moray.chat import _Printed
 from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import Piece
-from moray.tasks.language.tokenizer import decoded_after
 
 STOP = "<|endoftext|>"
 BLOCK_SIZES = (8, 9, 64, 4096)
@@ -183,32 +180,6 @@ def test_bytes_of_a_piece_are_those_of_its_own_tokens(
             # A byte-level letter is a byte; a character counts where it begins.
             own = sum(len(one.convert_ids_to_tokens(int(token))) for token in tokens)
             assert piece.bytes == pytest.approx(own, abs=3)
-
-
-def metaspace(unigram: bool, scheme: str, texts: list[str]) -> Tokenizer:
-    """A tokenizer as SentencePiece makes them, for any text by its bytes."""
-    trainer: trainers.Trainer
-    specials = ["<unk>", "<s>", STOP, *(f"<0x{byte:02X}>" for byte in range(256))]
-    if unigram:
-        backend = Tokenizer(models.Unigram())
-        trainer = trainers.UnigramTrainer(
-            vocab_size=600, special_tokens=specials, unk_token="<unk>", show_progress=False
-        )
-    else:
-        backend = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
-        trainer = trainers.BpeTrainer(
-            vocab_size=600, special_tokens=specials, limit_alphabet=80, show_progress=False
-        )
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    spaces = decoders.Replace("▁", " ")
-    backend.decoder = decoders.Sequence(
-        [spaces, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    backend.train_from_iterator([*texts, " ".join(SPECIAL)], trainer)
-    return backend
-
-
-SPECIAL = ["a", "é", "🐍", "  two", "\n\tx = 1\n"]
 
 
 @pytest.mark.parametrize("ends", ["none", "BOS", "BOS and EOS", "EOS = PAD"])
@@ -448,30 +419,6 @@ def test_a_template_without_stop_tokens_is_no_row_s_fault(chatty: PreTrainedToke
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     with pytest.raises(UserError, match=r"^data\.chat_template: "):
         chat_encoder(chatty, 64, template).encode(TALKS, 70, count_bytes=True)
-
-
-@pytest.mark.parametrize("scheme", ["always", "first"])
-@pytest.mark.parametrize("unigram", [False, True])
-def test_a_continuation_keeps_the_spaces_that_it_begins_with(
-    unigram: bool, scheme: str, texts: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    backend = metaspace(unigram, scheme, texts)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token="<s>", eos_token=STOP, unk_token="<unk>"
-    )
-    encoder = Encoder(tokenizer, 4096)
-    prompt, completion = "def f(x):\n", "    y = x\n    return 'é🐍'\n"
-    before = encoder.prompt_tokens(prompt)
-    both = encoder.prompt_tokens(prompt + completion)
-    assert both[: len(before)] == before
-    new = both[len(before) :]
-    assert decoded_after(tokenizer, before, new) == completion
-    printed = _Printed(tokenizer)
-    for tokens in (before, *([token] for token in new)):
-        printed.put(torch.tensor(tokens))
-    printed.end()
-    assert printed.text == completion
-    assert capsys.readouterr().out == completion + "\n"
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from metaspace import STOP, metaspace
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+from moray.chat import _Printed
 from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.tokenizer import (
     begin_with_bos,
+    decoded_after,
     load_tokenizer,
     opening,
     stop_token_ids,
@@ -147,3 +151,27 @@ def test_documents_begin_with_the_first_token_if_there_is_one(
     assert opening(without) == []
     with pytest.raises(UserError, match=r"^data\.bos: the tokenizer has no bos_token"):
         opening(without, bos=True)
+
+
+@pytest.mark.parametrize("scheme", ["always", "first"])
+@pytest.mark.parametrize("unigram", [False, True])
+def test_a_continuation_keeps_the_spaces_that_it_begins_with(
+    unigram: bool, scheme: str, texts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = metaspace(unigram, scheme, texts)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", eos_token=STOP, unk_token="<unk>"
+    )
+    encoder = Encoder(tokenizer, 4096)
+    prompt, completion = "def f(x):\n", "    y = x\n    return 'é🐍'\n"
+    before = encoder.prompt_tokens(prompt)
+    both = encoder.prompt_tokens(prompt + completion)
+    assert both[: len(before)] == before
+    new = both[len(before) :]
+    assert decoded_after(tokenizer, before, new) == completion
+    printed = _Printed(tokenizer)
+    for tokens in (before, *([token] for token in new)):
+        printed.put(torch.tensor(tokens))
+    printed.end()
+    assert printed.text == completion
+    assert capsys.readouterr().out == completion + "\n"
