@@ -335,6 +335,12 @@ def test_a_prompt_within_the_whole_conversation_is_there_once() -> None:
         assert made == [QUESTION, {**GOOD, "weight": 0}, last, answer]
 
 
+def test_a_user_who_repeats_the_prompt_in_the_answer_is_left_alone() -> None:
+    answer = [GOOD, QUESTION, BAD]
+    made = document({"prompt": [QUESTION], "completion": answer}, Shape("messages"))
+    assert json.loads(made["messages"]) == [QUESTION, *answer]
+
+
 def test_the_end_of_a_prompt_that_answers_repeat_is_there_once() -> None:
     before = [QUESTION, GOOD, {"role": "user", "content": "sure?"}]
     row = {"prompt": before, "completion": [before[-1], BAD]}

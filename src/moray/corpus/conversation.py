@@ -124,7 +124,9 @@ def divided(prompt: list[Any], answer: list[Any], name: str) -> tuple[list[Any],
         )
     ends, begins = ([*map(_content, part)] for part in (before, said))
     size = len(before)
-    places = range(len(said) - size - 1, 0, -1) if before else ()
+    # An answer of the assistant is no whole conversation.
+    is_whole = bool(before and said) and _role(said[0]) != "assistant"
+    places = range(len(said) - size - 1, 0, -1) if is_whole else ()
     within = next((place for place in places if begins[place : place + size] == ends), 0)
     sizes = range(min(size, len(said)), 0, -1)
     repeated = next((size for size in sizes if ends[-size:] == begins[:size]), 0)
