@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Containers often set it, and then each of the many processes would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: finetune eval generate smoke-test test test-long test-all equivalents lint format docs site reports lock
+.PHONY: finetune eval generate smoke-test test test-long test-all code-lock golden lint format docs site reports lock
 
 finetune eval generate: $(READY)
 	snakemake --cores all $@
@@ -45,9 +45,13 @@ test-long: $(READY_DEV)
 test-all: test test-long
 	python -m pytest -m release --durations=60
 
-# Which code of the previous release this one makes the same results as; see CHANGELOG.md.
-equivalents: $(READY_DEV)
-	python tests/equivalents.py $(PREVIOUS)
+# Which modules a release has, so that a clone knows its own edits; after each change of the package.
+code-lock: $(READY)
+	python -m moray.provenance.edits
+
+# The results of small runs of each stage; refused if they changed under the same version.
+golden: $(READY_DEV)
+	PYTHONPATH=tests python -m golden.recorded
 
 lint: $(READY_DEV)
 	ruff check .

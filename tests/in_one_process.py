@@ -51,10 +51,12 @@ def _make(experiment: Experiment, run: str) -> None:
     section, images = experiment.runs[run], plan.modality(experiment, run) == "images"
     cores = machine.cores()
     folders = {name: RESULTS / "datasets" / name for name in section.datasets}
-    first, base = next(iter(folders.values())), experiment.base_model(run)
+    base = experiment.base_model(run)
     model = RESULTS / "models" / base
     if not model.exists():
-        base_model(model, plan.model_config(experiment, base), first if images else None)
+        files = [Path(file) for file in plan.model_files(experiment, base)]
+        dataset = next((file.parent for file in files if file.name == "dataset.json"), None)
+        base_model(model, plan.model_config(experiment, base), dataset)
     prepared = [Path(folder) for folder in plan.prepared_folders(experiment, run)]
     for (name, folder), output in zip(folders.items(), prepared, strict=True):
         cfg = plan.store_config(experiment, run, name)

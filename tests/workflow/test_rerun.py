@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,12 @@ def reworded(module: str, old: str, new: str) -> Change:
     return change
 
 
+def released(project: Project) -> None:
+    """Release the package as it is, which is what a pull brings."""
+    program = "from moray.provenance.edits import write_lock; write_lock()"
+    subprocess.run([sys.executable, "-c", program], env=project.environment(), check=True)
+
+
 def deleted(path: str) -> Change:
     return lambda project: (project.folder / path).unlink()
 
@@ -91,16 +99,14 @@ def older_data(project: Project) -> None:
 NOTHING: set[str] = set()
 WITHOUT_EFFECT = (
     "config/schema/sections.py",
+    "corpus/sources/text_hub.py",
     "errors.py",
-    "evaluate/requirements.py",
+    "planning/demand.py",
+    "proofs/tokens.py",
     "provenance/manifest.py",
     "stages/boundary.py",
     "storage/locks.py",
     "tracking/following.py",
-    "train/driver.py",
-    "train/checks.py",
-    "train/supervision.py",
-    "workers/ray_train.py",
 )
 
 CHANGES: dict[str, tuple[Change, set[str]]] = {
@@ -158,13 +164,13 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         ),
         NOTHING,
     ),
-    # Code that decides results; config/test_identity.py has which.
-    "code of the schedule": (code("train/schedule.py"), RUNS),
-    "code of a language model's loss, from an older file": (
+    # Edits of one's own; provenance/test_edits.py has which count.
+    "an edit of the schedule": (code("train/schedule.py"), RUNS),
+    "an edit of a language model's loss, from an older file": (
         older("tasks/language/loss.py"),
         RUNS,
     ),
-    "messages, checks, launching, storage, supervision and progress": (
+    "edits of messages, comments, and code that can't change a result": (
         all_of(
             *(code(module) for module in WITHOUT_EFFECT),
             code("rows/order.py", "# a comment"),
@@ -172,11 +178,22 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         ),
         NOTHING,
     ),
-    # What isn't a change.
-    "schema, other sources, unused template and dataset, the order of keys": (
+    # Upgrades.
+    "another version of moray, whose results are the same": (
+        all_of(code("train/schedule.py"), released),
+        NOTHING,
+    ),
+    "another version of moray, with a version of its results raised": (
         all_of(
-            code("config/schema/sections.py"),
-            code("corpus/sources/text_hub.py"),
+            code("train/schedule.py"),
+            reworded("config/versions.py", '"evaluate language": 1', '"evaluate language": 2'),
+            released,
+        ),
+        {"evaluate base", "evaluate tuned"},
+    ),
+    # What isn't a change.
+    "unused template and dataset, the order of keys": (
+        all_of(
             setting("defaults.data.chat_template", "{{ x }}"),
             setting("datasets.unused", {"source": "files", "path": "data/modules.jsonl"}),
             setting(

@@ -17,10 +17,10 @@ import moray
 from moray import machine, project
 from moray.config import inputs, layout, plan, recorded
 from moray.config.config_files import check_config_file, check_option
-from moray.config.identity import code_of
 from moray.config.load import load_experiment, with_short_keys_resolved
 from moray.config.schema.experiment import SMOKE_TEST_RUN
 from moray.config.search import search_config
+from moray.config.versions import version_of
 from moray.errors import ConfigError, UserError
 from moray.stages.boundary import repeat, repeats
 
@@ -82,12 +82,12 @@ def load():
 
 
 def code(stage, *names, of=None):
-    """The param by which a stage runs again if the code that decides its result changes.
+    """The param by which a stage runs again if the version of its results was raised, or by an edit.
 
     With what it is `of`, it also does if its last execution didn't finish.
     """
     again = repeats(f"{stage}/{of}", planning=workflow.is_main_process) if of else ""
-    return f"code {code_of(stage, *names)}{again}"
+    return f"code {version_of(stage, *names)}{again}"
 
 
 def by_content(files):

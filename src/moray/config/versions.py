@@ -1,0 +1,55 @@
+"""Versions of results: what an upgrade runs again.
+
+A stage runs again if the version of its results was raised since they were made. A person raises
+it with the change that makes other results; `tests/golden` compares the results of small runs with
+recorded ones, and fails if they differ under the same version.
+"""
+
+from moray.provenance.edits import edits_of
+
+# By stage, and by task, modality, source or metric where they differ.
+RESULTS = {
+    "base_model images": 1,
+    "base_model text": 1,
+    "benchmark": 1,
+    "card": 1,
+    "choose": 1,
+    "decode": 1,
+    "download": 1,
+    "evaluate images": 1,
+    "evaluate language": 1,
+    "evaluate preference": 1,
+    "export images": 1,
+    "export text": 1,
+    "finetune images": 1,
+    "finetune language": 1,
+    "finetune preference": 1,
+    "generate": 1,
+    "gguf": 1,
+    "predict": 1,
+    "push": 1,
+    "reference": 1,
+    "report": 1,
+    "search": 1,
+    "smoke_test": 1,
+    "tokenize language": 1,
+    "tokenize preference": 1,
+    "track": 1,
+}
+
+
+def version_of(stage: str, *names: str) -> str:
+    """The version of a stage's results, by which the workflow knows whether they are of this code.
+
+    Args:
+        stage: name of the stage.
+        names: those of its task, modality, source or metrics.
+
+    Returns:
+        Such as `finetune language 4`. If modules that it imports were edited, with their digest.
+    """
+    rows = [row for row in (stage, *(f"{stage} {name}" for name in names)) if row in RESULTS]
+    # A task of one's own has no version: all of its code is an edit.
+    versions = [f"{row} {RESULTS[row]}" for row in rows] or [" ".join([stage, *names])]
+    edits = edits_of(stage, names)
+    return ", ".join([*versions, f"edited {edits}"] if edits else versions)

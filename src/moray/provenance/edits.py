@@ -1,0 +1,223 @@
+"""Edits of the package in a clone, which run again the stages that they may affect.
+
+What a release changes is said by the versions of results (`moray.config.versions`). An edit of
+one's own has no such version, so a module counts if it differs from `code.lock`, the digests of the
+modules as they were released. `python -m moray.provenance.edits` writes that file.
+"""
+
+import ast
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1]
+LOCK = PACKAGE / "code.lock"
+# Rooms and modules that only say, start, keep or watch something. Keys of the config, whose schema
+# is among them, are params of the rules.
+_WITHOUT_EFFECT = {
+    *("background", "chat", "cli", "console", "doctor", "errors", "hub", "lines", "machine"),
+    *("planning", "project", "proofs", "provenance", "results", "storage", "tracking"),
+    "config/schema",
+}
+# Lines of the SHA-256 of a file and the digest of what it means. Parsing all files takes a quarter
+# of a second, which each start of the workflow would cost. Named by the version of `_spell`.
+_CACHE = Path(".snakemake/moray-code-2")
+
+
+def edits_of(stage: str, names: Iterable[str] = ()) -> str:
+    """Digest of the edits that may affect a stage's result; empty if there are none.
+
+    A module may affect a stage that imports it, directly or not. Comments, docstrings, formatting
+    and messages don't count, nor do modules without effect on a result.
+
+    Args:
+        stage: name of the stage.
+        names: those by which it imports modules: of its task, source or metrics.
+
+    Returns:
+        8 hexadecimal digits, or nothing.
+    """
+    edited = _edited()
+    if not edited:
+        return ""
+    imported = _closure(stage, tuple(names))
+    rooms = {path.rpartition("/")[0] for path in imported} - {""}
+    counted = {
+        path: digest
+        for path, digest in edited.items()
+        # Templates belong to the modules that they lie below.
+        if path in imported
+        or (not path.endswith(".py") and any(path.startswith(f"{room}/") for room in rooms))
+    }
+    lines = "".join(f"{path} {digest}\n" for path, digest in sorted(counted.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()[:8] if counted else ""
+
+
+def write_lock() -> None:
+    """Record the package's modules as they are as released."""
+    LOCK.write_text("".join(f"{path} {digest}\n" for path, digest in _present().items()))
+
+
+def meaning(source: bytes) -> str:
+    """Digest of a module's syntax tree, without docstrings and the messages that a user reads."""
+    words: list[str] = []
+    _spell(ast.parse(source), words.append)
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()
+
+
+@cache
+def _edited() -> dict[str, str]:
+    """Modules that differ from those released, or that were added or removed, with digests."""
+    present = _present()
+    released = dict(line.split(" ") for line in LOCK.read_text().splitlines())
+    return {
+        path: present.get(path, "removed")
+        for path in sorted({*present, *released})
+        if present.get(path) != released.get(path)
+    }
+
+
+def _present() -> dict[str, str]:
+    files = [path for path in PACKAGE.rglob("*") if path.is_file() and _counts(path)]
+    return {path.relative_to(PACKAGE).as_posix(): _digest(path) for path in sorted(files)}
+
+
+def _counts(path: Path) -> bool:
+    # A wheel has the workflow in the package.
+    inner = path.relative_to(PACKAGE).parts
+    return "__pycache__" not in inner and inner[0] != "workflow" and path != LOCK
+
+
+@cache
+def _closure(stage: str, names: tuple[str, ...]) -> frozenset[str]:
+    """The modules that a stage imports, directly or not, in rooms that may affect its result."""
+    found: set[str] = set()
+    waiting = [path.relative_to(PACKAGE).as_posix() for path in _modules_of(stage)]
+    while waiting:
+        path = waiting.pop()
+        if path not in found and (PACKAGE / path).is_file():
+            found.add(path)
+            modules = (module for module in _imported(path, names) if not _is_inert(module, stage))
+            for module in modules:
+                waiting += [f"{module}.py", f"{module}/__init__.py"]
+    return frozenset(found)
+
+
+def _modules_of(stage: str) -> Iterator[Path]:
+    yield from PACKAGE.glob(f"stages/{stage}.py")
+    yield from PACKAGE.glob(f"extras/*/{stage}.py")
+
+
+def _is_inert(module: str, stage: str) -> bool:
+    rooms = _WITHOUT_EFFECT - ({"tracking"} if stage == "track" else set())
+    return any(module == room or module.startswith(f"{room}/") for room in rooms)
+
+
+def _imported(path: str, names: tuple[str, ...]) -> Iterator[str]:
+    """What a module imports of the package, as paths without ending."""
+    for module in _imports(path):
+        if "{}" not in module:
+            yield module
+        else:
+            own = [module.replace("{}", name) for name in names]
+            own = [file for file in own if (PACKAGE / f"{file}.py").is_file()]
+            every = PACKAGE.glob(f"{module.replace('{}', '*')}.py")
+            # Without a name of its own among them, it may be any.
+            yield from own or (str(file.relative_to(PACKAGE).with_suffix("")) for file in every)
+
+
+@cache
+def _imports(path: str) -> tuple[str, ...]:
+    """What a module imports; by a name from the config as `tasks/{}/task`."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse((PACKAGE / path).read_bytes())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.JoinedStr):
+            parts = (p.value if isinstance(p, ast.Constant) else "{}" for p in node.values)
+            found.append("".join(map(str, parts)))
+    own = dict.fromkeys(name for name in found if name.startswith("moray."))
+    return tuple(name.removeprefix("moray.").replace(".", "/") for name in own)
+
+
+def _digest(path: Path) -> str:
+    content = path.read_bytes()
+    whole = hashlib.sha256(content).hexdigest()
+    if path.suffix != ".py":
+        return whole[:16]
+    known = _known_digests()
+    if whole not in known:
+        known[whole] = meaning(content)[:16]
+        if _CACHE.parent.is_dir():
+            with _CACHE.open("a") as file:
+                file.write(f"{whole} {known[whole]}\n")
+    return known[whole]
+
+
+@cache
+def _known_digests() -> dict[str, str]:
+    lines = _CACHE.read_text().splitlines() if _CACHE.is_file() else []
+    # Another process may be writing the last line.
+    return {line[:64]: line[65:] for line in lines if len(line) == 81}
+
+
+_HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _spell(value: Any, put: Callable[[str], None]) -> None:
+    """Spell out a syntax tree.
+
+    `ast.dump` isn't the same for every Python: versions add fields, which are empty in code that
+    doesn't use them.
+    """
+    if isinstance(value, ast.AST):
+        put(type(value).__name__)
+        for name, field in _fields(value):
+            put(name)
+            _spell(field, put)
+        put(")")
+    elif isinstance(value, list):
+        for entry in value:
+            _spell(entry, put)
+        put("]")
+    else:
+        put(repr(value))
+
+
+def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    for name in node._fields:
+        field = getattr(node, name)
+        # Whether a name is read or written follows from its position.
+        if name == "ctx" or field is None or field == []:
+            continue
+        if name == "args" and isinstance(node, ast.Call) and _is_read(node.func):
+            field = [argument for argument in field if not _is_text(argument)]
+        if name == "body" and isinstance(node, _HAVE_DOCSTRINGS) and _is_docstring(field[0]):
+            field = field[1:]
+        yield name, field
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and _is_constant(statement.value)
+
+
+def _is_read(function: ast.expr) -> bool:
+    """Whether a user reads the texts that a function is called with."""
+    name = getattr(function, "id", "")
+    return name == "say" or name.endswith(("Error", "Warning"))
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.JoinedStr) or _is_constant(value)
+
+
+def _is_constant(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+if __name__ == "__main__":
+    write_lock()

@@ -1,0 +1,153 @@
+"""Results of a small run of each stage, as far as they don't depend on the processor."""
+
+import hashlib
+import json
+from collections.abc import Set
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from golden.around import folders_around
+from golden.experiment import EXPERIMENT, write_data
+from in_one_process import make_all
+from safetensors.torch import load_file
+
+from moray.config import plan
+from moray.config.load import load_experiment
+from moray.provenance.lineage import software
+
+# A smoke test measures seconds.
+WITHOUT = {"smoke_test"}
+# Differ between two executions of the same code, or say which machine and libraries it was.
+_VOLATILE = {
+    "checkpoint",
+    "code",
+    "commit",
+    "fingerprint",
+    "id",
+    "inputs",
+    "libraries",
+    "machine",
+    "note",
+    "peft_version",
+    "proof",
+    "seconds",
+    "sha256",
+    "software",
+    "step_seconds",
+    "tflops",
+    "time",
+    "transformers_version",
+}
+_SPEED = "_per_second"
+# Digests and words.
+_LEFT_OUT = {"lineage.json", "preview.txt", "proof.json"}
+_RUNS = {
+    "language": ("texts", "answers", "talks"),
+    "preference": ("pairs",),
+    "images": ("colours",),
+}
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """Make the results of each stage in an empty folder.
+
+    Returns:
+        By row of `moray.config.versions.RESULTS`: digests of what is the same everywhere, and
+        figures. And the versions of libraries.
+    """
+    write_data(folder / "data")
+    make_all(folder, EXPERIMENT)
+    experiment = load_experiment(EXPERIMENT)
+    found = {
+        "base_model images": _folder("results/models/vit"),
+        "base_model text": _folder("results/models/tiny"),
+        "decode": _folder(_only(plan.prepared_folders(experiment, "colours"))),
+        "download": {name: _folder(f"results/datasets/{name}") for name in EXPERIMENT["datasets"]},
+        "export images": _model("colours"),
+        "export text": {run: _model(run) for run in ("answers", "talks")},
+        "generate": {run: _files(run, "samples.jsonl") for run in ("answers", "talks")},
+        "predict": _files("colours", "samples.jsonl", "generation.json"),
+        "reference": _folder(_only(plan.store_folders(experiment, "pairs"))),
+        "tokenize language": {
+            run: [_folder(store) for store in plan.prepared_folders(experiment, run)]
+            for run in _RUNS["language"]
+        },
+        "tokenize preference": _folder(_only(plan.prepared_folders(experiment, "pairs"))),
+    }
+    for task, runs in _RUNS.items():
+        trained = {run: _files(run, "history.jsonl", "train.json") for run in runs}
+        found[f"finetune {task}"] = trained
+        found[f"evaluate {task}"] = {run: _files(run, "eval.json") for run in runs}
+    for stage, made in folders_around(experiment).items():
+        found[stage] = _folder(str(made))
+    return {"libraries": software(), **json.loads(json.dumps(found, sort_keys=True))}
+
+
+def _only(folders: list[str]) -> str:
+    (folder,) = folders
+    return folder
+
+
+def _files(run: str, *names: str) -> dict[str, Any]:
+    return {name: content(Path("results/runs", run, name)) for name in names}
+
+
+def _model(run: str) -> dict[str, Any]:
+    # What the card says is a result of `card`.
+    return _folder(f"results/runs/{run}/model", {"README.md"})
+
+
+def _folder(folder: str, left_out: Set[str] = frozenset()) -> dict[str, Any]:
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): content(path)
+        for path in files
+        if path.name not in _LEFT_OUT | left_out
+    }
+
+
+def content(file: Path) -> Any:
+    """What a file says: its values, or a digest of its bytes; of weights, their mean size."""
+    if file.suffix == ".json":
+        return stable(json.loads(file.read_text()))
+    if file.suffix == ".jsonl":
+        return [stable(json.loads(line)) for line in file.read_text().splitlines()]
+    if file.suffix == ".parquet":
+        return _digest(repr(pq.read_table(file).to_pylist()).encode())
+    if file.suffix == ".safetensors":
+        return {
+            name: [str(each.dtype), list(each.shape), float(each.abs().double().mean())]
+            for name, each in load_file(file).items()
+            # Of a bias of keys, the gradient is nothing but rounding.
+            if not name.endswith("bias")
+        }
+    if file.suffix == ".rows":
+        return _rows(file)
+    return _digest(file.read_bytes())
+
+
+def _rows(file: Path) -> dict[str, Any]:
+    """By field of the rows, a digest, or figures."""
+    record = json.loads(file.with_name("manifest.json").read_text())["record"]
+    rows = np.fromfile(file, [(name, kind, tuple(shape)) for name, kind, shape in record])
+    return {
+        name: rows[name].tolist() if kind == "<f4" else _digest(rows[name].tobytes())
+        for name, kind, _ in record
+    }
+
+
+def _digest(whole: bytes) -> str:
+    return hashlib.sha256(whole).hexdigest()[:16]
+
+
+def stable(value: Any) -> Any:
+    """A value without what differs between two executions."""
+    if isinstance(value, dict):
+        return {
+            key: stable(entry)
+            for key, entry in value.items()
+            if key not in _VOLATILE and not key.endswith(_SPEED)
+        }
+    return [stable(entry) for entry in value] if isinstance(value, list) else value
