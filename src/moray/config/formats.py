@@ -61,12 +61,6 @@ FORMATS: dict[FormatName, Format] = {
 }
 
 
-def source_module(source: str, format: FormatName) -> str:
-    """The module of a source, in `moray.corpus.sources`, by the names in the config."""
-    kind = "images" if format == "images" else "text"
-    return f"{kind}_{source.replace('-', '_')}"
-
-
 def sequence_length(format: FormatName, block_size: int) -> int:
     """Tokens of the longest sequence that a model gets, which has no neighbours in its row.
 

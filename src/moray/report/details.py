@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from moray.config.schema.base import result_keys
 from moray.config.schema.experiment import Sections
 from moray.config.schema.train import Train
-from moray.config.tasks import SCORED, TASKS
+from moray.config.tasks import MODALITIES, SCORED, TASKS
 from moray.corpus.overlap import told
 from moray.proofs.comparison import short
 from moray.provenance.lineage import LINEAGE
@@ -203,7 +203,7 @@ def _cut(value: Any, characters: int) -> Any:
 
 def _previews(run: Run, characters: int) -> dict[str, Markup]:
     """The beginnings of the run's rows, by store; trained tokens are marked."""
-    prepared = {Path(task.prepared) for task in TASKS.values()}
+    prepared = {Path(modality.prepared) for modality in MODALITIES.values()}
     found = {}
     for store in (Path(path).parent for path in _inputs(run)):
         file = run.folder.parents[1] / store.relative_to("results") / "preview.txt"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moray.config.tasks import module_of
 from moray.provenance.manifest import read_manifest
 
 if TYPE_CHECKING:
@@ -17,7 +17,5 @@ if TYPE_CHECKING:
 def task_of(store: Path, settings: Mapping[str, Any]) -> Task:
     """The task that a store's manifest names, from `task` of its module `task`; see `Task`."""
     manifest = read_manifest(store)
-    # By name: the others need not be imported.
-    module = import_module(f"moray.tasks.{manifest['task']}.task")
-    task: Task = module.task(manifest, settings)
+    task: Task = module_of(manifest["task"], "task").task(manifest, settings)
     return task

@@ -16,6 +16,7 @@ from moray.corpus.sources import Opened
 from moray.corpus.values import group_key, spelled
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
+from moray.tasks.images.sources import images_opened
 
 _ROWS_AT_ONCE = 100
 
@@ -28,7 +29,8 @@ def opened(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path)
     given = {
         split: partial(images, paths, section.columns, names) for split, paths in found.items()
     }
-    return Opened(given, {"files": {str(path): sha256_file(path) for path in every}}, tuple(names))
+    origin = {"files": {str(path): sha256_file(path) for path in every}}
+    return images_opened(given, origin, names, "group" in section.columns)
 
 
 def label_names(files: Sequence[Path], column: str) -> list[str]:
@@ -142,7 +144,7 @@ def _label(value: Any, column: str, names: list[str], place: str) -> int:
     if spelling in names:
         return names.index(spelling)
     if _is_number(value):
-        # Refused if there is no such label, see `ImageFacts`.
+        # Refused if there is no such label, see `ImageSurvey`.
         return int(value)
     raise UserError(place, f"got label {spelling}, which has no name", "fix the label")
 

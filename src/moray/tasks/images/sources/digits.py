@@ -9,8 +9,9 @@ from PIL import Image
 
 from moray.config.schema.datasets import Digits
 from moray.corpus.dataset import Document
-from moray.corpus.image import as_png
 from moray.corpus.sources import Opened
+from moray.tasks.images.image_files import as_png
+from moray.tasks.images.sources import images_opened
 
 _LABEL_NAMES = tuple(str(digit) for digit in range(10))
 
@@ -21,7 +22,7 @@ _SCALE = 255 / 16
 def opened(section: Digits, files: Mapping[str, list[str]], temporary: Path) -> Opened:
     """Open all of them as train."""
     origin = {"revision": f"scikit-learn {version('scikit-learn')}"}
-    return Opened({"train": images}, origin, _LABEL_NAMES)
+    return images_opened({"train": images}, origin, _LABEL_NAMES)
 
 
 def images() -> Iterator[Document]:

@@ -12,10 +12,10 @@ from jobs import Make
 
 from moray.config.schema.train import Train
 from moray.errors import UserError
-from moray.model.classifier import fault_of_bf16_on_cpu, load_classifier
 from moray.rows.store import StoredRows
 from moray.storage.interface import folder_of, path_of
 from moray.tasks import task_of
+from moray.tasks.images.classifier import fault_of_bf16_on_cpu, load_classifier
 from moray.train.checkpoints import _check_tensors
 from moray.train.engine import check_weights
 from moray.train.job import RunSpec

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from moray.evaluate import likelihood
-from moray.evaluate.language import compare_scores
 from moray.evaluate.likelihood import Scores
+from moray.tasks.language.evaluation import compare_scores
 
 FIGURES = ["loss", "perplexity", "bits_per_byte", "accuracy"]
 

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from moray.errors import UserError
-from moray.model.classifier import labels, load_as_it_is, names_of
+from moray.tasks.images.classifier import labels, load_as_it_is, names_of
 
 OutputLayers = dict[str, nn.Linear]
 

@@ -31,20 +31,20 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Evaluate, Ray
 from moray.config.schema.train import Train
 from moray.corpus.dataset import read_documents
-from moray.corpus.image import as_png
 from moray.errors import UserError
-from moray.evaluate import images
-from moray.model.classifier import load_classifier, names_of
-from moray.model.image_processor import load_processor
-from moray.model.output_layers import classifier_for
 from moray.provenance.manifest import read_manifest, sha256_file
 from moray.rows.store import StoredRows
 from moray.stages.base_model import base_model
-from moray.stages.decode import decode
 from moray.stages.download import download
 from moray.stages.evaluate import evaluate
 from moray.stages.export import export
-from moray.stages.predict import predict
+from moray.tasks.images.classifier import load_classifier, names_of
+from moray.tasks.images.decode import decode
+from moray.tasks.images.evaluation import evaluation
+from moray.tasks.images.image_files import as_png
+from moray.tasks.images.image_processor import load_processor
+from moray.tasks.images.output_layers import classifier_for
+from moray.tasks.images.predict import predict
 from moray.train.driver import run_training
 from moray.train.job import Part, RunSpec
 
@@ -380,7 +380,7 @@ def test_images_of_a_group_are_resampled_together(tmp_path: Path) -> None:
     labels = StoredRows(tmp_path / "pixels", "test").rows["label"]
     cfg = result_keys(Evaluate(bootstrap_samples=2000))
     store = (tmp_path / "pixels",)
-    compared = images.evaluation({}, store, cfg).compared(
+    compared = evaluation({}, store, cfg).compared(
         [{"base": dict(enumerate(answers)), "tuned": dict(enumerate(answers))}]
     )
     assert compared["resampled"] == "groups"

@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 
 from moray.config.schema.base import Proofs
 from moray.errors import UserError
-from moray.model import output_layers
 from moray.proofs.comparison import read_proof
-from moray.proofs.images import predictions_compared
-from moray.stages import base_model_images
 from moray.stages.base_model import base_model
 from moray.stages.download import download
+from moray.tasks.images import base_model as base_model_images
+from moray.tasks.images import output_layers
+from moray.tasks.images.proofs import predictions_compared
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
 READ_BACK = "weights that are read back as they were"

@@ -12,7 +12,7 @@ from transformers import AutoImageProcessor, ViTImageProcessorPil
 
 from moray.errors import UserError, first_line
 from moray.model.folder import LOCAL
-from moray.model.image_comparison import furthest_apart
+from moray.tasks.images.proofs import furthest_apart
 
 # What EfficientNet's processor calls that it divides by the deviations once more.
 _NORMALIZES_AGAIN = "include_top"

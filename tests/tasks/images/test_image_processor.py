@@ -13,7 +13,7 @@ from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPI
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
 
 from moray.errors import UserError
-from moray.model.image_processor import (
+from moray.tasks.images.image_processor import (
     check_pixels,
     check_processor,
     load_processor,

@@ -8,9 +8,8 @@ import pytest
 from pictures import colours
 from PIL import Image
 
-from moray.corpus.dataset import Document
-from moray.corpus.image import ImageFacts, as_png, decoded
 from moray.errors import UserError
+from moray.tasks.images.image_files import as_png, decoded
 
 
 def test_an_image_survives_being_written() -> None:
@@ -69,38 +68,6 @@ def test_three_colours_in_sixteen_bits_are_none_of_sixteen() -> None:
     header = b"BM" + struct.pack("<IHHI", 14 + len(info) + 8, 0, 0, 14 + len(info))
     image = decoded(header + info + struct.pack("<4H", *[0xF800] * 4), "small.bmp")
     assert np.asarray(image.convert("RGB")).max(axis=(0, 1)).tolist() == [255, 0, 0]
-
-
-@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG"])
-def test_images_behind_the_first_one_are_told(kind: str) -> None:
-    first, file = colours(4, 4), io.BytesIO()
-    first.save(file, kind, save_all=True, append_images=[colours(4, 4, 1)], lossless=True)
-    seen = ImageFacts(["a"])
-    alone = Document(image=as_png(first), label=0, place="x")
-    [*seen.follow([("train", alone)])]
-    assert [*seen.told()] == []
-    [*seen.follow([("train", alone | {"image": file.getvalue()})])]
-    assert [*seen.told()] == ["files with several frames or pages, of which the first is read: 1"]
-
-
-def rows(*sizes: tuple[int, int], label: int = 0) -> list[tuple[str, Document]]:
-    return [
-        ("train", Document(image=as_png(colours(*size)), label=label, place="here"))
-        for size in sizes
-    ]
-
-
-def test_the_common_size_is_known_in_the_end() -> None:
-    for sizes, expected in (([(3, 4), (3, 4)], [3, 4]), ([(3, 4), (4, 3)], None), ([], None)):
-        facts = ImageFacts(["a", "b"])
-        assert len(list(facts.follow(rows(*sizes)))) == len(sizes)
-        assert facts.facts() == {"label_names": ["a", "b"], "image_size": expected}
-
-
-@pytest.mark.parametrize("label", [-1, 2])
-def test_a_label_without_a_name_costs_one_line(label: int) -> None:
-    with pytest.raises(UserError, match=f"^here: got label {label}, expected 0 to 1; "):
-        list(ImageFacts(["a", "b"]).follow(rows((3, 4), label=label)))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "1", "L", "CMYK"])

@@ -1,6 +1,7 @@
 """Sources of images as documents."""
 
 import gzip
+import io
 import json
 import os
 import tempfile
@@ -17,11 +18,12 @@ from pictures import colours, image_folder, write_idx
 
 from moray.config.schema.datasets import Dataset, Digits, HubDataset, Idx, ImageFolder, LocalFiles
 from moray.corpus.dataset import Document
-from moray.corpus.image import as_png, decoded
-from moray.corpus.sources import images_hub, opened, text_hub
-from moray.corpus.sources.images_files import label_names
+from moray.corpus.sources import opened, text_hub
 from moray.corpus.split import Given
 from moray.errors import UserError
+from moray.tasks.images.image_files import as_png, decoded
+from moray.tasks.images.sources import ImageSurvey, hub
+from moray.tasks.images.sources.files import label_names
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 3, 4), dtype=np.uint8)
 LABELS = np.array([3, 0, 1, 1, 0, 2], np.uint8)
@@ -33,7 +35,8 @@ def open_images(
     """The documents of a source, what describes it, and its labels."""
     # Nothing is downloaded to the folder.
     with opened(section, files, Path(tempfile.gettempdir())) as source:
-        return source.given, source.origin, list(source.label_names)
+        assert source.survey
+        return source.given, source.origin, source.survey.facts()["label_names"]
 
 
 def all_of(make: Callable[[], Iterator[Document]]) -> list[Document]:
@@ -400,7 +403,7 @@ def test_a_repository_with_a_column_of_images(
     tables(tmp_path / "data", [1, 0, 2])
     # The folder stands in the hub's place.
     monkeypatch.setattr(
-        images_hub, "load", lambda _, revision, *rest: text_hub.load(str(tmp_path), None, *rest)
+        hub, "load", lambda _, revision, *rest: text_hub.load(str(tmp_path), None, *rest)
     )
     keys: dict[str, Any] = {"source": "hub", "repo_id": "a/b", "revision": "0" * 40}
     given, origin, names = open_images(HubDataset(**keys, format="images"), {})
@@ -429,3 +432,37 @@ def test_what_is_no_parquet_costs_one_line(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"source": "files", "format": "images", "path": "x"}
     with pytest.raises(UserError, match=r"x\.parquet: can't read it as Parquet"):
         open_images(LocalFiles(**keys), {"train": [str(tmp_path / "x.parquet")]})
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG"])
+def test_images_behind_the_first_one_are_told(kind: str) -> None:
+    first, file = colours(4, 4), io.BytesIO()
+    first.save(file, kind, save_all=True, append_images=[colours(4, 4, 1)], lossless=True)
+    seen = ImageSurvey(["a"])
+    alone = Document(image=as_png(first), label=0, place="x")
+    [*seen.follow([("train", alone)])]
+    assert [*seen.lines("x")] == []
+    [*seen.follow([("train", alone | {"image": file.getvalue()})])]
+    assert [*seen.lines("x")] == [
+        "dataset x: files with several frames or pages, of which the first is read: 1"
+    ]
+
+
+def rows(*sizes: tuple[int, int], label: int = 0) -> list[tuple[str, Document]]:
+    return [
+        ("train", Document(image=as_png(colours(*size)), label=label, place="here"))
+        for size in sizes
+    ]
+
+
+def test_the_common_size_is_known_in_the_end() -> None:
+    for sizes, expected in (([(3, 4), (3, 4)], [3, 4]), ([(3, 4), (4, 3)], None), ([], None)):
+        facts = ImageSurvey(["a", "b"])
+        assert len(list(facts.follow(rows(*sizes)))) == len(sizes)
+        assert facts.facts() == {"label_names": ["a", "b"], "image_size": expected}
+
+
+@pytest.mark.parametrize("label", [-1, 2])
+def test_a_label_without_a_name_costs_one_line(label: int) -> None:
+    with pytest.raises(UserError, match=f"^here: got label {label}, expected 0 to 1; "):
+        list(ImageSurvey(["a", "b"]).follow(rows((3, 4), label=label)))

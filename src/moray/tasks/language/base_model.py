@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from moray.model.load import load_config, load_model
 from moray.model.obtain import copy_folder, copy_unchanged
 from moray.model.scratch import save_llama, save_random_weights, train_tokenizer
 from moray.model.shapes import NEW_TOKENS, quantization_in, shapes_in
+from moray.proofs.folder import base_compared
+from moray.stages.base_model import Base
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
 from moray.tasks.language.tokenizer_files import read_as_it_is, save_tokenizer
 
@@ -29,10 +32,8 @@ _GROUPS_TO_LEARN_FROM = 64
 _COLUMNS_AT_ONCE = 128
 
 
-def make(
-    output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path | None
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Copy a model, or make one from scratch; returns it, and more entries of its manifest."""
+def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path | None) -> Base:
+    """Copy a model, or make one from scratch."""
     path = f"models.{output.name}"
     if source and cfg.get("random_weights"):
         copy_unchanged(source, output)
@@ -71,7 +72,8 @@ def make(
     if getattr(model.config.get_text_config(), "output_router_logits", False):
         say(f"model {output.name}: the auxiliary loss of its router isn't part of the loss")
     with computed_in_fp32(model):
-        return model, {"isolates_documents": isolates_documents(model)}
+        facts = {"isolates_documents": isolates_documents(model)}
+    return Base(model, partial(base_compared, output, cfg, source, model), facts)
 
 
 def _unused(model: PreTrainedModel, folder: Path) -> list[str]:

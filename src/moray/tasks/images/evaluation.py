@@ -18,14 +18,14 @@ from moray.evaluate.execution import (
     of_each_model,
     own_batches,
 )
-from moray.model.classifier import load_classifier
 from moray.proofs.budget import TOO_LARGE
 from moray.proofs.comparison import Comparison, transformers_version
-from moray.proofs.images import loss_of, num_images_affordable
 from moray.proofs.language import ROUNDED
 from moray.provenance.manifest import read_manifest
 from moray.rows.groups import groups_of
 from moray.rows.store import StoredRows, sample
+from moray.tasks.images.classifier import load_classifier
+from moray.tasks.images.proofs import loss_of, num_images_affordable
 from moray.tasks.images.task import Normalization, make_batch
 from moray.workers.entry import Worker
 from moray.workers.memory import in_parts_that_fit

@@ -26,7 +26,7 @@ from moray.errors import UserError
 from moray.model.adapter import add_adapter, merged, save_adapter
 from moray.model.load import load_model
 from moray.stages.base_model import base_model
-from moray.stages.base_model_text import add_tokens, set_eos_token
+from moray.tasks.language.base_model import add_tokens, set_eos_token
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from moray.model.classifier import load_classifier, names_of
 from moray.model.folder import DTYPES, stored_dtype
-from moray.model.image_processor import load_processor
 from moray.stages.export import Exported
+from moray.tasks.images.classifier import load_classifier, names_of
+from moray.tasks.images.image_processor import load_processor
 from moray.train.restore import trained_model
 
 _CLASSES = """ It tells {count}

@@ -14,10 +14,11 @@ from PIL import Image
 from moray.config.schema.datasets import Idx
 from moray.config.splits import idx_files_by_split
 from moray.corpus.dataset import Document
-from moray.corpus.image import as_png
 from moray.corpus.sources import Opened
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
+from moray.tasks.images.image_files import as_png
+from moray.tasks.images.sources import images_opened
 
 # The third byte of the header: numbers are unsigned bytes.
 _BYTES = 8
@@ -33,7 +34,8 @@ def opened(section: Idx, files: Mapping[str, list[str]], temporary: Path) -> Ope
     names = label_names([paths["labels"] for paths in by_split.values()])
     given = {split: partial(images, **paths) for split, paths in by_split.items()}
     every = [path for paths in by_split.values() for path in paths.values()]
-    return Opened(given, {"files": {str(path): sha256_file(path) for path in every}}, tuple(names))
+    origin = {"files": {str(path): sha256_file(path) for path in every}}
+    return images_opened(given, origin, names)
 
 
 def images(images: Path, labels: Path) -> Iterator[Document]:

@@ -16,8 +16,8 @@ from moray.proofs.language import log_probabilities
 from moray.proofs.pairs import pairs_of
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.rows.store import StoredRows
-from moray.stages.reference import reference
 from moray.tasks.language.rows import StoredSplit
+from moray.tasks.preference.reference import reference
 
 
 def check_values(folder: Path, store: Path) -> None:

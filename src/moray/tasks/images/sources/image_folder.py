@@ -18,6 +18,7 @@ from moray.corpus.dataset import Document
 from moray.corpus.sources import Opened
 from moray.errors import UserError
 from moray.provenance.manifest import sha256_file
+from moray.tasks.images.sources import images_opened
 
 
 def opened(section: ImageFolder, files: Mapping[str, list[str]], temporary: Path) -> Opened:
@@ -30,7 +31,7 @@ def opened(section: ImageFolder, files: Mapping[str, list[str]], temporary: Path
     read = sorted(file for file in every if _may_be_image(file))
     _say_left_out(section.path, folders.values(), [*filterfalse(_may_be_image, every)])
     origin = {"path": section.path, "files": {str(file): sha256_file(file) for file in read}}
-    return Opened(given, origin, tuple(names))
+    return images_opened(given, origin, names)
 
 
 def _say_left_out(path: str, folders: Collection[Path], files: Sequence[Path]) -> None:

@@ -1,6 +1,7 @@
 """A base model that classifies images, with its image processor."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +10,22 @@ from transformers import PreTrainedModel
 
 from moray.console import say
 from moray.corpus.dataset import read_documents
-from moray.corpus.image import decoded
 from moray.errors import UserError, first_line
-from moray.model.classifier import channels_of, load_classifier, new_classifier
-from moray.model.image_processor import check_processor, load_processor, save_processor
 from moray.model.obtain import copy_folder
-from moray.model.output_layers import classifier_for
 from moray.provenance.manifest import new_folder
+from moray.stages.base_model import Base
+from moray.tasks.images.classifier import channels_of, load_classifier, new_classifier
+from moray.tasks.images.image_files import decoded
+from moray.tasks.images.image_processor import check_processor, load_processor, save_processor
+from moray.tasks.images.output_layers import classifier_for
+from moray.tasks.images.proofs import base_compared
 
 # Where transformers looks for an image processor.
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
-def make(
-    output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Adapt a model to a dataset's classes, or make one; returns it, and no more facts about it."""
+def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path) -> Base:
+    """Adapt a model to a dataset's classes, or make one."""
     described = json.loads((dataset / "dataset.json").read_text())
     label_names = described["label_names"]
     if source:
@@ -44,7 +45,11 @@ def make(
     # So that an error shows up here.
     check_processor(output, channels_of(model.config))
     _check_forward(load_classifier(output), output, dataset)
-    return model, {}
+    return Base(
+        model,
+        partial(base_compared, output, source, model, dataset),
+        more=f", {model.config.num_labels} classes",
+    )
 
 
 def _check_has_processor(copy: Path, source: Path) -> None:

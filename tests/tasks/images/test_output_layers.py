@@ -11,8 +11,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
 
 from moray.errors import UserError
-from moray.model.classifier import load_classifier
-from moray.model.output_layers import classifier_for
+from moray.tasks.images.classifier import load_classifier
+from moray.tasks.images.output_layers import classifier_for
 
 # Those of them that a config has are set in it, unless it is below.
 _COMMON: dict[str, Any] = {

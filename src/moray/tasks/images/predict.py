@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from moray.console import say
 from moray.evaluate.execution import may_be_bf16
-from moray.evaluate.images import ClassifyJob, chosen, classify_on_worker, in_order
 from moray.proofs.comparison import collect, conclude
-from moray.proofs.images import predictions_compared
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.rows.store import StoredRows
 from moray.stages.evaluation import on_evaluation_workers
+from moray.tasks.images.evaluation import ClassifyJob, chosen, classify_on_worker, in_order
+from moray.tasks.images.proofs import predictions_compared
 
 # Without a date and with fixed identifiers, the same figure is the same file.
 _FIXED: Any = {"svg.hashsalt": "moray", "font.family": "DejaVu Sans"}

@@ -11,9 +11,10 @@ from moray.config.splits import expressions_by_split
 from moray.corpus.class_labels import with_names
 from moray.corpus.dataset import Document
 from moray.corpus.sources import Opened
-from moray.corpus.sources.images_files import document, names_of_labels, no_column
 from moray.corpus.sources.text_hub import class_names_of, load, origin, place_of_split
 from moray.corpus.split import Documents
+from moray.tasks.images.sources import images_opened
+from moray.tasks.images.sources.files import document, names_of_labels, no_column
 
 
 def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
@@ -39,7 +40,7 @@ def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path)
     for split, rows in found.items():
         place = place_of_split(repo_id, expressions, split)
         given[split] = partial(_documents, place, rows, columns, known)
-    return Opened(given, origin(section), tuple(known))
+    return images_opened(given, origin(section), known, "group" in columns)
 
 
 def _documents(

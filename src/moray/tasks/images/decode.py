@@ -20,16 +20,21 @@ from moray.corpus.dataset import (
     read_documents,
     share_of_group,
 )
-from moray.corpus.image import decoded
 from moray.errors import UserError
-from moray.model.classifier import channels_of, empty_classifier, fault_of_bf16_on_cpu, names_of
-from moray.model.image_comparison import furthest_apart
-from moray.model.image_processor import load_processor, normalization, pixels_of
 from moray.proofs.comparison import Comparison, conclude, transformers_version, write_proof
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
 from moray.rows.groups import write_groups
 from moray.rows.store import Record, Rows, RowsWriter, describe
+from moray.tasks.images.classifier import (
+    channels_of,
+    empty_classifier,
+    fault_of_bf16_on_cpu,
+    names_of,
+)
+from moray.tasks.images.image_files import decoded
+from moray.tasks.images.image_processor import load_processor, normalization, pixels_of
+from moray.tasks.images.proofs import furthest_apart
 
 _AT_ONCE = 256
 # Images that are compared with what the image processor makes of them.
