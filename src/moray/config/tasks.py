@@ -69,6 +69,7 @@ class TaskFacts:
         section_path: where in a run the section is that only this task reads; empty if there is
             none. A finished run's task is recognised by it, and is `language` without one.
         searches_section: whether a search can choose values of that section.
+        has_checks: whether it refuses more keys of a run than its modality does.
     """
 
     modality: Modality
@@ -76,6 +77,7 @@ class TaskFacts:
     headline: str
     section_path: str = ""
     searches_section: bool = False
+    has_checks: bool = False
 
     @property
     def section_name(self) -> str:
@@ -90,6 +92,7 @@ TASKS: dict[TaskName, TaskFacts] = {
         scored="pairs",
         headline="reward_accuracy",
         section_path="preference",
+        has_checks=True,
     ),
     "images": TaskFacts(
         "images",

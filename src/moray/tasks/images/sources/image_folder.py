@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from moray.config.image_folder import class_names, files_below
+from moray.config.folders import files_below, folder_names
 from moray.config.schema.datasets import ImageFolder
 from moray.config.split_names import folders_by_split, split_of
 from moray.config.splits import Split
@@ -36,7 +36,7 @@ def opened(section: ImageFolder, files: Mapping[str, list[str]], temporary: Path
 
 def _say_left_out(path: str, folders: Collection[Path], files: Sequence[Path]) -> None:
     """Say what is not read: other folders beside those of splits, and files that are no images."""
-    beside = {Path(path, name) for name in class_names(Path(path))} - {*folders}
+    beside = {Path(path, name) for name in folder_names(Path(path))} - {*folders}
     if Path(path) not in folders and beside:
         names = ", ".join(str(folder) for folder in sorted(beside))
         say(f"{path}: not read, because no split has this name: {names}")
@@ -53,20 +53,20 @@ def label_names(folders: Sequence[Path]) -> list[str]:
         UserError: if train has fewer than two, or another split has one that train hasn't.
     """
     train, *others = folders
-    names = class_names(train)
+    names = folder_names(train)
     if len(names) < 2:
         got = f"only one class, {names[0]}" if names else "no folder of a class"
         raise UserError(
             str(train), f"got {got}, expected at least two", "make a folder for each class"
         )
     for folder in others:
-        if not class_names(folder):
+        if not folder_names(folder):
             raise UserError(
                 str(folder),
                 "got no folders of classes, expected those of train",
                 "put its images into folders of their classes, or move it elsewhere",
             )
-        if unknown := sorted({*class_names(folder)} - {*names}):
+        if unknown := sorted({*folder_names(folder)} - {*names}):
             one = unknown[0]
             problem = f"got a class that {train} doesn't have"
             remedy = f"rename the folder, or add {train / one}"

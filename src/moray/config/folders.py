@@ -1,4 +1,4 @@
-"""The files of a folder that has a folder of images for each class."""
+"""The files and folders of a folder of the user's."""
 
 import os
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from moray.config.file_names import check_name
 from moray.errors import UserError
 
 
-def class_names(folder: Path) -> list[str]:
-    """The names of the classes' folders, sorted; hidden folders are none."""
+def folder_names(folder: Path) -> list[str]:
+    """The names of the folders in a folder, sorted, but for hidden ones."""
     return [entry.name for entry in _visible(folder) if entry.is_dir()]
 
 
