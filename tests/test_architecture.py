@@ -19,6 +19,7 @@ FLOORS = [
         "tasks.language.base_model",
         "tasks.language.evaluation",
         "tasks.language.export",
+        "tasks.language.report",
         "tasks.preference",
     },
     {"chat", "doctor", "importing", "stages"},
