@@ -28,7 +28,7 @@ FLOORS = [
     {"results"},
     {"evaluate", "serving", "train"},
     {"tasks"},
-    {"tasks.images.proofs"},
+    {"tasks.images.proofs", "tasks.preference.proofs"},
     {"proofs"},
     {"model"},
     {"rows"},

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import CHROMIUM, Page, opened
@@ -29,7 +30,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with runs of each kind, one of which tries to run a script."""
     project = tmp_path_factory.mktemp("project")
     sample = dict.fromkeys(("prompt", "reference", "base", "tuned"), HOSTILE + "x" * 500)
-    prediction = {"image": 0, "base_probability": 0.5, "tuned_probability": 0.5}
+    prediction: dict[str, Any] = {"image": 0, "base_probability": 0.5, "tuned_probability": 0.5}
     prediction |= dict.fromkeys(("label", "base", "tuned"), HOSTILE + "x" * 500)
     folder = write_run(
         project,

@@ -20,7 +20,7 @@ def test_a_task_on_text_needs_modules_and_facts_and_no_change_of_the_workflow(
             file.write_text(code)
             continue
         # An entry of a table, and of the names that the config can have.
-        opened = r"^([A-Z]+: dict.*= {\n)"
+        opened = r"^([A-Z]+: dict\[(?:\w+Name|str),.*= {\n)"
         whole, tables = re.subn(opened, rf"\1{code}", file.read_text(), flags=re.M)
         assert tables == 1
         file.write_text(re.sub(r"^(\w+Name = Literal\[)", r'\1"infill", ', whole, flags=re.M))
