@@ -155,6 +155,12 @@ def test_what_does_not_fit_images_costs_one_line() -> None:
         check_faults(IMAGES | {path: value}, path + rest)
 
 
+def test_a_search_is_refused_what_its_run_would_be() -> None:
+    search = {"trials": 2, "space": {"adapter.rank": [4, 8]}}
+    path, rest = "runs.seen.search.space.adapter.rank", ": adapters are for language models only"
+    check_faults(IMAGES | {"runs.seen.search": search}, f"{path}.0{rest}", f"{path}.1{rest}")
+
+
 def test_splits_that_a_source_has_need_no_share(tmp_path: Path) -> None:
     files = {"images": "a", "labels": "b"}
     image_folder(tmp_path / "photos/train", {"a": 1})
