@@ -39,6 +39,7 @@ _SLOWEST_FIRST = (
     "train/test_qlora.py",
     "workflow/test_kill.py",
     "train",
+    "tasks",
     "workers",
     "stages",
     "rows",

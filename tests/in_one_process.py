@@ -15,15 +15,15 @@ from moray.config import layout, plan
 from moray.config.load import load_experiment, merge
 from moray.config.schema.experiment import Experiment
 from moray.stages.base_model import base_model
-from moray.stages.decode import decode
 from moray.stages.download import download
 from moray.stages.evaluate import evaluate
 from moray.stages.export import export
 from moray.stages.finetune import finetune
 from moray.stages.generate import generate
-from moray.stages.predict import predict
-from moray.stages.reference import reference
 from moray.stages.tokenize import tokenize
+from moray.tasks.images.decode import decode
+from moray.tasks.images.predict import predict
+from moray.tasks.preference.reference import reference
 
 RESULTS = Path("results")
 

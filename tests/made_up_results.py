@@ -20,7 +20,7 @@ def write_run(project: Path, run: str, **changes: Any) -> Path:
         project: the folder that holds `results`.
         run: its name.
         changes: `train`: settings; `start`: folder; `shift`: what its scores are worse by; `steps`;
-            `samples`: lines.
+            `samples`: lines; `sections`: those that only its task reads.
 
     Returns:
         The run's folder.
@@ -43,6 +43,7 @@ def write_run(project: Path, run: str, **changes: Any) -> Path:
         "seconds": 12.5,
         "adapter": None,
         "train": result_keys(Train(max_steps=steps, **changes.get("train", {}))),
+        **changes.get("sections", {}),
         "code": "0123456789abcdef",
         "inputs": {
             "start": changes.get("start", "results/models/tiny"),

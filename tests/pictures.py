@@ -11,8 +11,8 @@ from PIL import Image
 from moray.config.schema.base import result_keys
 from moray.config.schema.models import ScratchVisionModel
 from moray.stages.base_model import base_model
-from moray.stages.decode import decode
 from moray.stages.download import download
+from moray.tasks.images.decode import decode
 
 DIGITS = {"source": "digits", "format": "images", "validation_share": 0.1, "test_share": 0.1}
 RESNET: dict[str, Any] = {

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from moray.proofs.language import load, log_probabilities, pieces_of
-from moray.proofs.pairs import losses as losses_of_pairs
 from moray.rows.store import StoredRows
+from moray.tasks.preference.proofs import losses as losses_of_pairs
 from moray.train.job import Job
 from moray.train.schedule import learning_rate
 from moray.train.step import mixture_of

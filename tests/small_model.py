@@ -12,8 +12,8 @@ from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document, write_dataset
 from moray.corpus.sources.text_python_stdlib import functions
 from moray.stages.base_model import base_model
-from moray.stages.reference import reference
 from moray.stages.tokenize import tokenize
+from moray.tasks.preference.reference import reference
 
 MODEL = {
     "source": "scratch",

@@ -6,8 +6,9 @@ from typing import get_args
 from moray.config.formats import FORMATS, FormatName, TaskName
 from moray.config.schema.datasets import LocalFiles
 from moray.config.schema.experiment import Run
+from moray.config.schema.models import PathModel
 from moray.config.schema.train import STRATEGIES, StrategyName
-from moray.config.tasks import TASKS
+from moray.config.tasks import MODALITIES, TASKS
 
 
 def test_each_format_has_columns_a_task_and_a_description() -> None:
@@ -22,10 +23,17 @@ def test_each_format_has_columns_a_task_and_a_description() -> None:
 def test_each_task_has_facts_and_its_section_is_one_of_a_run() -> None:
     assert TASKS.keys() == set(get_args(TaskName))
     for name, task in TASKS.items():
-        assert find_spec(f"moray.tasks.{name}.task")
-        assert find_spec(f"moray.evaluate.{name}")
-        assert task.modality != "text" or find_spec(f"moray.tasks.{name}.tokens")
+        modules = ["task", "evaluation", *(["tokens"] if task.modality == "text" else [])]
+        assert all(find_spec(f"moray.tasks.{name}.{module}") for module in modules)
         assert not task.section_path or task.section_path.partition(".")[0] in Run.model_fields
+
+
+def test_each_modality_is_of_tasks_and_its_key_is_one_of_a_base_model() -> None:
+    assert MODALITIES.keys() == {task.modality for task in TASKS.values()}
+    for modality, facts in MODALITIES.items():
+        assert TASKS[facts.task].modality == modality
+        assert all(find_spec(f"moray.tasks.{facts.task}.{one}") for one in ("base_model", "export"))
+        assert not facts.model_key or facts.model_key in PathModel.model_fields
 
 
 def test_each_strategy_has_facts_and_a_module() -> None:

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from moray.errors import UserError
 from moray.model.obtain import copy_folder
 from moray.proofs.comparison import read_proof
-from moray.stages import base_model_text
 from moray.stages.base_model import base_model
-from moray.stages.base_model_text import set_eos_token
+from moray.tasks.language import base_model as base_model_text
+from moray.tasks.language.base_model import set_eos_token
 
 
 def test_what_is_read_back_from_a_copied_model_is_recorded(

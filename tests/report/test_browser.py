@@ -3,11 +3,14 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import CHROMIUM, Page, opened
 from made_up_results import write_run, write_state
 
+from moray.config.schema.base import result_keys
+from moray.config.schema.sections import Augmentation
 from moray.report.page import write_page
 from moray.results import load
 
@@ -27,13 +30,21 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with runs of each kind, one of which tries to run a script."""
     project = tmp_path_factory.mktemp("project")
     sample = dict.fromkeys(("prompt", "reference", "base", "tuned"), HOSTILE + "x" * 500)
-    folder = write_run(project, LONG, samples=[sample], start="results/models/<img src=x>")
+    prediction: dict[str, Any] = {"image": 0, "base_probability": 0.5, "tuned_probability": 0.5}
+    prediction |= dict.fromkeys(("label", "base", "tuned"), HOSTILE + "x" * 500)
+    folder = write_run(
+        project,
+        LONG,
+        samples=[prediction],
+        start="results/models/<img src=x>",
+        sections={"augmentation": result_keys(Augmentation())},
+    )
     scores = json.loads((folder / "eval.json").read_text())
     matrix = [[number % 7 for number in range(30)]] * 30
     names = [f"class {number} {HOSTILE}" for number in range(30)]
     by_class = {"label_names": names, "by_class": {"tuned": {"confusion": matrix}}}
     (folder / "eval.json").write_text(json.dumps(scores | by_class))
-    write_run(project, "tuned", shift=0.1, train={"learning_rate": 1e-3})
+    write_run(project, "tuned", samples=[sample], shift=0.1, train={"learning_rate": 1e-3})
     write_state(project, "killed", until=12)
     output = project / "report.html"
     write_page(load(project / "results"), output)

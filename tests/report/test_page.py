@@ -66,8 +66,7 @@ def test_texts_of_data_and_models_are_escaped(tmp_path: Path) -> None:
 
 
 def test_a_page_refers_only_to_itself(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "a")
-    (folder / "predictions.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    write_run(tmp_path, "a")
     page = page_of(tmp_path)
     for html in (page, runs_in(page)["a"]["html"]):
         assert all(address.startswith(("#", "data:image/")) for address in Parsed(html).addresses())
@@ -114,19 +113,6 @@ def test_a_trained_run_without_evaluation_is_shown(tmp_path: Path) -> None:
 def test_a_page_without_runs_is_a_page(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     assert "0 runs" in Parsed(page_of(tmp_path)).text
-
-
-def test_a_matrix_and_predictions_of_images_are_shown(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "a", samples=[PREDICTION])
-    scores = json.loads((folder / "eval.json").read_text())
-    scores |= {
-        "label_names": ["cat", "dog"],
-        "by_class": {"tuned": {"confusion": [[7, 1], [2, 5]]}},
-    }
-    (folder / "eval.json").write_text(json.dumps(scores))
-    details = Parsed(runs_in(page_of(tmp_path))["a"]["html"]).text.split()
-    first = details.index("cat")
-    assert details[first : first + 7] == ["cat", "7", "1", "dog", "2", "5", "Samples"]
 
 
 def test_benchmarks_are_shown_with_their_task(tmp_path: Path) -> None:
@@ -205,16 +191,6 @@ def test_a_run_without_finite_figures_hides_no_other(
     assert runs["y-seed=1"] == expected
     assert "def f():" in Parsed(runs["x-seed=0"]["html"]).text
     assert Parsed(page).text.count("x-seed=0") >= 2
-
-
-PREDICTION = {
-    "image": 3,
-    "label": "cat",
-    "base": "dog",
-    "base_probability": 0.5,
-    "tuned": "cat",
-    "tuned_probability": 0.9,
-}
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from made_up_results import DIGEST, STEPS, scores, seal, write_run
 
 from moray.proofs.comparison import Comparison, conclude, write_proof
 from moray.provenance.manifest import sha256_file, write_manifest
-from moray.report.details import Limits, changed, confusion_of, details, remarks
+from moray.report.details import Limits, changed, details, remarks
 from moray.report.lineage import Node, lineage_of
 from moray.report.overview import differing, over_seeds, overview, verdict
 from moray.report.page import spread
@@ -236,17 +236,6 @@ def test_what_a_reader_should_know_is_said(tmp_path: Path) -> None:
         "6 of 10 test documents of functions were trained on, in modules (run base)",
     ):
         assert part in texts
-
-
-def test_of_many_classes_those_with_mistakes_are_shown() -> None:
-    confusion = np.diag([5, 5, 5, 5])
-    confusion[1, 3], confusion[3, 0] = 2, 1
-    value = {"label_names": list("abcd"), "by_class": {"tuned": {"confusion": confusion.tolist()}}}
-    found = confusion_of(value, classes=2)
-    assert found is not None
-    assert (found.names, found.counts, found.left_out) == (["b", "d"], [[5, 2], [0, 5]], 2)
-    assert found.shares == [[0.714, 0.286], [0.0, 0.833]]
-    assert confusion_of(scores(), classes=2) is None
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ from moray.evaluate.execution import batches_of
 from moray.evaluate.likelihood import figures, score, select_documents
 from moray.model.load import load_model
 from moray.proofs.language import log_probabilities
-from moray.proofs.pairs import loss_of, pairs_of
 from moray.provenance.manifest import write_manifest
 from moray.stages.evaluate import evaluate
 from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.rows import Segment, StoredSplit, is_trained
+from moray.tasks.preference.proofs import loss_of, pairs_of
 from moray.train.loop import train
 from moray.train.restore import trained_model
 from moray.workers.entry import Worker

@@ -26,7 +26,7 @@ from moray.model.adapter import merged
 from moray.model.load import empty_model, load_model
 from moray.model.quantization import Quantization
 from moray.provenance.manifest import damaged_files, write_manifest
-from moray.stages import export_text
+from moray.tasks.language import export as export_text
 from moray.tasks.language.loss import TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.language.tokenizer import stop_token_ids

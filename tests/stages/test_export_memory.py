@@ -23,7 +23,7 @@ from moray.train.optimizer import trained_parameters
 _PROGRAM = """
 import json, re, sys
 from pathlib import Path
-from moray.stages.export_text import write
+from moray.tasks.language.export import write
 
 for start, record, output, cfg in json.loads(sys.argv[1]):
     Path(output).mkdir()

@@ -18,7 +18,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.train import Adapter, Preference
-from moray.stages.reference import reference
+from moray.tasks.preference.reference import reference
 from moray.train.loop import train
 from moray.workers.entry import Worker
 

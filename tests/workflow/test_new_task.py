@@ -1,7 +1,8 @@
-"""The task on text of docs/tasks.md, added to a copy of the package."""
+"""A copy of the package with the task on text of docs/tasks.md, and without other tasks."""
 
 import json
 import re
+import shutil
 
 import pytest
 from project import ROOT, Project
@@ -20,7 +21,7 @@ def test_a_task_on_text_needs_modules_and_facts_and_no_change_of_the_workflow(
             file.write_text(code)
             continue
         # An entry of a table, and of the names that the config can have.
-        opened = r"^([A-Z]+: dict.*= {\n)"
+        opened = r"^([A-Z]+: dict\[(?:\w+Name|str),.*= {\n)"
         whole, tables = re.subn(opened, rf"\1{code}", file.read_text(), flags=re.M)
         assert tables == 1
         file.write_text(re.sub(r"^(\w+Name = Literal\[)", r'\1"infill", ', whole, flags=re.M))
@@ -34,3 +35,14 @@ def test_a_task_on_text_needs_modules_and_facts_and_no_change_of_the_workflow(
     scores = json.loads((fresh.folder / "results/runs/only/eval.json").read_text())
     assert scores["documents"] > 0
     assert scores["tuned"]["bits_per_byte"]["value"] < scores["base"]["bits_per_byte"]["value"]
+
+
+@pytest.mark.long
+def test_the_folder_of_a_task_can_be_removed(fresh: Project) -> None:
+    for name in ("images", "preference"):
+        shutil.rmtree(fresh.folder / "src/moray/tasks" / name)
+    only = {"model": "tiny", "dataset": "modules", "train": {"launcher": "torchrun"}}
+    fresh.configure(["runs"], {"only": only})
+    done = fresh.snakemake("cards", "generate", "results/report.html", "--cores", "2")
+    assert done.returncode == 0, done.stderr
+    assert (fresh.folder / "results/runs/only/README.md").is_file()

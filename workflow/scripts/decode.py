@@ -5,7 +5,7 @@ from pathlib import Path
 from moray.stages.boundary import stage
 
 with stage(snakemake.log[0]):
-    from moray.stages.decode import decode
+    from moray.tasks.images.decode import decode
 
     decode(
         dataset=Path(snakemake.input.dataset).parent,

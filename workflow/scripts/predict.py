@@ -5,7 +5,7 @@ from pathlib import Path
 from moray.stages.boundary import stage
 
 with stage(snakemake.log[0]):
-    from moray.stages.predict import predict
+    from moray.tasks.images.predict import predict
 
     predict(
         run=snakemake.wildcards.run,

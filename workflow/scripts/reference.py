@@ -5,7 +5,7 @@ from pathlib import Path
 from moray.stages.boundary import stage
 
 with stage(snakemake.log[0]):
-    from moray.stages.reference import reference
+    from moray.tasks.preference.reference import reference
 
     reference(
         run=snakemake.params.run,

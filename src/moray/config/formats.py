@@ -6,6 +6,16 @@ from typing import Literal
 TaskName = Literal["language", "preference", "images"]
 FormatName = Literal["text", "prompt-completion", "instruction", "messages", "preference", "images"]
 
+# Documents and rows of text: the endings of their files.
+_OF_TEXT = (
+    *(
+        f"{kind}{compression}"
+        for kind in (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+        for compression in ("", ".gz", ".zst")
+    ),
+    ".parquet",
+)
+
 
 @dataclass(frozen=True)
 class Format:
@@ -17,6 +27,7 @@ class Format:
         nested: the columns whose values can be messages or tools.
         chat: whether a row can be a conversation, which needs a chat template.
         task: the task that it is for.
+        endings: those of the files that a folder of `source: files` stands for.
     """
 
     columns: dict[str, bool]
@@ -24,6 +35,7 @@ class Format:
     nested: tuple[str, ...] = ()
     chat: bool = False
     task: TaskName = "language"
+    endings: tuple[str, ...] = _OF_TEXT
 
 
 FORMATS: dict[FormatName, Format] = {
@@ -57,14 +69,13 @@ FORMATS: dict[FormatName, Format] = {
         chat=True,
         task="preference",
     ),
-    "images": Format({"image": True, "label": True}, kept=("image", "label"), task="images"),
+    "images": Format(
+        {"image": True, "label": True},
+        kept=("image", "label"),
+        task="images",
+        endings=(".parquet",),
+    ),
 }
-
-
-def source_module(source: str, format: FormatName) -> str:
-    """The module of a source, in `moray.corpus.sources`, by the names in the config."""
-    kind = "images" if format == "images" else "text"
-    return f"{kind}_{source.replace('-', '_')}"
 
 
 def sequence_length(format: FormatName, block_size: int) -> int:

@@ -7,20 +7,12 @@ from glob import escape, glob, has_magic
 from pathlib import Path
 
 from moray.config.file_names import check_name
+from moray.config.formats import FORMATS
 from moray.config.inputs import CHECK_PATH
 from moray.config.schema.datasets import Dataset, LocalFiles
 from moray.config.split_names import check_unmixed
 from moray.errors import UserError
 
-# The endings of the files that a folder of `source: files` stands for.
-_ENDINGS = (
-    *(
-        f"{kind}{compression}"
-        for kind in (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
-        for compression in ("", ".gz", ".zst")
-    ),
-    ".parquet",
-)
 # Files in which the library `datasets` describes rows that are in others; and those of a folder
 # that it reads alone.
 _DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json"}
@@ -33,7 +25,7 @@ def endings_of(section: Dataset) -> tuple[str, ...]:
     """The endings of the files that a folder stands for; none if it stands for none."""
     if not isinstance(section, LocalFiles):
         return ()
-    return (".parquet",) if section.format == "images" else _ENDINGS
+    return FORMATS[section.format].endings
 
 
 def input_files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:

@@ -11,14 +11,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from moray.config.formats import FORMATS, TaskName, source_module
+from moray.config.formats import FORMATS, TaskName
 from moray.config.input_files import endings_of, input_file, input_files
 from moray.config.inputs import CHECK_PATH
 from moray.config.layout import workers_are_here
 from moray.config.schema.base import result_keys
 from moray.config.schema.experiment import BestRef, Experiment, RunRef
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
-from moray.config.tasks import TASKS, Modality
+from moray.config.tasks import MODALITIES, TASKS, Modality, modality_of, modality_of_format
 from moray.errors import UserError
 
 SPLITS = ("train", "validation", "test")
@@ -44,20 +44,19 @@ def model_config(experiment: Experiment, model: str) -> dict[str, Any]:
 
 
 def source_of(experiment: Experiment, dataset: str) -> str:
-    """The module of a dataset's source, which is imported by this name."""
+    """The name of a dataset's source among those of all modalities."""
     section = experiment.datasets[dataset]
-    return source_module(section.source, section.format)
+    return f"{modality_of_format(section.format)}_{section.source.replace('-', '_')}"
 
 
 def modality_of_dataset(experiment: Experiment, dataset: str) -> Modality:
     """The modality of a dataset, which follows from its format."""
-    return TASKS[FORMATS[experiment.datasets[dataset].format].task].modality
+    return modality_of_format(experiment.datasets[dataset].format)
 
 
 def modality_of_model(experiment: Experiment, model: str) -> Modality:
     """The modality of a base model."""
-    section = experiment.models[model]
-    return "text" if getattr(section, "classes_of", None) is None else "images"
+    return modality_of(dict(experiment.models[model]))
 
 
 def modality(experiment: Experiment, run: str) -> Modality:
@@ -82,7 +81,7 @@ def _section_of_task(experiment: Experiment, run: str) -> dict[str, dict[str, An
 def store_config(experiment: Experiment, run: str, name: str) -> dict[str, Any]:
     """What a run's rows of a dataset depend on, besides it and the tokenizer or processor."""
     section, dataset = experiment.runs[run], experiment.datasets[name]
-    if modality(experiment, run) == "images":
+    if not MODALITIES[modality(experiment, run)].has_tokens:
         return {"format": dataset.format}
     config = {"format": dataset.format, **result_keys(section.data)}
     del config["augmentation"]
@@ -140,7 +139,7 @@ def _digest(identity: list[Any]) -> str:
 
 def prepared_folders(experiment: Experiment, run: str) -> list[str]:
     """The stores that a run's datasets are prepared into, in their order."""
-    folder = TASKS[task(experiment, run)].prepared
+    folder = MODALITIES[modality(experiment, run)].prepared
     names = (store_name(experiment, run, name) for name in experiment.runs[run].datasets)
     return [f"{folder}/{name}" for name in names]
 
@@ -219,7 +218,7 @@ def generate_config(experiment: Experiment, run: str) -> dict[str, Any]:
 
 
 def predict_config(experiment: Experiment, run: str) -> dict[str, Any]:
-    """What a run's predictions depend on, besides models and images."""
+    """What a run's predictions depend on, besides models and rows."""
     section = experiment.runs[run].generate
     return {"num_samples": section.num_samples, "precision": section.precision}
 
@@ -239,7 +238,7 @@ def benchmark_config(experiment: Experiment, run: str) -> dict[str, Any]:
 def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What the model card says about a run, besides what training recorded."""
     section, of_tokens = experiment.runs[run], dict[str, Any]()
-    if modality(experiment, run) == "text":
+    if MODALITIES[modality(experiment, run)].has_tokens:
         of_tokens["chat_template"] = chat_template(experiment, run)
         if section.data.bos != "auto":
             of_tokens["bos"] = section.data.bos
@@ -291,7 +290,7 @@ def dataset_files(experiment: Experiment, dataset: str) -> dict[str, list[str]]:
 def model_files(experiment: Experiment, model: str) -> list[str]:
     """The files that a base model is made from: the user's folder, or the tokenizer's dataset.
 
-    For images, the dataset's description comes first.
+    The description of the dataset that a model names comes first.
 
     Raises:
         UserError: if the user's folder has no `config.json`.

@@ -8,9 +8,9 @@ from moray.config.layout import new_tokens_unsharded
 from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.config.schema.models import ScratchModel
-from moray.config.schema.sections import Augmentation, WorkerRange
+from moray.config.schema.sections import WorkerRange
 from moray.config.schema.train import STRATEGIES, Adapter
-from moray.config.tasks import Modality
+from moray.config.tasks import MODALITIES, TASKS, Modality, module_of
 from moray.errors import UserError
 
 
@@ -76,8 +76,10 @@ def _models(experiment: Experiment) -> Iterator[UserError]:
         if isinstance(model, ScratchModel):
             dataset = model.tokenizer.train_on
             yield from _dataset(experiment, f"{path}.tokenizer.train_on", dataset, "text")
-        elif model.classes_of is not None:
-            yield from _dataset(experiment, f"{path}.classes_of", model.classes_of, "images")
+        for modality, facts in MODALITIES.items():
+            named = getattr(model, facts.model_key, None) if facts.model_key else None
+            if named is not None:
+                yield from _dataset(experiment, f"{path}.{facts.model_key}", named, modality)
 
 
 def _dataset(
@@ -107,9 +109,11 @@ def faults_of_run(experiment: Experiment, name: str, run: Run) -> Iterator[UserE
     yield from _copies(f"runs.{name}", run)
     yield from _engine(experiment, name, run)
     yield from _folders(name, run)
-    complete = all(dataset in experiment.datasets for dataset in run.datasets)
-    if complete and plan.task(experiment, name) == "preference":
-        yield from _pairs(name, run)
+    if all(dataset in experiment.datasets for dataset in run.datasets):
+        task = plan.task(experiment, name)
+        facts = TASKS[task]
+        for owner in (MODALITIES[facts.modality].task, *([task] if facts.has_checks else [])):
+            yield from module_of(owner, "checks").faults(f"runs.{name}", run)
 
 
 def _elastic(path: str, run: Run, workers: WorkerRange) -> Iterator[UserError]:
@@ -200,24 +204,6 @@ def _splits(
             f"datasets.{used}.test_share",
             f"got 0, but run {name} needs test rows for its evaluation",
             "set it to 0.05, for example",
-        )
-
-
-def _pairs(name: str, run: Run) -> Iterator[UserError]:
-    """Keys of a run on a preference dataset."""
-    if run.data.tokenize == "on-the-fly":
-        yield UserError(
-            f"runs.{name}.data.tokenize",
-            "on-the-fly can't be used with a preference dataset, because the log-probabilities of "
-            "the reference are stored with the tokens",
-            "set it to ahead",
-        )
-    if run.data.block_size % 2:
-        yield UserError(
-            f"runs.{name}.data.block_size",
-            f"got {run.data.block_size}, expected an even number, because each answer of a "
-            "preference dataset has half a row",
-            "change it by one",
         )
 
 
@@ -326,53 +312,17 @@ def _adapter(experiment: Experiment, name: str, run: Run, adapter: Adapter) -> I
 
 def _tasks(experiment: Experiment) -> Iterator[UserError]:
     for name, run in experiment.runs.items():
-        base, images = experiment.base_model(name), plan.modality(experiment, name) == "images"
-        dataset = next(iter(run.datasets))
-        if plan.modality_of_model(experiment, base) != plan.modality(experiment, name):
+        base, modality = experiment.base_model(name), plan.modality(experiment, name)
+        of_model = plan.modality_of_model(experiment, base)
+        if of_model != modality:
+            dataset, key = next(iter(run.datasets)), MODALITIES[modality].model_key
             yield UserError(
                 f"runs.{name}.model",
-                f"got a model of {'text' if images else 'images'}, but dataset {dataset} has "
-                f"{'images' if images else 'text'}",
-                f"choose another model, or set models.{base}.classes_of: {dataset}"
-                if images
+                f"got a model of {of_model}, but dataset {dataset} has {modality}",
+                f"choose another model, or set models.{base}.{key}: {dataset}"
+                if key
                 else "choose another model or dataset",
             )
-        yield from _image_run(f"runs.{name}", run) if images else _text_run(f"runs.{name}", run)
-
-
-def _image_run(path: str, run: Run) -> Iterator[UserError]:
-    """Keys that images don't have."""
-    if run.adapter:
-        yield UserError(
-            f"{path}.adapter", "adapters are for language models only", "set it to null"
-        )
-    if run.train.attention in ("varlen", "flex"):
-        yield UserError(
-            f"{path}.train.attention",
-            f"{run.train.attention} is for rows of documents, and images have none",
-            "set it to auto, sdpa or eager",
-        )
-    if run.generate.metrics:
-        yield UserError(f"{path}.generate.metrics", "images have no continuations", "set it to []")
-    if run.benchmarks.tasks:
-        yield UserError(
-            f"{path}.benchmarks.tasks", "benchmarks are for language models only", "set it to []"
-        )
-    if run.gguf:
-        yield UserError(f"{path}.gguf", "is for language models only", "set it to null")
-    if run.data.tokenize != "ahead":
-        yield UserError(f"{path}.data.tokenize", "images have no tokens", "remove the key")
-
-
-def _text_run(path: str, run: Run) -> Iterator[UserError]:
-    if run.gguf and run.adapter and not run.export.merge_adapter:
-        yield UserError(
-            f"{path}.gguf",
-            "needs a merged model, but the run exports its adapter alone",
-            "set export.merge_adapter to true, or gguf to null",
-        )
-    if run.data.augmentation != Augmentation():
-        yield UserError(f"{path}.data.augmentation", "is for images only", "remove the key")
 
 
 def _blocks(experiment: Experiment) -> Iterator[UserError]:

@@ -9,10 +9,11 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from moray.config.grid import with_value
-from moray.config.plan import modality, train_config
+from moray.config.plan import task, train_config
 from moray.config.references import faults_of_run
 from moray.config.schema.base import is_execution_only, result_keys
 from moray.config.schema.experiment import Experiment, Range, Run
+from moray.config.tasks import TASKS
 from moray.config.validation import describe, models_in
 from moray.errors import UserError
 
@@ -80,11 +81,10 @@ def _unfit(experiment: Experiment, name: str, path: str, key: str) -> UserError 
     if not fields:
         # Unknown; any value of it says so.
         return None
-    head, images = key.split(".")[0], modality(experiment, name) == "images"
-    if head == "data" and not (images and key.startswith("data.augmentation")):
-        head = ""
-    if head not in ("train", "adapter", "data"):
-        kinds = "train, adapter or data.augmentation" if images else "train or adapter"
+    facts = TASKS[task(experiment, name)]
+    own = facts.section_path if facts.searches_section else ""
+    if key.split(".")[0] not in ("train", "adapter") and not (own and key.startswith(own)):
+        kinds = f"train, adapter or {own}" if own else "train or adapter"
         return UserError(path, "can't be searched", f"choose a key of {kinds}")
     if list(models_in(fields[-1].annotation)):
         return UserError(path, "is a section", "choose one of its keys")

@@ -19,7 +19,7 @@ _COMPRESSED = re.compile(r"\.(gz|zst)$")
 
 
 def folders_by_split(path: str) -> dict[Split, Path]:
-    """The folder of images of each split that has its own; one without splits is for train.
+    """The folder of each split that has its own; one without splits is for train.
 
     The first one of each split, by the order of what it can be called; a word of a longer name,
     as in `training_set`, counts if all folders are named so. What has no folders in it, such as a

@@ -66,8 +66,9 @@ class EvaluationJob:
 class Evaluation:
     """A task's comparison of `base` and `tuned` on the test splits of stores.
 
-    It is what `evaluation` of the module of the task's name returns, which gets the models' folders
-    and the run's stores in the order of its datasets, all absolute, and `cfg` of `stages.evaluate`.
+    It is what `evaluation` of the task's module of this name returns, which gets the models'
+    folders and the run's stores in the order of its datasets, all absolute, and `cfg` of
+    `stages.evaluate`.
 
     Attributes:
         figures: those of the result that are printed.

@@ -1,21 +1,17 @@
 """Everything about one run, for its part of the page."""
 
-import base64
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from markupsafe import Markup, escape
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.experiment import Sections
 from moray.config.schema.train import Train
-from moray.config.tasks import SCORED, TASKS
+from moray.config.tasks import MODALITIES, SCORED, TASKS, module_of
 from moray.corpus.overlap import told
 from moray.proofs.comparison import short
 from moray.provenance.lineage import LINEAGE
@@ -25,8 +21,6 @@ from moray.report.overview import verdict
 from moray.report.quantities import known
 from moray.results import FIGURES, Results, Run, flat
 
-# A preview may have been cut within one.
-_TRAINED = re.compile("⟦([^⟦⟧]*)⟧")
 # By default there is no adapter, so all of its keys differ.
 _DEFAULTS = {"train": result_keys(Train())} | {
     task.section_name: result_keys(attrgetter(task.section_path)(Sections()))
@@ -71,22 +65,26 @@ class Limits:
 def details(
     results: Results, run: Run, notes: list[str], samples: list[dict[str, Any]], limits: Limits
 ) -> dict[str, Any]:
-    """What the page says about a run besides its row in the overview, for its template."""
+    """What the page says about a run besides its row in the overview, for its template.
+
+    It includes `part`, the template of what is the run's modality's own, for which a function of
+    this name in the module `report` beside it has the values.
+    """
     record, evaluation = run.record or {}, run.figures("eval.json")
     generation = run.figures("generation.json") or {}
+    # That of a run without settings isn't known, and it has nothing to show.
+    task = run.task and MODALITIES[TASKS[run.task].modality].task
     return {
+        **(module_of(task, "report").part(run, samples, limits) if task else {}),
+        "part": task and f"{task}/report.html",
         "model": model if (model := run.folder / "model").is_dir() else None,
         "scores": _by_dataset(evaluation) if evaluation else {},
         "benchmarks": _of_benchmarks(run.figures("benchmarks.json")),
         "scored": _scored(evaluation) if evaluation else None,
         "confidence": evaluation and evaluation["confidence"],
-        "confusion": evaluation and confusion_of(evaluation, limits.classes),
         "samples": _samples(samples, limits),
         # The settings that the samples were made with.
         "sampling": {key: value for key, value in generation.items() if key not in _NOT_SAMPLING},
-        "metrics": _of_metrics(generation.get("metrics", {})),
-        "previews": _previews(run, limits.characters),
-        "figure": _figure(run.folder / "predictions.svg", limits.figure_bytes) if samples else None,
         "settings": changed(run.settings),
         "checks": _checks(run, evaluation or {}, generation),
         "stages": _stages(run, results.stages),
@@ -123,14 +121,6 @@ def _by_dataset(scores: dict[str, Any]) -> dict[str | None, list[dict[str, Any]]
     return {dataset: _figures(part) for dataset, part in parts.items()}
 
 
-def _of_metrics(metrics: dict[str, Any]) -> list[dict[str, Any]]:
-    """What metrics say of a run's samples."""
-    return [
-        {"metric": metric, **means, "verdict": verdict(metric, means["difference"])}
-        for metric, means in metrics.items()
-    ]
-
-
 def _of_benchmarks(record: dict[str, Any] | None) -> dict[str, tuple[int, list[dict[str, Any]]]]:
     """The number of documents of each task, and its figures."""
     tasks = record["tasks"] if record else {}
@@ -156,81 +146,29 @@ def _scored(scores: dict[str, Any]) -> str | None:
     return next((f"{scores[unit]:,} {unit}" for unit in SCORED if unit in scores), None)
 
 
-@dataclass(frozen=True)
-class Confusion:
-    """How often images of a class were taken for each class.
-
-    Attributes:
-        counts: a row for each label, a column for each prediction.
-        shares: the same, as shares of the label's images.
-        left_out: number of classes that aren't shown.
-    """
-
-    names: list[str]
-    counts: list[list[int]]
-    shares: list[list[float]]
-    left_out: int
-
-
-def confusion_of(scores: dict[str, Any], classes: int) -> Confusion | None:
-    """The matrix of the tuned model, None for other tasks; of many classes, the worst ones."""
-    if "by_class" not in scores:
-        return None
-    counts = np.array(scores["by_class"]["tuned"]["confusion"])
-    mistakes = counts.sum(axis=1) - np.diag(counts)
-    shown = np.sort(np.argsort(-mistakes, kind="stable")[:classes])
-    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-    return Confusion(
-        names=[scores["label_names"][number] for number in shown],
-        counts=counts[np.ix_(shown, shown)].tolist(),
-        shares=shares[np.ix_(shown, shown)].round(3).tolist(),
-        left_out=len(counts) - len(shown),
-    )
-
-
 def _samples(samples: list[dict[str, Any]], limits: Limits) -> list[dict[str, Any]]:
     return [
-        {name: _cut(value, limits.characters) for name, value in row.items() if known(value)}
+        {name: cut(value, limits.characters) for name, value in row.items() if known(value)}
         for row in samples[: limits.samples]
     ]
 
 
-def _cut(value: Any, characters: int) -> Any:
+def cut(value: Any, characters: int) -> Any:
+    """A text without what is beyond so many characters; other values as they are."""
     if not isinstance(value, str) or len(value) <= characters:
         return value
     return f"{value[:characters]} … {len(value) - characters:,} more characters"
 
 
-def _previews(run: Run, characters: int) -> dict[str, Markup]:
-    """The beginnings of the run's rows, by store; trained tokens are marked."""
-    prepared = {Path(task.prepared) for task in TASKS.values()}
-    found = {}
-    for store in (Path(path).parent for path in _inputs(run)):
-        file = run.folder.parents[1] / store.relative_to("results") / "preview.txt"
-        if store.parent in prepared and file.is_file():
-            shown = str(escape(_cut(file.read_text(errors="replace"), characters)))
-            found[store.name] = Markup(_TRAINED.sub(r"<mark>\1</mark>", shown))
-    return found
-
-
-def _inputs(run: Run) -> dict[str, str]:
+def inputs_of(run: Run) -> dict[str, str]:
     """The files that the run's model was made from, and their digests."""
     inputs: dict[str, str] = (run.read(f"model/{LINEAGE}") or {}).get("inputs", {})
     return inputs
 
 
-def _figure(file: Path, most: int) -> str | None:
-    """A figure of Matplotlib as a data URI: the first of its two forms that is small enough."""
-    for kind, form in (("svg+xml", file), ("png", file.with_suffix(".png"))):
-        if form.is_file() and form.stat().st_size <= most:
-            content = base64.b64encode(form.read_bytes()).decode()
-            return f"data:image/{kind};base64,{content}"
-    return None
-
-
 def _stages(run: Run, stages: pd.DataFrame) -> list[dict[str, Any]]:
     """The stages of a run, and of what it was made from."""
-    names = {Path(path).parent.name for path in _inputs(run)} | {run.name}
+    names = {Path(path).parent.name for path in inputs_of(run)} | {run.name}
     rows: list[dict[str, Any]] = stages[stages["name"].isin(names)].to_dict("records")
     return rows
 

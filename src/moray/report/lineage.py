@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from moray.config.tasks import MODALITIES
 from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import DATASET, MANIFEST
 from moray.results import Run
@@ -99,7 +100,8 @@ def _best(run: Run, folder: Path, digest: str | None, files: int) -> Node:
 def _rows(run: Run, dataset: str, digests: dict[str, str], store: str, files: int) -> Node:
     description = f"datasets/{dataset}/{DATASET}"
     node = _dataset(run, dataset, digests.get(description), files)
-    stores = [path for path in digests if path.startswith(("tokens/", "pixels/")) and path != store]
+    prepared = {Path(modality.prepared).name for modality in MODALITIES.values()}
+    stores = [path for path in digests if Path(path).parts[0] in prepared and path != store]
     # Those of a mixture are made side by side, a reference is made from tokens.
     through = [store] if not store.startswith("reference/") else [*stores, store]
     for path in through:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 from plotly.offline import get_plotlyjs
 
@@ -98,7 +98,10 @@ def _policy(*scripts: str) -> str:
 
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("moray.report", _TEMPLATES),
+        # Those of tasks are in their folders.
+        loader=ChoiceLoader(
+            [PackageLoader("moray.report", _TEMPLATES), PackageLoader("moray.tasks", ".")]
+        ),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

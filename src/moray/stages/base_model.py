@@ -1,9 +1,9 @@
 """Make a base model: from scratch, from a local folder, or from the hub."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,31 @@ import torch
 from transformers import PreTrainedModel
 
 from moray.config.schema.base import Proofs
+from moray.config.tasks import MODALITIES, modality_of, module_of
 from moray.console import say
 from moray.errors import UserError
 from moray.hub import refusals_explained
 from moray.model.obtain import download_snapshot
-from moray.proofs import folder, images
-from moray.proofs.comparison import collect, conclude, write_proof
+from moray.proofs.comparison import Comparison, collect, conclude, write_proof
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base model that was written to a folder, for its manifest.
+
+    Attributes:
+        model: as it was written, in evaluation mode.
+        compared: compares it with what plain transformers reads back; it gets the seconds that
+            making it took.
+        facts: more entries of the manifest.
+        more: what is printed after its size.
+    """
+
+    model: PreTrainedModel
+    compared: Callable[[float], Iterable[Comparison]]
+    facts: dict[str, Any] = field(default_factory=dict)
+    more: str = ""
 
 
 def base_model(
@@ -25,7 +43,7 @@ def base_model(
 ) -> None:
     """Write a Hugging Face folder, its manifest, and what of it was compared with transformers.
 
-    A tokenizer from scratch is trained on the dataset; of images, a model tells apart its classes.
+    A tokenizer from scratch is trained on the dataset; a classifier tells apart its classes.
     `state` in `cfg` only makes it run again; what counts of the user's files is copied.
 
     Args:
@@ -36,9 +54,7 @@ def base_model(
     """
     began = time.monotonic()
     cfg = {key: cfg[key] for key in cfg if key != "state"}
-    modality = "text" if cfg.get("classes_of") is None else "images"
-    # By name: the other need not be imported.
-    make = import_module(f"moray.stages.base_model_{modality}").make
+    task = MODALITIES[modality_of(cfg)].task
     with (
         refusals_explained(f"models.{output.name}", str(cfg.get("repo_id"))),
         whole_or_nothing(output),
@@ -50,27 +66,22 @@ def base_model(
         elif cfg["source"] == "path":
             source = Path(cfg["path"])
         with _original_named(output, source):
-            model, facts = make(output, cfg, source, dataset)
+            base: Base = module_of(task, "base_model").make(output, cfg, source, dataset)
+        model = base.model
         _check_finite(model, f"models.{output.name}")
         proof = []
         if proofs != "off":
             seconds = time.monotonic() - began
-            compared = collect(
-                "base model",
-                lambda: (
-                    images.base_compared(output, source, model, dataset, seconds)
-                    if dataset and modality == "images"
-                    else folder.base_compared(output, cfg, source, model, seconds)
-                ),
-            )
+            compared = collect("base model", lambda: base.compared(seconds))
             proof = conclude(compared, proofs, f"models.{output.name}")
         parameters: int = model.num_parameters()
         architecture = model.config.model_type
-        write_manifest(output, model=cfg, parameters=parameters, architecture=architecture, **facts)
+        write_manifest(
+            output, model=cfg, parameters=parameters, architecture=architecture, **base.facts
+        )
         if proof:
             write_proof(output, proof, [output / MANIFEST])
-    classes = f", {model.config.num_labels} classes" if modality == "images" else ""
-    say(f"model {output.name}: {parameters / 1e6:.1f} M parameters{classes}")
+    say(f"model {output.name}: {parameters / 1e6:.1f} M parameters{base.more}")
 
 
 @contextmanager
@@ -84,7 +95,7 @@ def _original_named(output: Path, source: Path | None) -> Iterator[None]:
             part.replace(str(output), original)
             for part in (error.path, error.problem, error.remedy)
         )
-        # Checks of image processors don't know the model's name.
+        # Checks of what is in its folder don't know the model's name.
         if path == "model":
             path = key
         elif path != error.path:

@@ -7,7 +7,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard
 
-from moray.config.tasks import SCORED
+from moray.config.tasks import MODALITIES, TASKS
 from moray.console import say
 from moray.corpus.overlap import told
 from moray.proofs.comparison import read_proof, short, summary
@@ -86,16 +86,16 @@ def card(
                 row for task, figures in tasks.items() for row in _rows(figures, f"{task}: ")
             ),
         )
-    unit = next(unit for unit in SCORED if unit in found)
-    example = _MESSAGES if (model / "chat_template.jinja").is_file() else _PROMPT
+    task = next(task for task in TASKS.values() if task.scored in found)
+    prompt = _MESSAGES if (model / "chat_template.jinja").is_file() else _PROMPT
     written.text = (
         written.text.rstrip()
         + "\n"
         + _EVALUATION.format(
             pipeline=kind,
             place=cfg["place"],
-            example='"image.png"' if unit == "images" else example,
-            number=f"{found[unit]:,} {unit}",
+            example=MODALITIES[task.modality].example or prompt,
+            number=f"{found[task.scored]:,} {task.scored}",
             confidence=found["confidence"],
             overlaps="".join(f"\n{line}." for line in told(found)),
             rows="\n".join(_rows(found)),

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from moray.config.schema.base import Proofs
 from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
 from moray.corpus.bad_rows import BadRows
-from moray.corpus.class_labels import alike
 from moray.corpus.dataset import Document, group_of, write_dataset
 from moray.corpus.remarks import count_repeated
 from moray.corpus.sources import Opened, opened
@@ -41,11 +40,10 @@ def download(
         proofs: what follows if plain readers find other rows.
 
     Raises:
-        UserError: if its documents can't be read, none are left to train or to test on, or images
-            are all of one class.
+        UserError: if its documents can't be read, or none are left to train or to test on.
     """
     section = _DATASET.validate_python({key: cfg[key] for key in cfg if key != "state"})
-    images, began = section.format == "images", time.monotonic()
+    began = time.monotonic()
     duplicates, blanks, related = Counter[str](), Counter[str](), Counter[str]()
     repeated = Counter[str]()
     with (
@@ -54,14 +52,12 @@ def download(
         opened(section, files or {}, output) as source,
     ):
         places = {split: _place(split, files or {}, output.name) for split in source.given}
-        label_names, bad_rows = source.label_names, source.bad_rows
+        survey, bad_rows = source.survey, source.bad_rows
         key = f"datasets.{output.name}.bad_rows"
         given = {
             split: partial(_some, source.given[split], places[split], bad_rows, key)
             for split in places
         }
-        facts: Callable[[], dict[str, Any]] = partial(_facts, source)
-        told: Callable[[], Iterable[str]] = tuple
         validation = 0.0 if "validation" in given else section.validation_share
         test = 0.0 if "test" in given else section.test_share
         tail = getattr(section, "split_by", "hash") == "tail"
@@ -69,28 +65,21 @@ def download(
             rows = by_tail(given, validation, test, blanks)
         else:
             rows = by_hash(given, validation, test, duplicates, blanks, related)
-        if images:
-            if len(label_names) < 2:
-                raise UserError(
-                    f"datasets.{output.name}",
-                    "got only one class, expected at least two",
-                    "add one",
-                )
-            # Here, because it needs Pillow.
-            from moray.corpus.image import ImageFacts
-
-            seen = ImageFacts([*label_names])
-            rows, facts, told = seen.follow(rows), seen.facts, seen.told
+        if survey:
+            survey.check(f"datasets.{output.name}")
+            rows = survey.follow(rows)
         rows = count_repeated(_complete(rows, places, duplicates, blanks), repeated)
-        shown = progress(rows, f"download {output.name}", "image" if images else "row")
+        shown = progress(rows, f"download {output.name}", survey.noun if survey else "row")
         description = {
             "source": section.source,
             **source.origin,
             "duplicates": duplicates,
             "blanks": blanks,
         }
-        grouped = not images or "group" in getattr(section, "columns", ())
-        described = write_dataset(output, shown, section.format, description, facts, grouped)
+        facts = survey.facts if survey else partial(_facts, source)
+        described = write_dataset(
+            output, shown, section.format, description, facts, source.keeps_groups
+        )
         valid = sum(written["rows"] for written in described["splits"].values())
         valid += duplicates.total() + blanks.total()
         bad_rows.check(key, valid)
@@ -115,7 +104,7 @@ def download(
     splits = described["splits"].items()
     counts = ", ".join(f"{split} {written['rows']:,}" for split, written in splits)
     size = sum(written["bytes"] for _, written in splits) / 1e6
-    what = f"images of {len(label_names)} classes" if images else f"rows, {size:.1f} MB"
+    what = survey.summary if survey else f"rows, {size:.1f} MB"
     left_out = "".join(
         f", {dropped.total():,} {kind} dropped"
         for kind, dropped in (("duplicates", duplicates), ("blank documents", blanks))
@@ -134,13 +123,8 @@ def download(
             "answer begins with the whole prompt, which is then there twice; if the answer doesn't "
             "have to repeat it, remove it there, or read the answers as format: text"
         )
-    for names in alike(label_names):
-        say(
-            f"warning: dataset {output.name}: {' and '.join(map(ascii, names))} are classes of "
-            "their own, and differ only in case, white space or Unicode form"
-        )
-    for line in told():
-        say(f"dataset {output.name}: {line}")
+    for line in survey.lines(output.name) if survey else ():
+        say(line)
     for split, number in related.items():
         if number:
             say(

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from moray.config.tasks import module_of
 from moray.console import say
 from moray.corpus.overlap import overlaps, told
 from moray.evaluate.execution import Evaluation
@@ -34,10 +34,8 @@ def evaluate(
         compared: splits that documents may be held out of in one and trained on in another; `cfg`
             has the runs that train on their datasets as `trained_by`.
     """
-    # By name: the others need not be imported.
-    module = import_module(f"moray.evaluate.{read_manifest(stores[0])['task']}")
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
-    evaluation: Evaluation = module.evaluation(
+    evaluation: Evaluation = module_of(read_manifest(stores[0])["task"], "evaluation").evaluation(
         models, tuple(store.absolute() for store in stores), cfg
     )
     began = time.monotonic()

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from moray.config.schema.base import Proofs
-from moray.config.tasks import TASK_SECTIONS, Modality
+from moray.config.tasks import MODALITIES, TASK_SECTIONS, Modality, module_of
 from moray.console import say
 from moray.model.folder import stored_dtype
 from moray.proofs.budget import TOO_LARGE, num_affordable
@@ -103,8 +102,7 @@ def export(
     Raises:
         UserError: if it does, and `proofs` is `refuse`.
     """
-    # By name: the other need not be imported.
-    write = import_module(f"moray.stages.export_{modality}").write
+    write = module_of(MODALITIES[modality].task, "export").write
     began, record = time.monotonic(), json.loads(train.read_text())
     with whole_or_nothing(output):
         exported: Exported = write(start, record, output, cfg)
@@ -189,7 +187,7 @@ def _write_lineage(output: Path, train: Path, history: Path, sources: list[Path]
 
 def _origin(description: Path) -> dict[str, Any]:
     facts = json.loads(description.read_text())
-    # There may be as many as images.
+    # There may be a file for each row.
     return {name: value for name, value in facts.items() if name != "files"}
 
 

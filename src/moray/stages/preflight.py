@@ -10,13 +10,9 @@ from moray.config import plan
 from moray.config.formats import FORMATS, sequence_length
 from moray.config.layout import on_cores_of, threads
 from moray.config.schema.experiment import Experiment, Run
-from moray.config.schema.models import (
-    HubModel,
-    PathModel,
-    ScratchModel,
-    ScratchVisionModel,
-)
+from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.search import candidates
+from moray.config.tasks import MODALITIES
 from moray.errors import ConfigError, UserError
 from moray.evaluate.requirements import benchmark_faults, missing_for_metrics
 from moray.hub import has_token, no_token
@@ -111,14 +107,15 @@ def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserErr
 
 def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
     """Optional libraries that a dataset needs and that are missing."""
-    needed = experiment.datasets[dataset].libraries
-    if images := plan.modality_of_dataset(experiment, dataset) == "images":
-        needed = {"Pillow": "PIL", "Matplotlib": "matplotlib"} | needed
+    modality = MODALITIES[plan.modality_of_dataset(experiment, dataset)]
+    needed = {**modality.libraries, **experiment.datasets[dataset].libraries}
     if missing := [name for name, module in needed.items() if not find_spec(module)]:
         yield UserError(
             f"datasets.{dataset}",
             f"needs packages that are not installed: {', '.join(missing)}",
-            "pip install 'moray[vision]'" if images else f"pip install {' '.join(missing)}",
+            f"pip install 'moray[{modality.extra}]'"
+            if modality.extra
+            else f"pip install {' '.join(missing)}",
         )
 
 
@@ -172,12 +169,12 @@ def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterato
 def _shapes(experiment: Experiment, model: str) -> Shapes | None:
     """The shapes of a base's weights; None if a hub model isn't downloaded yet.
 
-    For a model of images from scratch they aren't known before it is made, as its image size.
+    Those of another model from scratch than a Llama aren't known before it is made.
     """
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
         return llama_shapes(section)
-    if isinstance(section, ScratchVisionModel):
+    if not isinstance(section, PathModel | HubModel):
         return None
     folder = _folder(experiment, model)
     return shapes_in(folder) or None if folder else None
@@ -194,7 +191,7 @@ def _positions(experiment: Experiment, model: str) -> int | None:
     section = experiment.models[model]
     if isinstance(section, ScratchModel):
         return section.max_position_embeddings
-    if plan.modality_of_model(experiment, model) == "images":
+    if not MODALITIES[plan.modality_of_model(experiment, model)].has_tokens:
         return None
     config = _config(experiment, model)
     if config is None:

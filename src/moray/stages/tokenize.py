@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from moray.config.formats import FORMATS
 from moray.config.schema.base import Proofs
 from moray.config.schema.datasets import LocalFiles
+from moray.config.tasks import module_of
 from moray.console import say
 from moray.corpus.dataset import SPLITS, read_documents
 from moray.corpus.sources.text_files import place_of
@@ -45,8 +45,7 @@ def tokenize(
     """
     cfg = {**cfg, "packing": _choose_packing(model, cfg["packing"])}
     task = FORMATS[cfg["format"]].task
-    # By name: the others need not be imported.
-    tokens = import_module(f"moray.tasks.{task}.tokens")
+    tokens = module_of(task, "tokens")
     with whole_or_nothing(output):
         encoder = make_encoder(model, cfg)
         facts = {}

@@ -11,9 +11,9 @@ from typing import Any, get_args
 import pytest
 from pydantic import TypeAdapter
 
-from moray.config.formats import source_module
 from moray.config.schema import datasets
 from moray.config.schema.datasets import Dataset, Source
+from moray.config.tasks import source_module
 from moray.corpus.sources import opened, text_hub
 from moray.errors import UserError
 
@@ -178,6 +178,6 @@ SECTIONS = [
 def test_each_source_of_the_config_has_a_module_for_each_format(section: type[Source]) -> None:
     (name,) = get_args(section.model_fields["source"].annotation)
     for format in get_args(section.model_fields["format"].annotation):
-        module = f"moray.corpus.sources.{source_module(name, format)}"
+        module = source_module(name, format)
         # Images can't be read from a URL.
         assert bool(find_spec(module)) == ((name, format) != ("url", "images"))

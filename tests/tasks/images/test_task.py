@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 from pictures import colours
 from transformers import ViTImageProcessorPil
 
-from moray.model.image_processor import normalization, pixels_of
 from moray.rows.store import Drawn, Rows
-from moray.stages.decode import make_rows, row_type
+from moray.tasks.images.decode import make_rows, row_type
+from moray.tasks.images.image_processor import normalization, pixels_of
 from moray.tasks.images.task import IGNORED, Augmentation, Normalization, augmented, make_batch
 
 PLAIN = Normalization.of({"scale": [1.0] * 3, "offset": [0.0] * 3})

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from moray.config.folders import files_below
 from moray.config.formats import FORMATS, FormatName
-from moray.config.image_folder import files_below
 from moray.config.schema.base import Fraction, RepoId, Revision, Section, Seed, added
 from moray.config.split_names import folders_by_split
 from moray.config.splits import (

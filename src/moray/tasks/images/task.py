@@ -19,12 +19,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
-from moray.model.classifier import empty_classifier, load_classifier, names_of
 from moray.model.quantization import Bits, Quantization
-from moray.proofs import images
 from moray.proofs.language import Figures
 from moray.rows.loader import stored_windows
 from moray.rows.store import Drawn, Rows, WindowReader, record_of
+from moray.tasks.images import proofs
+from moray.tasks.images.classifier import empty_classifier, load_classifier, names_of
 from moray.tasks.interface import Batch, LossModule
 from moray.workers.collectives import from_first_worker
 
@@ -244,7 +244,7 @@ class ImageTask:
         device: torch.device,
         gradient: bool,
     ) -> Figures:
-        return Figures(images.loss_of(folder, rows, device))
+        return Figures(proofs.loss_of(folder, rows, device))
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         return stored_windows(store, rows_url)

@@ -14,12 +14,13 @@ from transformers import PreTrainedModel
 from moray.config.schema.train import Preference
 from moray.model.loss import linear_log_probabilities
 from moray.model.quantization import Bits, Quantization
-from moray.proofs import language, pairs
+from moray.proofs import language
 from moray.proofs.language import Figures
 from moray.rows.store import Drawn, Rows
 from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch, padded
 from moray.tasks.language.rows import FIRST, TRAINED
 from moray.tasks.language.task import LanguageTask
+from moray.tasks.preference import proofs
 from moray.tasks.preference.rows import as_sequences, num_pairs
 from moray.workers.collectives import from_first_worker
 
@@ -166,10 +167,10 @@ class PreferenceTask(LanguageTask):
         if folder == start:
             # A model that equals its reference, whatever the pairs.
             equal = torch.zeros((), dtype=torch.float64)
-            return Figures(float(pairs.loss_of(equal, *how)))
+            return Figures(float(proofs.loss_of(equal, *how)))
         model, reference = (language.load(one, bits, device) for one in (folder, start))
         with torch.no_grad():
-            losses = torch.stack(list(pairs.losses(model, reference, rows, *how)))
+            losses = torch.stack(list(proofs.losses(model, reference, rows, *how)))
         return Figures(float(losses.mean()))
 
 

@@ -1,0 +1,44 @@
+"""The export of a model that classifies images."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from moray.model.folder import DTYPES, stored_dtype
+from moray.stages.export import Exported
+from moray.tasks.images.classifier import load_classifier, names_of
+from moray.tasks.images.image_processor import load_processor
+from moray.train.restore import trained_model
+
+_CLASSES = """ It tells {count}
+classes apart: {classes}.
+
+```python
+from transformers import pipeline
+
+pipeline("image-classification", "path/of/this/folder")("image.png")
+```"""
+
+_SHOWN = 20
+
+
+def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> Exported:
+    """Write model and image processor."""
+    dtype = stored_dtype(start) if cfg["dtype"] == "auto" else DTYPES[cfg["dtype"]]
+
+    def load(folder: Path) -> PreTrainedModel:
+        # Buffers too.
+        return load_classifier(folder, dtype).to(dtype)
+
+    model = trained_model(start, Path(record["checkpoint"]), None, load)
+    model.save_pretrained(output)
+    load_processor(start).save_pretrained(output)
+    names = names_of(model.config)
+    shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    return Exported(
+        unit="nats per image",
+        pipeline="image-classification",
+        facts={"parameters": model.num_parameters()},
+        more=_CLASSES.format(count=len(names), classes=shown),
+    )

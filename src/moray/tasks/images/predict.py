@@ -1,0 +1,101 @@
+"""Classify a few held-out images with a run's model and its base, and draw them."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from moray.console import say
+from moray.evaluate.execution import may_be_bf16
+from moray.proofs.comparison import collect, conclude
+from moray.provenance.lineage import write_sealed
+from moray.provenance.manifest import MANIFEST, read_manifest
+from moray.rows.store import StoredRows
+from moray.stages.evaluation import on_evaluation_workers
+from moray.tasks.images.evaluation import ClassifyJob, chosen, classify_on_worker, in_order
+from moray.tasks.images.proofs import predictions_compared
+
+# Without a date and with fixed identifiers, the same figure is the same file.
+_FIXED: Any = {"svg.hashsalt": "moray", "font.family": "DejaVu Sans"}
+_RIGHT, _WRONG = "black", "#c00000"
+
+
+def predict(
+    run: str,
+    base: Path,
+    tuned: Path,
+    store: Path,
+    output: Path,
+    settings: Path,
+    png: Path,
+    svg: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
+) -> None:
+    """Write `samples.jsonl`: label, and prediction and its probability of both models; a figure."""
+    split = StoredRows(store, "test")
+    numbers, names = chosen(split, cfg["num_samples"]), read_manifest(store)["label_names"]
+    models = {"base": base.absolute(), "tuned": tuned.absolute()}
+    began = time.monotonic()
+    with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
+        job = ClassifyJob(models, (store.absolute(),), workers.execution, cfg["num_samples"])
+        results = workers.run(classify_on_worker, job, len(numbers))
+    answers = {name: in_order([result[name] for result in results]) for name in models}
+    labels = [names[label] for label in split.rows["label"][numbers].tolist()]
+    said = {name: [names[one] for one in found.argmax(-1)] for name, found in answers.items()}
+    likely = {name: np.exp(found.max(-1)) for name, found in answers.items()}
+    record = dict(sorted(cfg.items()))
+    if execution["proofs"] != "off":
+        seconds, bf16 = time.monotonic() - began, may_be_bf16(cfg["precision"])
+        rows = split.rows[numbers]
+        compared = collect(
+            "predictions",
+            lambda: predictions_compared(models, rows, said, likely, seconds, bf16),
+        )
+        record["proof"] = conclude(compared, execution["proofs"], f"runs.{run}")
+    with output.open("w") as file:
+        for place, number in enumerate(numbers.tolist()):
+            sample = {"image": number, "label": labels[place]}
+            for name in models:
+                sample[name] = said[name][place]
+                sample[f"{name}_probability"] = round(float(likely[name][place]), 4)
+            file.write(json.dumps(sample, ensure_ascii=False) + "\n")
+    pixels = split.rows["pixels"][numbers[:9]]
+    _draw(pixels, labels, said["tuned"], [png, svg], f"{run}: prediction (label)")
+    inputs = [folder / MANIFEST for folder in (base, tuned, store)]
+    write_sealed(settings, record, inputs)
+    right = {name: sum(map(str.__eq__, labels, predictions)) for name, predictions in said.items()}
+    say(f"{run}: of {len(labels)} images, {right['base']} right before, {right['tuned']} after")
+
+
+def _draw(
+    images: NDArray[np.uint8],
+    labels: list[str],
+    predictions: list[str],
+    files: list[Path],
+    title: str,
+) -> None:
+    """Draw up to nine images in a grid, shape (images, channels, height, width)."""
+    with rc_context(_FIXED):
+        figure = Figure(figsize=(6, 6.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        figure.suptitle(title)
+        grid = list(figure.subplots(3, 3).flat)
+        for axes in grid:
+            axes.axis("off")
+        for axes, pixels, label, prediction in zip(grid, images, labels, predictions, strict=False):
+            shown = pixels.transpose(1, 2, 0)
+            shown = shown if shown.shape[2] == 3 else shown[:, :, 0]
+            axes.imshow(shown, cmap="gray", vmin=0, vmax=255)
+            color = _RIGHT if prediction == label else _WRONG
+            text = f"{prediction}\n(label: {label})"
+            axes.set_title(text, fontsize=10, color=color, parse_math=False)
+        for file in files:
+            dated = {"Date": None} if file.suffix == ".svg" else {"Software": None}
+            figure.savefig(file, metadata=dated, dpi=100)

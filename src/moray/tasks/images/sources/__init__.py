@@ -1,0 +1,93 @@
+"""Sources of images, and what is found out about the images of any of them."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from moray.corpus.class_labels import alike
+from moray.corpus.dataset import Document
+from moray.corpus.sources import Opened
+from moray.corpus.split import Given
+from moray.errors import UserError
+from moray.tasks.images.image_files import decoded, has_several
+
+
+class ImageSurvey:
+    """The `Survey` of a dataset of images; `label_names` are those of its classes."""
+
+    noun = "image"
+
+    def __init__(self, label_names: Sequence[str]) -> None:
+        self._label_names = [*label_names]
+        self._size: list[int] | None = None
+        self._sizes_differ = False
+        self._trained: Counter[int] = Counter()
+        self._held_out: Counter[int] = Counter()
+        self._with_several = 0
+
+    def check(self, path: str) -> None:
+        if len(self._label_names) < 2:
+            raise UserError(path, "got only one class, expected at least two", "add one")
+
+    def follow(self, rows: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
+        """Yield the rows, after checking that each image can be decoded.
+
+        Raises:
+            UserError: naming the image that can't be, or whose label has no name.
+        """
+        for split, document in rows:
+            if not 0 <= document["label"] < len(self._label_names):
+                raise UserError(
+                    document["place"],
+                    f"got label {document['label']}, expected 0 to {len(self._label_names) - 1}",
+                    "fix the label",
+                )
+            image = decoded(document["image"], document["place"])
+            size = [image.height, image.width]
+            self._sizes_differ |= self._size not in (None, size)
+            self._size = size
+            (self._trained if split == "train" else self._held_out)[document["label"]] += 1
+            self._with_several += has_several(document["image"])
+            yield split, document
+
+    def facts(self) -> dict[str, Any]:
+        """Names of the labels; height and width, None if they differ."""
+        size = None if self._sizes_differ else self._size
+        return {"label_names": self._label_names, "image_size": size}
+
+    @property
+    def summary(self) -> str:
+        return f"images of {len(self._label_names)} classes"
+
+    def lines(self, dataset: str) -> Iterator[str]:
+        for names in alike(self._label_names):
+            yield (
+                f"warning: dataset {dataset}: {' and '.join(map(ascii, names))} are classes of "
+                "their own, and differ only in case, white space or Unicode form"
+            )
+        if self._with_several:
+            count = f"{self._with_several:,}"
+            yield (
+                f"dataset {dataset}: files with several frames or pages, of which the first is "
+                f"read: {count}"
+            )
+        if untrained := self._untrained():
+            yield f"dataset {dataset}: {untrained}"
+
+    def _untrained(self) -> str:
+        numbers = [number for number in range(len(self._label_names)) if not self._trained[number]]
+        if not numbers:
+            return ""
+        held_out = sum(self._held_out[number] for number in numbers)
+        names = ", ".join(self._label_names[number] for number in numbers[:5])
+        return (
+            f"{len(numbers)} of {len(self._label_names)} classes have no images to train on "
+            f"({held_out:,} held out): {names}{', …' if len(numbers) > 5 else ''}"
+        )
+
+
+def images_opened(
+    given: Given, origin: dict[str, Any], label_names: Sequence[str], has_groups: bool = False
+) -> Opened:
+    """A source of images; without groups of the user, what stands for them is the image again."""
+    return Opened(given, origin, keeps_groups=has_groups, survey=ImageSurvey(label_names))

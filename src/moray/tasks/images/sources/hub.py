@@ -1,0 +1,51 @@
+"""Datasets of images from the Hugging Face Hub, at a fixed commit."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import datasets
+
+from moray.config.schema.datasets import HubDataset
+from moray.config.splits import expressions_by_split
+from moray.corpus.class_labels import with_names
+from moray.corpus.dataset import Document
+from moray.corpus.sources import Opened
+from moray.corpus.sources.text_hub import class_names_of, load, origin, place_of_split
+from moray.corpus.split import Documents
+from moray.tasks.images.sources import images_opened
+from moray.tasks.images.sources.files import document, names_of_labels, no_column
+
+
+def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+    """Load the rows of each split."""
+    repo_id, columns = section.repo_id, section.columns
+    image, label = (columns.get(key, key) for key in ("image", "label"))
+    found, labels = {}, set()
+    names: list[str] | None = None
+    expressions = expressions_by_split(section.split)
+    for split, expression in expressions.items():
+        rows = load(repo_id, section.revision, section.name, section.data_dir, expression)
+        for column in (image, label):
+            if column not in rows.features:
+                raise no_column(repo_id, rows.features, column)
+        if isinstance(rows.features[image], datasets.Image):
+            # Otherwise, the library decodes them.
+            rows = rows.cast_column(image, datasets.Image(decode=False))
+        names = names or getattr(rows.features[label], "names", None)
+        labels.update(rows.unique(label))
+        found[split] = rows
+    known = names or names_of_labels(labels)
+    given: dict[str, Documents] = {}
+    for split, rows in found.items():
+        place = place_of_split(repo_id, expressions, split)
+        given[split] = partial(_documents, place, rows, columns, known)
+    return images_opened(given, origin(section), known, "group" in columns)
+
+
+def _documents(
+    place: str, rows: datasets.Dataset, columns: Mapping[str, str], names: list[str]
+) -> Iterator[Document]:
+    described = class_names_of(rows)
+    for number, row in enumerate(rows, 1):
+        yield document(with_names(row, described), columns, names, f"{place}, row {number}")

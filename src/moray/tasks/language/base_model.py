@@ -1,0 +1,174 @@
+"""A base model of text, with its tokenizer, to which it can add tokens."""
+
+import json
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from moray.console import say
+from moray.corpus.dataset import num_groups, plain_text, read_group
+from moray.errors import UserError
+from moray.model.dequantize import dequantize
+from moray.model.folder import stored_dtype
+from moray.model.isolation import computed_in_fp32, isolates_documents
+from moray.model.load import load_config, load_model
+from moray.model.obtain import copy_folder, copy_unchanged
+from moray.model.scratch import save_llama, save_random_weights, train_tokenizer
+from moray.model.shapes import NEW_TOKENS, quantization_in, shapes_in
+from moray.proofs.folder import base_compared
+from moray.stages.base_model import Base
+from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
+from moray.tasks.language.tokenizer_files import read_as_it_is, save_tokenizer
+
+# 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.
+_GROUPS_TO_LEARN_FROM = 64
+_COLUMNS_AT_ONCE = 128
+
+
+def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path | None) -> Base:
+    """Copy a model, or make one from scratch."""
+    path = f"models.{output.name}"
+    if source and cfg.get("random_weights"):
+        copy_unchanged(source, output)
+        save_random_weights(output, cfg["seed"])
+    elif source:
+        copy_folder(source, output)
+        if method := quantization_in(output / "config.json", path):
+            say(f"model {output.name}: dequantizing the weights ({method})")
+            dequantize(output, method)
+    elif dataset:
+        texts = _texts(dataset / "train.parquet")
+        save_llama(output, train_tokenizer(texts, cfg["tokenizer"]["vocab_size"]), cfg)
+    else:
+        raise ValueError("a model from scratch needs a dataset for its tokenizer")
+    # Load it once, so that errors show up here rather than after the dataset's download.
+    tokenizer = load_tokenizer(output)
+    if named := read_as_it_is(output, tokenizer):
+        tokenizer = load_tokenizer(output)
+        say(
+            f"model {output.name}: in this version of transformers, {named} makes other tokens "
+            "than tokenizer.json, so the copy names PreTrainedTokenizerFast, which reads the file"
+        )
+    if words := cfg.get("new_tokens"):
+        add_tokens(output, tokenizer, words, f"{path}.new_tokens")
+    if word := cfg.get("eos_token"):
+        set_eos_token(output, tokenizer, word, f"{path}.eos_token")
+    model = load_model(output, stored_dtype(output))
+    _check_vocabulary(tokenizer, model, path)
+    given, loaded = load_config(output).model_type, model.config.model_type
+    if given != loaded:
+        part = f"only the part for text ({loaded}) is loaded and exported"
+        say(f"model {output.name}: of {given}, {part}")
+    elif unused := _unused(model, output):
+        part = f"weights that it doesn't compute with ({len(unused)}, e.g. {unused[0]})"
+        say(f"model {output.name}: {loaded} leaves out {part}; they aren't exported either")
+    if getattr(model.config.get_text_config(), "output_router_logits", False):
+        say(f"model {output.name}: the auxiliary loss of its router isn't part of the loss")
+    with computed_in_fp32(model):
+        facts = {"isolates_documents": isolates_documents(model)}
+    return Base(model, partial(base_compared, output, cfg, source, model), facts)
+
+
+def _unused(model: PreTrainedModel, folder: Path) -> list[str]:
+    """The names of stored weights that transformers leaves out, such as those that predict several
+    tokens; masks and other constants don't count.
+    """
+    patterns = model._keys_to_ignore_on_load_unexpected or ()
+    names = (name for name in shapes_in(folder) if name.endswith(".weight"))
+    return [name for name in names if any(re.search(pattern, name) for pattern in patterns)]
+
+
+def _check_vocabulary(
+    tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, path: str
+) -> None:
+    """Check that each token of a tokenizer has an embedding."""
+    num_embeddings = len(model.get_input_embeddings().weight)
+    if beyond := [word for word, id in tokenizer.get_vocab().items() if id >= num_embeddings]:
+        raise UserError(
+            path,
+            f"{len(beyond)} tokens of the tokenizer have no embedding, e.g. {min(beyond)!r}; the "
+            f"model has {num_embeddings:,}",
+            f"add them with {path}.new_tokens",
+        )
+
+
+def _texts(file: Path) -> Iterator[str]:
+    """The documents of evenly spaced row groups of a large file; all documents of a small one."""
+    groups = num_groups(file)
+    for group in range(0, groups, -(-groups // _GROUPS_TO_LEARN_FROM)):
+        yield from map(plain_text, read_group(file, group))
+
+
+def add_tokens(
+    folder: Path, tokenizer: PreTrainedTokenizerFast, words: list[str], key: str
+) -> None:
+    """Add special tokens to the model in a folder.
+
+    Their rows begin as the mean of the others, so that no new token is likelier than those at
+    first. Source: Hewitt, "Initializing New Word Embeddings for Pretrained Language Models", 2021.
+
+    Raises:
+        UserError: naming the key, if the model has one of them already.
+    """
+    model = load_model(folder, stored_dtype(folder))
+    num_rows = len(model.get_input_embeddings().weight)
+    old = {word: id for word, id in tokenizer.get_vocab().items() if id < num_rows}
+    if known := next((word for word in words if word in old), None):
+        raise UserError(key, f"the model has {known!r} already", "remove it")
+    tokenizer.add_tokens([AddedToken(word, special=True, normalized=False) for word in words])
+    ids = tokenizer.convert_tokens_to_ids(words)
+    if max(ids) >= num_rows:
+        # No more rows than tokens, or llama.cpp refuses the model.
+        model.resize_token_embeddings(max(ids) + 1, mean_resizing=False)
+    given = sorted(old.values())
+    for rows in _embeddings(model):
+        # Also those in between, of other tokens that had none.
+        filled = sorted({*ids, *range(num_rows, len(rows))})
+        # All columns at once would take four times the memory of an embedding in bf16.
+        for columns in torch.split(rows.view(len(rows), -1), _COLUMNS_AT_ONCE, dim=1):
+            columns[filled] = columns[given].double().mean(0).to(rows.dtype)
+    setattr(model.config, NEW_TOKENS, ids)
+    for file in folder.glob("*.safetensors*"):
+        file.unlink()
+    model.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
+
+
+def set_eos_token(folder: Path, tokenizer: PreTrainedTokenizerFast, word: str, key: str) -> None:
+    """Make a token the one that ends texts and answers.
+
+    Raises:
+        UserError: naming the key, if the tokenizer doesn't have it.
+    """
+    if word not in tokenizer.get_vocab():
+        raise UserError(key, f"the tokenizer has no token {word!r}", "add it to new_tokens")
+    tokenizer.eos_token = word
+    save_tokenizer(tokenizer, folder)
+    _name_stop(folder, "config.json", tokenizer.eos_token_id)
+    if (folder / "generation_config.json").is_file():
+        # A chat model may have several.
+        stops = stop_token_ids(tokenizer, folder)
+        _name_stop(folder, "generation_config.json", stops if len(stops) > 1 else stops[0])
+
+
+def _name_stop(folder: Path, name: str, stop: int | list[int]) -> None:
+    """Set `eos_token_id` in a file of a folder, also in the section for text if it is there."""
+    config = json.loads((folder / name).read_text())
+    for section in (config, config.get("text_config") or {}):
+        if section is config or "eos_token_id" in section:
+            section["eos_token_id"] = stop
+    (folder / name).write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _embeddings(model: PreTrainedModel) -> list[Tensor]:
+    """The tensors with a row for each token, tied ones once."""
+    head = model.get_output_embeddings()
+    found = [model.get_input_embeddings().weight, head.weight, getattr(head, "bias", None)]
+    return list({id(one): one.data for one in found if one is not None}.values())

@@ -1,0 +1,44 @@
+"""The part of the report about a run on text: metrics of its samples, and what is trained."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from moray.config.tasks import MODALITIES
+from moray.report.details import Limits, cut, inputs_of
+from moray.report.overview import verdict
+from moray.results import Run
+
+# A preview may have been cut within one.
+_TRAINED = re.compile("⟦([^⟦⟧]*)⟧")
+
+
+def part(run: Run, samples: list[dict[str, Any]], limits: Limits) -> dict[str, Any]:
+    """The values of `report.html`, besides the samples."""
+    generation = run.figures("generation.json") or {}
+    return {
+        "metrics": _of_metrics(generation.get("metrics", {})),
+        "previews": _previews(run, limits.characters),
+    }
+
+
+def _of_metrics(metrics: dict[str, Any]) -> list[dict[str, Any]]:
+    """What metrics say of a run's samples."""
+    return [
+        {"metric": metric, **means, "verdict": verdict(metric, means["difference"])}
+        for metric, means in metrics.items()
+    ]
+
+
+def _previews(run: Run, characters: int) -> dict[str, Markup]:
+    """The beginnings of the run's rows, by store; trained tokens are marked."""
+    prepared = Path(MODALITIES["text"].prepared)
+    found = {}
+    for store in (Path(path).parent for path in inputs_of(run)):
+        file = run.folder.parents[1] / store.relative_to("results") / "preview.txt"
+        if store.parent == prepared and file.is_file():
+            shown = str(escape(cut(file.read_text(errors="replace"), characters)))
+            found[store.name] = Markup(_TRAINED.sub(r"<mark>\1</mark>", shown))
+    return found

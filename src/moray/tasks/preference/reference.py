@@ -1,0 +1,93 @@
+"""Compute the log-probabilities of answers under the model that preference runs start from."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moray.console import say
+from moray.evaluate.likelihood import Scores, total
+from moray.provenance.manifest import read_manifest, whole_or_nothing, write_manifest
+from moray.provenance.space import check_space
+from moray.rows.store import Record, Rows, RowsWriter, describe, record_of
+from moray.stages.evaluation import on_evaluation_workers
+from moray.tasks.language.rows import StoredSplit
+from moray.tasks.preference.evaluation import Policy, ScorePairsJob, score_pairs_on_worker
+from moray.tasks.preference.rows import num_pairs, with_reference
+
+# What a run trains on, and what it is watched on; the evaluation scores test by itself.
+_SPLITS = ("train", "validation")
+
+
+def reference(
+    run: str,
+    start: Path,
+    tokens: Path,
+    output: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
+) -> None:
+    """Write a store: the rows of a token store with the field `reference`; its manifest last.
+
+    Args:
+        run: the first run that uses it.
+        cfg: the attributes of a `Policy`.
+    """
+    manifest = read_manifest(tokens)
+    splits = {name: StoredSplit(tokens, name) for name in _SPLITS}
+    # In training, pairs count, not their tokens.
+    facts = {
+        name: {**counts, "weight": counts["pairs"]}
+        for name, counts in manifest["splits"].items()
+        if name in _SPLITS
+    }
+    policy = Policy(**cfg)
+    most = max(counts["most_pairs_in_row"] for counts in facts.values())
+    record = with_reference(record_of(manifest), most)
+    with whole_or_nothing(output):
+        check_space(output, sum(map(len, splits.values())) * record.itemsize)
+        models = {"reference": start.absolute()}
+        with on_evaluation_workers(
+            "evaluate", run, output, cfg, execution, label=f"reference {output.name}"
+        ) as workers:
+            job = ScorePairsJob(
+                models, (tokens.absolute(),), workers.execution, _SPLITS, None, policy
+            )
+            results = workers.run(score_pairs_on_worker, job, *map(len, splits.values()))
+        for name, split in splits.items():
+            scores = total([result["reference"][name] for result in results])
+            _write(output, name, split, scores, record)
+        write_manifest(
+            output,
+            task="preference",
+            record=describe(record),
+            block_size=manifest["block_size"],
+            recipe={**manifest["recipe"], **cfg},
+            splits=facts,
+        )
+    pairs = sum(counts["pairs"] for counts in facts.values())
+    say(f"reference {output.name}: {pairs:,} pairs")
+
+
+def _write(folder: Path, name: str, split: StoredSplit, scores: Scores, record: Record) -> None:
+    answers = (-scores.nll).reshape(-1, 2)
+    row = end = 0
+    with RowsWriter(folder, name) as writer:
+        for size in split.windows:
+            rows = split.rows[row : row + size]
+            pairs = int(num_pairs(rows).sum())
+            start, end = end, end + pairs
+            writer.add(_with_answers(rows, answers[start:end], record), weight=pairs)
+            row += size
+
+
+def _with_answers(rows: Rows, answers: NDArray[Any], record: Record) -> Rows:
+    """Rows of a token store with the log-probabilities of their answers, shape (pairs, 2)."""
+    assert rows.dtype.names
+    made = np.zeros(len(rows), record)
+    for field in rows.dtype.names:
+        made[field] = rows[field]
+    most = made["reference"].shape[1]
+    made["reference"][np.arange(most) < num_pairs(rows)[:, None]] = answers
+    return made
