@@ -12,11 +12,11 @@ import pytest
 from moray.provenance.edits import LOCK, PACKAGE, meaning
 
 STAGES = {
-    "download": ["text_files"],
-    "base_model": ["text"],
+    "download": ["moray.corpus.sources.text_files"],
+    "base_model": ["text", "language"],
     "tokenize": ["language"],
     "finetune": ["language"],
-    "export": ["text"],
+    "export": ["text", "language"],
     "evaluate": ["language"],
     "generate": [],
     "predict": [],
@@ -83,6 +83,8 @@ AFFECTED = {
     "train/strategies/fsdp2.py": {"finetune"},
     "tasks/language/loss.py": {"finetune", "export", "evaluate"},
     "tasks/language/chat.py": TOKENS,
+    "tasks/images/task.py": {"predict"},
+    "tasks/images/report.py": {"report"},
     "report/overview.py": {"report"},
     "tracking/tensorboard.py": {"track"},
     "config/schema/sections.py": set(),

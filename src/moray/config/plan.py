@@ -18,7 +18,14 @@ from moray.config.layout import workers_are_here
 from moray.config.schema.base import result_keys
 from moray.config.schema.experiment import BestRef, Experiment, RunRef
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
-from moray.config.tasks import MODALITIES, TASKS, Modality, modality_of, modality_of_format
+from moray.config.tasks import (
+    MODALITIES,
+    TASKS,
+    Modality,
+    modality_of,
+    modality_of_format,
+    source_module,
+)
 from moray.errors import UserError
 
 SPLITS = ("train", "validation", "test")
@@ -44,9 +51,9 @@ def model_config(experiment: Experiment, model: str) -> dict[str, Any]:
 
 
 def source_of(experiment: Experiment, dataset: str) -> str:
-    """The name of a dataset's source among those of all modalities."""
+    """The module of a dataset's source."""
     section = experiment.datasets[dataset]
-    return f"{modality_of_format(section.format)}_{section.source.replace('-', '_')}"
+    return source_module(section.source, section.format)
 
 
 def modality_of_dataset(experiment: Experiment, dataset: str) -> Modality:

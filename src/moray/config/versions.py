@@ -5,6 +5,7 @@ it with the change that makes other results; `tests/golden` compares the results
 recorded ones, and fails if they differ under the same version.
 """
 
+from moray.config.tasks import MODALITIES
 from moray.provenance.edits import edits_of
 
 # By stage, and by task, modality, source or metric where they differ.
@@ -43,7 +44,7 @@ def version_of(stage: str, *names: str) -> str:
 
     Args:
         stage: name of the stage.
-        names: those of its task, modality, source or metrics.
+        names: those of its task, modality or metrics, or the module of its source.
 
     Returns:
         Such as `finetune language 4`. If modules that it imports were edited, with their digest.
@@ -51,5 +52,7 @@ def version_of(stage: str, *names: str) -> str:
     rows = [row for row in (stage, *(f"{stage} {name}" for name in names)) if row in RESULTS]
     # A task of one's own has no version: all of its code is an edit.
     versions = [f"{row} {RESULTS[row]}" for row in rows] or [" ".join([stage, *names])]
-    edits = edits_of(stage, names)
+    # What a modality's tasks share lies in the folder of one of them.
+    tasks = [MODALITIES[name].task for name in MODALITIES if name in names]
+    edits = edits_of(stage, (*names, *tasks))
     return ", ".join([*versions, f"edited {edits}"] if edits else versions)

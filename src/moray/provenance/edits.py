@@ -21,6 +21,8 @@ _WITHOUT_EFFECT = {
     *("planning", "project", "proofs", "provenance", "results", "storage", "tracking"),
     "config/schema",
 }
+# Functions that import a module of a folder by its name.
+_BY_NAME = {"module_of": "moray.tasks.{}", "part": "moray.extras.{}"}
 # Lines of the SHA-256 of a file and the digest of what it means. Parsing all files takes a quarter
 # of a second, which each start of the workflow would cost. Named by the version of `_spell`.
 _CACHE = Path(".snakemake/moray-code-2")
@@ -34,7 +36,8 @@ def edits_of(stage: str, names: Iterable[str] = ()) -> str:
 
     Args:
         stage: name of the stage.
-        names: those by which it imports modules: of its task, source or metrics.
+        names: those by which it imports modules: of its task or metrics; and modules by their
+            whole names, such as its source.
 
     Returns:
         8 hexadecimal digits, or nothing.
@@ -94,20 +97,25 @@ def _counts(path: Path) -> bool:
 def _closure(stage: str, names: tuple[str, ...]) -> frozenset[str]:
     """The modules that a stage imports, directly or not, in rooms that may affect its result."""
     found: set[str] = set()
-    waiting = [path.relative_to(PACKAGE).as_posix() for path in _modules_of(stage)]
+    waiting = [*_modules_of(stage), *map(_path, names)]
     while waiting:
         path = waiting.pop()
-        if path not in found and (PACKAGE / path).is_file():
+        if path not in found and (PACKAGE / f"{path}.py").is_file():
             found.add(path)
-            modules = (module for module in _imported(path, names) if not _is_inert(module, stage))
-            for module in modules:
-                waiting += [f"{module}.py", f"{module}/__init__.py"]
-    return frozenset(found)
+            for module in _imported(path, names):
+                if not _is_inert(module, stage):
+                    waiting += [module, f"{module}/__init__"]
+    return frozenset(f"{path}.py" for path in found)
 
 
-def _modules_of(stage: str) -> Iterator[Path]:
-    yield from PACKAGE.glob(f"stages/{stage}.py")
-    yield from PACKAGE.glob(f"extras/*/{stage}.py")
+def _modules_of(stage: str) -> list[str]:
+    """The module of a stage: of the core, of a task, or of an extra."""
+    extras = PACKAGE.glob("extras/*/stage.py")
+    found = [
+        *PACKAGE.glob(f"stages/{stage}.py"),
+        *(path for path in extras if f"\ndef {stage}(" in path.read_text()),
+    ] or [*PACKAGE.glob(f"tasks/*/{stage}.py")]
+    return [path.relative_to(PACKAGE).with_suffix("").as_posix() for path in found]
 
 
 def _is_inert(module: str, stage: str) -> bool:
@@ -130,9 +138,9 @@ def _imported(path: str, names: tuple[str, ...]) -> Iterator[str]:
 
 @cache
 def _imports(path: str) -> tuple[str, ...]:
-    """What a module imports; by a name from the config as `tasks/{}/task`."""
+    """What a module imports; `tasks/{}/export` is imported by a name."""
     found: list[str] = []
-    for node in ast.walk(ast.parse((PACKAGE / path).read_bytes())):
+    for node in ast.walk(ast.parse((PACKAGE / f"{path}.py").read_bytes())):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -140,8 +148,15 @@ def _imports(path: str) -> tuple[str, ...]:
         elif isinstance(node, ast.JoinedStr):
             parts = (p.value if isinstance(p, ast.Constant) else "{}" for p in node.values)
             found.append("".join(map(str, parts)))
-    own = dict.fromkeys(name for name in found if name.startswith("moray."))
-    return tuple(name.removeprefix("moray.").replace(".", "/") for name in own)
+        elif isinstance(node, ast.Call) and (folder := _BY_NAME.get(ast.unparse(node.func))):
+            found += [f"{folder}.{part.value}" for part in node.args if isinstance(part, ast.Constant)]
+    own = (name for name in dict.fromkeys(found) if name.startswith("moray."))
+    # Of two parts that vary, the calls above say more.
+    return tuple(_path(name) for name in own if name.count("{}") < 2)
+
+
+def _path(module: str) -> str:
+    return module.removeprefix("moray.").replace(".", "/")
 
 
 def _digest(path: Path) -> str:
