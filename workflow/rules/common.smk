@@ -20,6 +20,7 @@ from moray.config.config_files import check_config_file, check_option
 from moray.config.load import load_experiment, with_short_keys_resolved
 from moray.config.schema.experiment import SMOKE_TEST_RUN
 from moray.config.search import search_config
+from moray.config.tasks import TASKS
 from moray.config.versions import version_of
 from moray.errors import ConfigError, UserError
 from moray.stages.boundary import repeat, repeats
@@ -457,7 +458,7 @@ STORES = {
 REFERENCES = {
     plan.reference_name(EXPERIMENT, run): run
     for run in EXPERIMENT.runs
-    if plan.task(EXPERIMENT, run) == "preference"
+    if TASKS[plan.task(EXPERIMENT, run)].has_reference
 }
 SEARCHED = [run for run, section in EXPERIMENT.runs.items() if section.search]
 BENCHMARKED = [

@@ -26,6 +26,7 @@ class Format:
         kept: the columns that a dataset keeps, those of a `Document`.
         nested: the columns whose values can be messages or tools.
         chat: whether a row can be a conversation, which needs a chat template.
+        answers: number of answers that a row's document has, which share a row of tokens.
         task: the task that it is for.
         endings: those of the files that a folder of `source: files` stands for.
     """
@@ -34,6 +35,7 @@ class Format:
     kept: tuple[str, ...]
     nested: tuple[str, ...] = ()
     chat: bool = False
+    answers: int = 1
     task: TaskName = "language"
     endings: tuple[str, ...] = _OF_TEXT
 
@@ -67,6 +69,7 @@ FORMATS: dict[FormatName, Format] = {
         kept=("prompt", "chosen", "rejected", "tools"),
         nested=("prompt", "chosen", "rejected", "tools"),
         chat=True,
+        answers=2,
         task="preference",
     ),
     "images": Format(
@@ -79,8 +82,5 @@ FORMATS: dict[FormatName, Format] = {
 
 
 def sequence_length(format: FormatName, block_size: int) -> int:
-    """Tokens of the longest sequence that a model gets, which has no neighbours in its row.
-
-    Each answer of a preference pair has half a row.
-    """
-    return block_size // 2 if FORMATS[format].task == "preference" else block_size
+    """Tokens of the longest sequence that a model gets, which has no neighbours in its row."""
+    return block_size // FORMATS[format].answers

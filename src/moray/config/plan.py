@@ -120,7 +120,7 @@ def store_name(experiment: Experiment, run: str, dataset: str) -> str:
 
 
 def reference_config(experiment: Experiment, run: str) -> dict[str, Any]:
-    """What a preference run's reference depends on, besides its start and its tokens.
+    """What a run's reference depends on, besides its start and its tokens.
 
     It is held and computed as the run's own model, so that both agree before the first step.
     """
@@ -153,7 +153,7 @@ def prepared_folders(experiment: Experiment, run: str) -> list[str]:
 
 def store_folders(experiment: Experiment, run: str) -> list[str]:
     """The stores of the rows that a run trains on, in the order of its datasets."""
-    if task(experiment, run) == "preference":
+    if TASKS[task(experiment, run)].has_reference:
         return [f"results/reference/{reference_name(experiment, run)}"]
     return prepared_folders(experiment, run)
 

@@ -171,7 +171,7 @@ def _mixture(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]
             + ", ".join(f"{dataset} is for {task}" for task, dataset in tasks.items()),
             "train on them in separate runs",
         )
-    elif len(there) > 1 and "language" not in tasks:
+    elif len(there) > 1 and not TASKS[next(iter(tasks))].takes_mixtures:
         yield UserError(
             path,
             f"mixtures are for language datasets, and these are for {next(iter(tasks))}",

@@ -69,6 +69,9 @@ class TaskFacts:
         section_path: where in a run the section is that only this task reads; empty if there is
             none. A finished run's task is recognised by it, and is `language` without one.
         searches_section: whether a search can choose values of that section.
+        takes_mixtures: whether a run can have several datasets.
+        has_reference: whether a run trains on its rows with what its start says of them, which the
+            stage `reference` stores.
         has_checks: whether it refuses more keys of a run than its modality does.
     """
 
@@ -77,6 +80,8 @@ class TaskFacts:
     headline: str
     section_path: str = ""
     searches_section: bool = False
+    takes_mixtures: bool = False
+    has_reference: bool = False
     has_checks: bool = False
 
     @property
@@ -86,12 +91,18 @@ class TaskFacts:
 
 
 TASKS: dict[TaskName, TaskFacts] = {
-    "language": TaskFacts("text", scored="documents", headline="bits_per_byte"),
+    "language": TaskFacts(
+        "text",
+        scored="documents",
+        headline="bits_per_byte",
+        takes_mixtures=True,
+    ),
     "preference": TaskFacts(
         "text",
         scored="pairs",
         headline="reward_accuracy",
         section_path="preference",
+        has_reference=True,
         has_checks=True,
     ),
     "images": TaskFacts(
