@@ -149,9 +149,8 @@ def _imports(path: str) -> tuple[str, ...]:
             parts = (p.value if isinstance(p, ast.Constant) else "{}" for p in node.values)
             found.append("".join(map(str, parts)))
         elif isinstance(node, ast.Call) and (folder := _BY_NAME.get(ast.unparse(node.func))):
-            found += [
-                f"{folder}.{part.value}" for part in node.args if isinstance(part, ast.Constant)
-            ]
+            constants = [part.value for part in node.args if isinstance(part, ast.Constant)]
+            found += [f"{folder}.{name}" for name in constants if isinstance(name, str)]
     own = (name for name in dict.fromkeys(found) if name.startswith("moray."))
     # Of two parts that vary, the calls above say more.
     return tuple(_path(name) for name in own if name.count("{}") < 2)
