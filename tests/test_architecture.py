@@ -12,7 +12,8 @@ SOURCE = Path(__file__).parents[1] / "src"
 # From the top. A room imports from floors below; rooms on one floor don't know each other.
 FLOORS = [
     {"cli"},
-    {"chat", "doctor", "importing", "stages"},
+    {"extras"},
+    {"chat", "doctor", "stages"},
     {"report", "sweeps"},
     {"planning"},
     {"results"},
@@ -144,6 +145,22 @@ def test_tasks_do_not_know_each_other_but_preference_builds_on_language() -> Non
         (module, other)
         for module, other in imports(("moray.",), "moray.")
         if task_of(module) and task_of(other) and (task_of(module), task_of(other)) not in allowed
+    ]
+    assert not found, found
+
+
+def extra_of(module: str) -> str | None:
+    """The extra that a module belongs to."""
+    found = re.match(r"moray\.extras\.(\w+)", module)
+    return found[1] if found else None
+
+
+def test_the_core_and_extras_know_extras_by_name_alone() -> None:
+    """`config.extras` has the names, so that the folder of an extra can be deleted."""
+    found = [
+        (module, other)
+        for module, other in imports(("moray.",), "moray.extras.")
+        if extra_of(module) != extra_of(other)
     ]
     assert not found, found
 

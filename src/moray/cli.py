@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from moray.config import extras
 from moray.errors import ConfigError, UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -131,25 +132,6 @@ def plan(
                 typer.echo(line)
 
 
-@app.command("import")
-def import_config(
-    file: Annotated[Path, typer.Argument(help="Config of axolotl or LLaMA-Factory, in YAML.")],
-    num_gpus: Annotated[
-        int, typer.Option(min=1, help="Number of GPUs that it is for, each with its own batch.")
-    ] = 1,
-) -> None:
-    """Print another tool's config as an overlay: `moray import FILE > config/mine.yaml`.
-
-    Comments name what has no effect here, and what has another one. If a key has no counterpart,
-    nothing is printed but an error that names all such keys. Repositories of the Hub are pinned to
-    their newest commits, if it can be reached.
-    """
-    from moray.importing.convert import convert
-
-    with _errors_in_one_line():
-        typer.echo(convert(file, num_gpus, pins=True), nl=False)
-
-
 @app.command()
 def doctor() -> None:
     """Check what this machine needs to train: a line for each thing, `ok` or what to do.
@@ -211,3 +193,8 @@ def report(
         for error in run.damaged.values():
             typer.echo(f"not shown: {error}", err=True)
     typer.echo(page)
+
+
+for _name, _folder in extras.COMMANDS.items():
+    if extras.is_there(_folder):
+        app.command(_name)(_errors_in_one_line()(extras.part(_folder, "command").command))

@@ -19,7 +19,7 @@ RUN_BY_TESTS = {
     "ray job stop": ("deployment/test_job.py", "ray job stop"),
     "moray verify": ("test_cli.py", "verify"),
     "moray report": ("workflow/test_report.py", "report"),
-    "moray import": ("importing/test_import.py", '"import"'),
+    "moray import": ("extras/importing/test_import.py", '"import"'),
     "moray plan": ("planning/test_plan.py", '"plan"'),
     "moray chat": ("test_chat.py", "chat"),
     "touch results/state": ("faults/test_workflow.py", "save"),

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from moray.importing.table import Draft
+from moray.extras.importing.table import Draft
 
 # axolotl's prompts for rows of Alpaca, by what follows the colon in `alpaca:phi`: what is before
 # and behind the system prompt, and the instruction. A chat template gets instruction and input as

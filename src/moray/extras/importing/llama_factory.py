@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from moray.importing.llama_factory_datasets import FORMATS, datasets, listed
-from moray.importing.settings import (
+from moray.extras.importing.llama_factory_datasets import FORMATS, datasets, listed
+from moray.extras.importing.settings import (
     ADAMW,
     NO_ROUTER_LOSS,
     RUNNING,
@@ -13,8 +13,8 @@ from moray.importing.settings import (
     push,
     schedule,
 )
-from moray.importing.settings import steps as epochs_or_steps
-from moray.importing.table import Draft, Rule, becomes, differs, made, no_effect, refused
+from moray.extras.importing.settings import steps as epochs_or_steps
+from moray.extras.importing.table import Draft, Rule, becomes, differs, made, no_effect, refused
 
 NAME = "LLaMA-Factory"
 MARK = "model_name_or_path"

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moray.importing.settings import combine, held_out, place
-from moray.importing.table import Draft, Rule, entry_draft, made, no_effect, refused
+from moray.extras.importing.settings import combine, held_out, place
+from moray.extras.importing.table import Draft, Rule, entry_draft, made, no_effect, refused
 
 _OWN_ROLES = {"system": ["system"], "user": ["user"], "assistant": ["assistant"]}
 _FORMATS = {

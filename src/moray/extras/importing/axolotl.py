@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moray.importing.axolotl_datasets import datasets
-from moray.importing.axolotl_templates import template
-from moray.importing.settings import (
+from moray.extras.importing.axolotl_datasets import datasets
+from moray.extras.importing.axolotl_templates import template
+from moray.extras.importing.settings import (
     ADAMW,
     NO_ROUTER_LOSS,
     RUNNING,
@@ -15,8 +15,8 @@ from moray.importing.settings import (
     push,
     schedule,
 )
-from moray.importing.settings import steps as epochs_or_steps
-from moray.importing.table import (
+from moray.extras.importing.settings import steps as epochs_or_steps
+from moray.extras.importing.table import (
     Draft,
     Rule,
     becomes,

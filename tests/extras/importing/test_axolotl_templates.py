@@ -5,9 +5,9 @@ from typing import Any
 
 import jinja2
 import pytest
-from foreign_configs import AXOLOTL, at, imported, refusals, written
+from extras.importing.foreign_configs import AXOLOTL, at, imported, refusals, written
 
-from moray.importing.convert import convert
+from moray.extras.importing.convert import convert
 
 
 def test_axolotl_has_a_prompt_for_each_style_of_alpaca() -> None:

@@ -8,7 +8,7 @@ import yaml
 
 from moray.config.load import load_experiment
 from moray.errors import UserError
-from moray.importing.convert import convert
+from moray.extras.importing.convert import convert
 
 AXOLOTL: dict[str, Any] = {
     "base_model": "owner/model",

@@ -6,8 +6,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from moray.importing.settings import combine, held_out, place
-from moray.importing.table import Draft
+from moray.extras.importing.settings import combine, held_out, place
+from moray.extras.importing.table import Draft
 from moray.provenance.manifest import read_json
 
 FORMATS = {"sft": "instruction", "pt": "text", "dpo": "preference"}

@@ -10,9 +10,9 @@ import yaml
 
 from moray.config.load import load_experiment, read_yaml
 from moray.errors import ConfigError, UserError
+from moray.extras.importing import axolotl, llama_factory
+from moray.extras.importing.table import REVISION, Draft, apply, flattened, markdown
 from moray.hub import newest_commit
-from moray.importing import axolotl, llama_factory
-from moray.importing.table import REVISION, Draft, apply, flattened, markdown
 
 TOOLS = (axolotl, llama_factory)
 _PAGE = Path("docs/import.md")
@@ -156,7 +156,7 @@ def _comment(text: str, first: str = "# - ") -> list[str]:
 def page(text: str) -> str:
     """The documentation's page, with the tables of both tools between their marks."""
     for tool in TOOLS:
-        command = "python -m moray.importing.convert; edits here are lost"
+        command = "python -m moray.extras.importing.convert; edits here are lost"
         begin, end = f"<!-- begin: {tool.NAME}, by {command} -->\n", "<!-- end -->"
         before, found, rest = text.partition(begin)
         table = "\n".join(markdown(tool.NAME, tool.RULES))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from foreign_configs import AXOLOTL, LLAMA_FACTORY, at, imported, refusals, written
+from extras.importing.foreign_configs import AXOLOTL, LLAMA_FACTORY, at, imported, refusals, written
 from hub_server import Hub, Repository, hub_server
 from in_one_process import make_all
 from project import ROOT, Project
@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from moray.cli import app
 from moray.config.load import load_experiment, merge
 from moray.errors import ConfigError, UserError
-from moray.importing.convert import TOOLS, convert, page
-from moray.importing.table import Draft, apply, flattened
+from moray.extras.importing.convert import TOOLS, convert, page
+from moray.extras.importing.table import Draft, apply, flattened
 
 LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": ["q_proj"]}
 

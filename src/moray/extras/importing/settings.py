@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moray.importing.table import REVISION, Draft, Rule, becomes, made
+from moray.extras.importing.table import REVISION, Draft, Rule, becomes, made
 
 _ADAMW = {
     "adamw_torch": None,
