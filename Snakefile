@@ -72,14 +72,6 @@ rule push:
         "every run is in its repository"
 
 
-rule gguf:
-    """Every run that asks for it, as GGUF files with a Modelfile for Ollama."""
-    input:
-        expand("results/runs/{run}/gguf/manifest.json", run=CONVERTED),
-    message:
-        "every run has its GGUF files"
-
-
 rule data:
     """Every run's rows: tokens or pixels."""
     input:
@@ -108,11 +100,15 @@ include: "workflow/rules/benchmark.smk"
 include: "workflow/rules/card.smk"
 include: "workflow/rules/track.smk"
 include: "workflow/rules/push.smk"
-include: "workflow/rules/gguf.smk"
 include: "workflow/rules/generate.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/decode.smk"
 include: "workflow/rules/predict.smk"
+
+
+for stage in EXTRA_STAGES:
+
+    include: f"workflow/rules/{stage}.smk"
 
 
 if SMOKE_TEST.run in EXPERIMENT.runs:

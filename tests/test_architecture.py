@@ -17,7 +17,7 @@ FLOORS = [
     {"report", "sweeps"},
     {"planning"},
     {"results"},
-    {"evaluate", "serving", "train"},
+    {"evaluate", "train"},
     {"proofs"},
     {"tasks"},
     {"proofs"},

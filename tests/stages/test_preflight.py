@@ -326,21 +326,18 @@ def test_files_that_cannot_be_read_are_reported_all_of_them(tmp_path: Path, fold
     ]
 
 
-def test_what_metrics_conversion_and_uploading_need_is_known_before_the_first_job(
+def test_what_metrics_and_uploading_need_is_known_before_the_first_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("LLAMA_CPP_DIR", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     wanted = {
-        "runs.tuned.gguf": {},
         "runs.tuned.generate": {"metrics": ["doctests"]},
         "runs.tuned.push": {"repo": "user/tuned"},
     }
     due, experiment = ["tuned"], experiment_with(wanted)
     with pytest.raises(ConfigError) as raised:
-        preflight(experiment, [], generated=due, converted=due, pushed=due)
-    metrics, conversion, upload = str(raised.value).splitlines()
+        preflight(experiment, [], generated=due, pushed=due)
+    metrics, upload = str(raised.value).splitlines()
     assert upload.startswith("runs.tuned.push: pushing to the Hub needs a token")
     assert metrics.startswith("runs.tuned.generate.metrics: doctests needs bubblewrap")
-    assert conversion.startswith("runs.tuned.gguf: needs llama.cpp, and LLAMA_CPP_DIR is not set")

@@ -15,7 +15,7 @@ from snakemake.settings.types import RerunTrigger
 
 import moray
 from moray import machine, project
-from moray.config import inputs, layout, plan, recorded
+from moray.config import extras, inputs, layout, plan, recorded
 from moray.config.config_files import check_config_file, check_option
 from moray.config.identity import code_of
 from moray.config.load import load_experiment, with_short_keys_resolved
@@ -334,7 +334,7 @@ def check_runs(jobs):
                 benchmarked=of_rule("benchmark_run"),
                 generated=of_rule("generate_run"),
                 pushed=of_rule("push_run"),
-                converted=of_rule("gguf_run"),
+                stages={stage: of_rule(f"{stage}_run") for stage in EXTRA_STAGES},
                 cores=shared_cores(),
             )
         except ConfigError as error:
@@ -464,9 +464,11 @@ BENCHMARKED = [
     run for run, section in EXPERIMENT.runs.items() if section.benchmarks.tasks
 ]
 TRACKED = [run for run, section in EXPERIMENT.runs.items() if section.tracking]
-CONVERTED = [run for run, section in EXPERIMENT.runs.items() if section.gguf]
 PUSHED = [run for run, section in EXPERIMENT.runs.items() if section.push]
 SMOKE_TEST = SimpleNamespace(run=SMOKE_TEST_RUN)
+EXTRA_STAGES = [
+    stage for stage, folder in extras.STAGES.items() if extras.is_there(folder)
+]
 ALIVE = drop_stale_locks()
 limit_gpus()
 

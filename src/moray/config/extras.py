@@ -3,14 +3,23 @@
 The core names them here alone. It imports a module of theirs by `part`, where one is asked for.
 """
 
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+
+from moray.config.schema.experiment import Run
+from moray.errors import UserError
 
 _FOLDERS = Path(__file__).parents[1] / "extras"
 
 # The folder of each command of `moray`; its module `command` has a function of that name.
 COMMANDS = {"import": "importing"}
+# That of each stage; its module `stage` has a function of that name, and `requirements` says by
+# `faults` what a run that asks for it needs and is not here. The rule is in `workflow/rules`.
+STAGES = {"gguf": "gguf"}
+# That of each tracker; its module `tracker` opens a run by `opened`.
+TRACKERS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
 
 
 def is_there(folder: str) -> bool:
@@ -21,3 +30,21 @@ def is_there(folder: str) -> bool:
 def part(folder: str, module: str) -> ModuleType:
     """A module of an extra."""
     return import_module(f"moray.extras.{folder}.{module}")
+
+
+def absent(name: str, run: Run) -> Iterator[UserError]:
+    """The keys of a run that ask for an extra whose code isn't in this package."""
+    for key, folder in _asked_for(run):
+        if not is_there(folder):
+            yield UserError(
+                f"runs.{name}.{key}".rstrip("."),
+                f"needs moray/extras/{folder}, which isn't there",
+                "put the folder back, or remove the key",
+            )
+
+
+def _asked_for(run: Run) -> Iterator[tuple[str, str]]:
+    if run.gguf:
+        yield "gguf", STAGES["gguf"]
+    for tracker in run.tracking:
+        yield "tracking", TRACKERS[tracker]

@@ -1,12 +1,12 @@
 """Check all runs before the first stage starts."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from moray import machine
-from moray.config import plan
+from moray.config import extras, plan
 from moray.config.formats import FORMATS, sequence_length
 from moray.config.layout import on_cores_of, threads
 from moray.config.schema.experiment import Experiment, Run
@@ -30,7 +30,6 @@ from moray.model.shapes import (
     shapes_in,
 )
 from moray.planning.start import made_folder
-from moray.serving.llama_cpp import missing_tools
 from moray.tracking.interface import missing_packages
 from moray.train.checks import misfits, unmet_requirements, unsharded
 
@@ -44,12 +43,13 @@ def preflight(
     benchmarked: Sequence[str] = (),
     generated: Sequence[str] = (),
     pushed: Sequence[str] = (),
-    converted: Sequence[str] = (),
+    stages: Mapping[str, Sequence[str]] = {},
     cores: int | None = None,
 ) -> None:
     """Check that runs can be trained here, as far as it can be known in advance.
 
     Args:
+        stages: the runs that stages of extras are about to make something of.
         cores: those that runs share; None for all of this machine's.
 
     Raises:
@@ -89,10 +89,10 @@ def preflight(
         found += missing_for_metrics(name, experiment.runs[name].generate.metrics)
     for name in benchmarked:
         found += benchmark_faults(name, experiment.runs[name].benchmarks)
-    for name in converted:
-        section = experiment.runs[name].gguf
-        assert section
-        found += missing_tools(name, section.types)
+    for stage, names in stages.items():
+        for name in names:
+            requirements = extras.part(extras.STAGES[stage], "requirements")
+            found += requirements.faults(name, experiment.runs[name])
     if pushed and not has_token():
         found += map(no_token, pushed)
     if found:

@@ -19,7 +19,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_config_samples_and_digests_are_shown_as_they_are() -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from moray.tracking.tensorboard import opened
+    from moray.extras.tensorboard.tracker import opened
 
     samples = [{"prompt": "<script>\n", "tuned": "a | b"}, {"prompt": "def f():", "tuned": "x"}]
     with opened(RUN) as tracker:

@@ -7,7 +7,7 @@ import pytest
 from conversations import CHATML, MARKED
 from transformers import PreTrainedTokenizerFast
 
-from moray.serving.ollama import Around, around, modelfile
+from moray.extras.gguf.ollama import Around, around, modelfile
 from moray.tasks.language.chat import ChatTemplate
 
 ZEPHYR = """{% for message in messages %}<|{{ message.role }}|>

@@ -8,12 +8,14 @@ import pytest
 from conversations import CHATML
 from fleet import until
 from run_stage import stage_command
+from small_config import experiment_with
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from moray.errors import ConfigError, UserError
+from moray.extras.gguf.stage import gguf
 from moray.provenance.manifest import damaged_files, read_manifest
-from moray.stages.gguf import gguf
+from moray.stages.preflight import preflight
 
 # Writes its arguments, as the tools of llama.cpp take them.
 CONVERTER = """
@@ -129,7 +131,7 @@ def test_tools_that_are_missing_are_named(
     assert fault().startswith("runs.tuned.gguf.types: q4_k_m needs llama-quantize, which is not in")
     (llama_cpp / "convert_hf_to_gguf.py").unlink()
     assert "which has no convert_hf_to_gguf.py" in fault()
-    monkeypatch.setattr("moray.serving.llama_cpp.find_spec", lambda name: None)
+    monkeypatch.setattr("moray.extras.gguf.requirements.find_spec", lambda name: None)
     assert "is missing: sentencepiece; pip install 'moray[gguf]'" in fault()
     monkeypatch.undo()
     monkeypatch.delenv("LLAMA_CPP_DIR", raising=False)
@@ -137,3 +139,9 @@ def test_tools_that_are_missing_are_named(
         "runs.tuned.gguf: needs llama.cpp, and LLAMA_CPP_DIR is not set; set it to the folder of "
         "llama.cpp's source"
     )
+
+
+def test_what_is_missing_is_known_before_the_first_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LLAMA_CPP_DIR", raising=False)
+    with pytest.raises(ConfigError, match=r"^runs\.tuned\.gguf: needs llama\.cpp, and "):
+        preflight(experiment_with({"runs.tuned.gguf": {}}), [], stages={"gguf": ["tuned"]})

@@ -5,9 +5,10 @@ from typing import Any
 
 from moray.console import say
 from moray.errors import ConfigError
+from moray.extras.gguf.llama_cpp import convert, quantize
+from moray.extras.gguf.ollama import around, modelfile
+from moray.extras.gguf.requirements import CONVERTED, missing_tools
 from moray.provenance.manifest import whole_or_nothing, write_manifest
-from moray.serving.llama_cpp import CONVERTED, convert, missing_tools, quantize
-from moray.serving.ollama import around, modelfile
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.tokenizer import adds_bos, load_tokenizer, stop_token_ids
 
