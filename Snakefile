@@ -24,14 +24,6 @@ rule eval:
         f"every run is evaluated{suggestion('generate')}"
 
 
-rule benchmark:
-    """Benchmarks of every run that names tasks."""
-    input:
-        expand("results/runs/{run}/benchmarks.json", run=BENCHMARKED),
-    message:
-        "every run has its benchmarks"
-
-
 rule generate:
     """Held-out prompts or images, continued or classified by every run's model and its base."""
     input:
@@ -96,7 +88,6 @@ include: "workflow/rules/search.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/choose.smk"
 include: "workflow/rules/evaluate.smk"
-include: "workflow/rules/benchmark.smk"
 include: "workflow/rules/card.smk"
 include: "workflow/rules/track.smk"
 include: "workflow/rules/push.smk"
@@ -106,14 +97,10 @@ include: "workflow/rules/decode.smk"
 include: "workflow/rules/predict.smk"
 
 
+# Of what most runs do without.
 for stage in EXTRA_STAGES:
 
     include: f"workflow/rules/{stage}.smk"
-
-
-if SMOKE_TEST.run in EXPERIMENT.runs:
-
-    include: "workflow/rules/smoke_test.smk"
 
 
 onstart:

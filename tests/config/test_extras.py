@@ -8,19 +8,23 @@ from small_config import faults
 
 from moray.config import extras
 
+SMOKE_TEST = {"runs.smoke-test": {"model": "tiny", "dataset": "modules"}}
+
 
 @pytest.mark.parametrize(
-    ("values", "key", "folder"),
+    ("values", "path", "folder"),
     [
-        ({"runs.tuned.gguf": {}}, "gguf", "gguf"),
-        ({"runs.tuned.tracking": ["wandb"]}, "tracking", "wandb"),
+        (SMOKE_TEST, "runs.smoke-test", "smoke_test"),
+        ({"runs.tuned.benchmarks.tasks": ["words"]}, "runs.tuned.benchmarks.tasks", "lm_eval"),
+        ({"runs.tuned.gguf": {}}, "runs.tuned.gguf", "gguf"),
+        ({"runs.tuned.tracking": ["wandb"]}, "runs.tuned.tracking", "wandb"),
     ],
 )
 def test_what_is_not_there_is_named(
-    values: dict[str, Any], key: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    values: dict[str, Any], path: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extras, "_FOLDERS", tmp_path)
     assert faults(values) == [
-        f"runs.tuned.{key}: needs moray/extras/{folder}, which isn't there; put the folder back, "
+        f"{path}: needs moray/extras/{folder}, which isn't there; put the folder back, "
         "or remove the key"
     ]

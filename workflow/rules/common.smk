@@ -331,7 +331,6 @@ def check_runs(jobs):
                 EXPERIMENT,
                 runs,
                 searches=searches,
-                benchmarked=of_rule("benchmark_run"),
                 generated=of_rule("generate_run"),
                 pushed=of_rule("push_run"),
                 stages={stage: of_rule(f"{stage}_run") for stage in EXTRA_STAGES},
@@ -466,8 +465,12 @@ BENCHMARKED = [
 TRACKED = [run for run, section in EXPERIMENT.runs.items() if section.tracking]
 PUSHED = [run for run, section in EXPERIMENT.runs.items() if section.push]
 SMOKE_TEST = SimpleNamespace(run=SMOKE_TEST_RUN)
+# Of the smoke test, there is a rule only in its own config.
 EXTRA_STAGES = [
-    stage for stage, folder in extras.STAGES.items() if extras.is_there(folder)
+    stage
+    for stage, folder in extras.STAGES.items()
+    if extras.is_there(folder)
+    and (stage != "smoke_test" or SMOKE_TEST.run in EXPERIMENT.runs)
 ]
 ALIVE = drop_stale_locks()
 limit_gpus()

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from moray.config.schema.experiment import Run
+from moray.config.schema.experiment import SMOKE_TEST_RUN, Run
 from moray.errors import UserError
 
 _FOLDERS = Path(__file__).parents[1] / "extras"
@@ -17,7 +17,7 @@ _FOLDERS = Path(__file__).parents[1] / "extras"
 COMMANDS = {"import": "importing"}
 # That of each stage; its module `stage` has a function of that name, and `requirements` says by
 # `faults` what a run that asks for it needs and is not here. The rule is in `workflow/rules`.
-STAGES = {"gguf": "gguf"}
+STAGES = {"benchmark": "lm_eval", "gguf": "gguf", "smoke_test": "smoke_test"}
 # That of each tracker; its module `tracker` opens a run by `opened`.
 TRACKERS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
 
@@ -34,7 +34,7 @@ def part(folder: str, module: str) -> ModuleType:
 
 def absent(name: str, run: Run) -> Iterator[UserError]:
     """The keys of a run that ask for an extra whose code isn't in this package."""
-    for key, folder in _asked_for(run):
+    for key, folder in _asked_for(name, run):
         if not is_there(folder):
             yield UserError(
                 f"runs.{name}.{key}".rstrip("."),
@@ -43,7 +43,12 @@ def absent(name: str, run: Run) -> Iterator[UserError]:
             )
 
 
-def _asked_for(run: Run) -> Iterator[tuple[str, str]]:
+def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:
+    """Keys of a run, with the folders that they need."""
+    if name == SMOKE_TEST_RUN:
+        yield "", STAGES["smoke_test"]
+    if run.benchmarks.tasks:
+        yield "benchmarks.tasks", STAGES["benchmark"]
     if run.gguf:
         yield "gguf", STAGES["gguf"]
     for tracker in run.tracking:

@@ -18,7 +18,7 @@ from moray.config.schema.models import (
 )
 from moray.config.search import candidates
 from moray.errors import ConfigError, UserError
-from moray.evaluate.requirements import benchmark_faults, missing_for_metrics
+from moray.evaluate.requirements import missing_for_metrics
 from moray.hub import has_token, no_token
 from moray.model.shapes import (
     Shapes,
@@ -40,7 +40,6 @@ def preflight(
     experiment: Experiment,
     runs: Sequence[str],
     searches: Sequence[str] = (),
-    benchmarked: Sequence[str] = (),
     generated: Sequence[str] = (),
     pushed: Sequence[str] = (),
     stages: Mapping[str, Sequence[str]] = {},
@@ -87,8 +86,6 @@ def preflight(
             )
     for name in generated:
         found += missing_for_metrics(name, experiment.runs[name].generate.metrics)
-    for name in benchmarked:
-        found += benchmark_faults(name, experiment.runs[name].benchmarks)
     for stage, names in stages.items():
         for name in names:
             requirements = extras.part(extras.STAGES[stage], "requirements")

@@ -8,14 +8,14 @@ from moray.config.schema.sections import Benchmarks
 from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.evaluate.bootstrap import with_intervals
-from moray.evaluate.requirements import benchmark_faults
+from moray.extras.lm_eval.requirements import benchmark_faults
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
 from moray.stages.evaluation import on_evaluation_workers, shown
 from moray.tasks.language.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    from moray.evaluate.harness import TaskFigures
+    from moray.extras.lm_eval.harness import TaskFigures
 
 
 def benchmark(
@@ -48,7 +48,7 @@ def benchmark(
             f"set it to false, or set runs.{run}.data.chat_template",
         )
     # Needs the optional package, which is there now.
-    from moray.evaluate.harness import BenchmarkJob, benchmark_on_worker
+    from moray.extras.lm_eval.harness import BenchmarkJob, benchmark_on_worker
 
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("benchmarks", run, output, cfg, execution) as workers:

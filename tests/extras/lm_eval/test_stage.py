@@ -16,7 +16,7 @@ from benchmark_tasks import write_tasks
 from jobs import execution_of
 
 from moray.errors import ConfigError, UserError
-from moray.stages.benchmark import benchmark
+from moray.extras.lm_eval.stage import benchmark
 
 pytestmark = pytest.mark.long
 
@@ -189,7 +189,7 @@ def test_unknown_tasks_and_a_missing_package_cost_one_line(
         f"runs.tuned.benchmarks.tasks: got wrods, expected a task, group or tag in {tasks} or of "
         "lm-evaluation-harness; did you mean words?"
     )
-    monkeypatch.setattr("moray.evaluate.requirements.find_spec", lambda name: None)
+    monkeypatch.setattr("moray.extras.lm_eval.requirements.find_spec", lambda name: None)
     missing = r"lm-eval is not installed; pip install 'moray\[benchmarks\]'$"
     with pytest.raises(ConfigError, match=missing):
         run()

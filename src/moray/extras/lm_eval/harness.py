@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from moray.errors import UserError, first_line
 from moray.evaluate.bootstrap import Bootstrapped, draws
 from moray.evaluate.execution import EvaluationJob, of_each_model
-from moray.evaluate.requirements import task_manager
+from moray.extras.lm_eval.requirements import task_manager
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.workers.entry import BatchCounter, Worker
 from moray.workers.memory import is_out_of_memory
