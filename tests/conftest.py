@@ -40,6 +40,7 @@ _SLOWEST_FIRST = (
     "workflow/test_kill.py",
     "train",
     "workers",
+    "extras",
     "stages",
     "rows",
     "workflow",

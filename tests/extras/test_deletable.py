@@ -13,7 +13,7 @@ from project import ROOT, Project
 from moray.config import extras
 
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("src/moray/extras/*/__init__.py"))
-TABLES = [extras.COMMANDS, extras.STAGES, extras.TRACKERS]
+TABLES = [extras.COMMANDS, extras.STAGES, extras.TRACKERS, extras.SCHEMES]
 
 
 def imported(file: Path) -> set[str]:

@@ -20,6 +20,9 @@ COMMANDS = {"import": "importing"}
 STAGES = {"benchmark": "lm_eval", "gguf": "gguf", "smoke_test": "smoke_test"}
 # That of each tracker; its module `tracker` opens a run by `opened`.
 TRACKERS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
+# That of each kind of object store, by the scheme of its URLs; its module of that name has the
+# objects there as `Store`, and `bucket` the state of a run.
+SCHEMES = {"gs": "object_store", "s3": "object_store"}
 
 
 def is_there(folder: str) -> bool:
@@ -53,3 +56,11 @@ def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:
         yield "gguf", STAGES["gguf"]
     for tracker in run.tracking:
         yield "tracking", TRACKERS[tracker]
+    places = {
+        "ray.storage_path": run.ray.storage_path,
+        "train.resume_from_checkpoint": run.train.resume_from_checkpoint or "",
+    }
+    for key, place in places.items():
+        scheme, separator, _ = place.partition("://")
+        if separator and scheme in SCHEMES:
+            yield key, SCHEMES[scheme]

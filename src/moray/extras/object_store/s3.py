@@ -30,7 +30,7 @@ _CONFIG = Config(
 )
 
 
-class S3Objects(Objects):
+class Store(Objects):
     """The objects below a URL `s3://bucket/prefix`.
 
     Credentials, region and endpoint come from the environment, as for all AWS clients.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from moray.errors import UserError
+from moray.extras.object_store.lease import leased
 from moray.provenance.manifest import (
     MANIFEST,
     Files,
@@ -26,7 +27,6 @@ from moray.provenance.manifest import (
     write_listed_manifest,
 )
 from moray.storage.interface import Remote, folder_of, name_of
-from moray.storage.locks import leased
 from moray.storage.objects import Objects, open_objects
 from moray.storage.transfer import once_a_node
 

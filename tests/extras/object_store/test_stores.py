@@ -96,6 +96,18 @@ def test_a_store_that_can_be_written_to_is_left_as_it_was(bucket: str) -> None:
     assert open_objects(f"{bucket}/checked").listed("") == {}
 
 
+def test_a_store_that_ignores_conditions_is_refused(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(objects: Objects, key: str, content: bytes) -> str:
+        objects.put(key, content)
+        return "version"
+
+    monkeypatch.setattr(type(open_objects(bucket)), "create", create)
+    with pytest.raises(UserError, match=f"{bucket}/state ignores the conditions of requests"):
+        check_objects(f"{bucket}/state", "runs.tuned.ray.storage_path")
+
+
 @pytest.mark.long
 def test_a_store_that_cannot_be_reached_is_named_in_one_line(
     bucket: str, monkeypatch: pytest.MonkeyPatch

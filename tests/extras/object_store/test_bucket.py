@@ -4,8 +4,8 @@ import pytest
 from stored import BucketPlace
 
 from moray.errors import UserError
+from moray.extras.object_store.bucket import ObjectStorage
 from moray.provenance.manifest import Files
-from moray.storage.bucket import ObjectStorage
 from moray.storage.interface import Storage
 
 REFUSED = "this run has been taken over by other workers"
@@ -14,6 +14,7 @@ REFUSED = "this run has been taken over by other workers"
 def fenced(place: BucketPlace, token: int) -> ObjectStorage:
     """As the first worker of a driver with a lease opens it."""
     storage = place.storage(token)
+    assert isinstance(storage, ObjectStorage)
     with storage.sole_writer():
         return storage
 

@@ -19,7 +19,7 @@ _THREADS = 4
 _CHUNK = 2**20
 
 
-class GcsObjects(Objects):
+class Store(Objects):
     """The objects below a URL `gs://bucket/prefix`.
 
     Credentials come from the environment, as for all of Google's clients; an object's version is

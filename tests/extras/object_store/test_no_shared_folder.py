@@ -22,7 +22,7 @@ from moray.config.schema.sections import Ray
 from moray.config.schema.train import Train
 from moray.train.history import read_history
 
-SOURCE = Path(__file__).parents[2] / "src"
+SOURCE = Path(__file__).parents[3] / "src"
 ENDPOINT = f"http://{ADDRESSES['a']}:5555"
 TRAIN = Train(
     max_steps=300,

@@ -10,8 +10,8 @@ import pytest
 from forks import FORKS
 from stored import BucketPlace
 
+from moray.extras.object_store.bucket import Commits, ObjectStorage
 from moray.provenance.manifest import Files
-from moray.storage.bucket import Commits, ObjectStorage
 from moray.storage.objects import open_objects
 from moray.train import checkpoints
 
@@ -85,9 +85,9 @@ def die(folder: Path, url: str, point: str, environment: dict[str, str]) -> None
     os.environ.update(environment)
     from pkgutil import resolve_name
 
-    import moray.storage.s3
+    from moray.extras.object_store import s3
 
-    moray.storage.s3._PART = PART
+    s3._PART = PART
     storage = ObjectStorage(folder, url, token=1)
     with storage.sole_writer():
         write(storage, 10)
