@@ -22,6 +22,7 @@ SMOKE_TEST = {"runs.smoke-test": {"model": "tiny", "dataset": "modules"}}
             "runs.tuned.ray.storage_path",
             "object_store",
         ),
+        ({"runs.tuned.train.strategy": "deepspeed"}, "runs.tuned.train.strategy", "deepspeed"),
         ({"runs.tuned.tracking": ["wandb"]}, "runs.tuned.tracking", "wandb"),
     ],
 )

@@ -13,7 +13,13 @@ from project import ROOT, Project
 from moray.config import extras
 
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("src/moray/extras/*/__init__.py"))
-TABLES = [extras.COMMANDS, extras.STAGES, extras.TRACKERS, extras.SCHEMES]
+TABLES = [
+    extras.COMMANDS,
+    extras.SCHEMES,
+    extras.STAGES,
+    extras.STRATEGIES,
+    extras.TRACKERS,
+]
 
 
 def imported(file: Path) -> set[str]:

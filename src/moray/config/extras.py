@@ -20,6 +20,8 @@ COMMANDS = {"import": "importing"}
 STAGES = {"benchmark": "lm_eval", "gguf": "gguf", "smoke_test": "smoke_test"}
 # That of each tracker; its module `tracker` opens a run by `opened`.
 TRACKERS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
+# That of each strategy that isn't in `train/strategies`; its module `strategy` makes one.
+STRATEGIES = {"deepspeed": "deepspeed"}
 # That of each kind of object store, by the scheme of its URLs; its module of that name has the
 # objects there as `Store`, and `bucket` the state of a run.
 SCHEMES = {"gs": "object_store", "s3": "object_store"}
@@ -56,6 +58,8 @@ def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:
         yield "gguf", STAGES["gguf"]
     for tracker in run.tracking:
         yield "tracking", TRACKERS[tracker]
+    if run.train.strategy in STRATEGIES:
+        yield "train.strategy", STRATEGIES[run.train.strategy]
     places = {
         "ray.storage_path": run.ray.storage_path,
         "train.resume_from_checkpoint": run.train.resume_from_checkpoint or "",
