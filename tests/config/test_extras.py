@@ -16,6 +16,11 @@ SMOKE_TEST = {"runs.smoke-test": {"model": "tiny", "dataset": "modules"}}
     [
         (SMOKE_TEST, "runs.smoke-test", "smoke_test"),
         ({"runs.tuned.benchmarks.tasks": ["words"]}, "runs.tuned.benchmarks.tasks", "lm_eval"),
+        (
+            {"runs.tuned.generate.metrics": ["doctests"]},
+            "runs.tuned.generate.metrics",
+            "doctests",
+        ),
         ({"runs.tuned.gguf": {}}, "runs.tuned.gguf", "gguf"),
         (
             {"runs.tuned.ray.storage_path": "s3://bucket/state"},

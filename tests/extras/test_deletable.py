@@ -15,6 +15,7 @@ from moray.config import extras
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("src/moray/extras/*/__init__.py"))
 TABLES = [
     extras.COMMANDS,
+    extras.METRICS,
     extras.SCHEMES,
     extras.STAGES,
     extras.STRATEGIES,

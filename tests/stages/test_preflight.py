@@ -329,10 +329,10 @@ def test_files_that_cannot_be_read_are_reported_all_of_them(tmp_path: Path, fold
 def test_what_metrics_and_uploading_need_is_known_before_the_first_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("moray.evaluate.requirements.find_spec", lambda name: None)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     wanted = {
-        "runs.tuned.generate": {"metrics": ["doctests"]},
+        "runs.tuned.generate": {"metrics": ["chrf"]},
         "runs.tuned.push": {"repo": "user/tuned"},
     }
     due, experiment = ["tuned"], experiment_with(wanted)
@@ -340,4 +340,4 @@ def test_what_metrics_and_uploading_need_is_known_before_the_first_job(
         preflight(experiment, [], generated=due, pushed=due)
     metrics, upload = str(raised.value).splitlines()
     assert upload.startswith("runs.tuned.push: pushing to the Hub needs a token")
-    assert metrics.startswith("runs.tuned.generate.metrics: doctests needs bubblewrap")
+    assert metrics.startswith("runs.tuned.generate.metrics: chrf needs a package")

@@ -15,6 +15,9 @@ _FOLDERS = Path(__file__).parents[1] / "extras"
 
 # The folder of each command of `moray`; its module `command` has a function of that name.
 COMMANDS = {"import": "importing"}
+# That of each metric that isn't in `evaluate/metrics`; its module `metric` has it as `METRIC`, and
+# `requirements` says by `missing` what it needs and is not here.
+METRICS = {"doctests": "doctests"}
 # That of each stage; its module `stage` has a function of that name, and `requirements` says by
 # `faults` what a run that asks for it needs and is not here. The rule is in `workflow/rules`.
 STAGES = {"benchmark": "lm_eval", "gguf": "gguf", "smoke_test": "smoke_test"}
@@ -54,6 +57,9 @@ def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:
         yield "", STAGES["smoke_test"]
     if run.benchmarks.tasks:
         yield "benchmarks.tasks", STAGES["benchmark"]
+    for metric in run.generate.metrics:
+        if metric in METRICS:
+            yield "generate.metrics", METRICS[metric]
     if run.gguf:
         yield "gguf", STAGES["gguf"]
     for tracker in run.tracking:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
+from moray.config import extras
 from moray.errors import UserError
-from moray.evaluate.doctests import sandbox_works
 
 
 def missing_for_metrics(run: str, metrics: Sequence[str]) -> Iterator[UserError]:
@@ -14,9 +14,6 @@ def missing_for_metrics(run: str, metrics: Sequence[str]) -> Iterator[UserError]
         yield UserError(
             key, "chrf needs a package that is missing: sacrebleu", "pip install 'moray[metrics]'"
         )
-    if "doctests" in metrics and not sandbox_works():
-        yield UserError(
-            key,
-            "doctests needs bubblewrap (bwrap) and permission to create user namespaces",
-            "install bubblewrap, or remove doctests",
-        )
+    for name in metrics:
+        if folder := extras.METRICS.get(name):
+            yield from extras.part(folder, "requirements").missing(run)

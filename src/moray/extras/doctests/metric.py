@@ -1,37 +1,13 @@
-"""Run functions that nobody has read against the examples of their docstring, in a sandbox.
-
-bubblewrap gives each run its own namespaces: no network, no files but Python's standard library,
-and no other processes. The kernel's resource limits bound its time and memory.
-"""
+"""Functions that nobody has read against the examples of their docstrings, in a sandbox."""
 
 import ast
 import json
 import secrets
-import shutil
-import subprocess
-import sys
-import tempfile
-from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 from moray.corpus.sources import text_python_stdlib
-
-_MEMORY = 1 << 30
-_FILE_SIZE = 1 << 20
-# Runs before the program, in its process.
-_LIMITS = """
-import resource
-for kind, limit in (
-    (resource.RLIMIT_CPU, {seconds}),
-    (resource.RLIMIT_AS, {memory}),
-    (resource.RLIMIT_FSIZE, {file_size}),
-    (resource.RLIMIT_NOFILE, 64),
-    (resource.RLIMIT_NPROC, 64),
-    (resource.RLIMIT_CORE, 0),
-):
-    resource.setrlimit(kind, (limit, limit))
-"""
+from moray.evaluate.metrics import Metric
+from moray.extras.doctests.sandbox import run_sandboxed
 
 # A body for which examples that need the function fail.
 _STUB = "\n{indent}raise NotImplementedError\n"
@@ -56,43 +32,6 @@ for test in found:
 if runner.tries and not runner.failures:
     print(job["word"], file=output)
 """
-
-
-def sandbox_works() -> bool:
-    """Whether programs can be run here: bubblewrap is installed, and namespaces are permitted."""
-    return bool(shutil.which("bwrap")) and run_sandboxed("print(1)", "") == "1\n"
-
-
-def run_sandboxed(program: str, text: str, seconds: int = 10) -> str:
-    """Run a program on a text, in 1 GiB of memory and so many seconds of CPU time.
-
-    It is ended after twice as long in any case.
-
-    Returns:
-        What it wrote to its standard output until it ended or was ended, at most 1 MiB.
-    """
-    limits = _LIMITS.format(seconds=seconds, memory=_MEMORY, file_size=_FILE_SIZE)
-    python = Path(sys.executable).resolve()
-    # Where an interpreter and its libraries may be; absent folders are left out.
-    visible = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", sys.base_prefix)
-    bound = [word for place in visible for word in ("--ro-bind-try", place, place)]
-    command = [
-        *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"),
-        *(*bound, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp"),
-        *("--", str(python), "-I", "-S", "-c", limits + program),
-    ]
-    # The limit of a file's size doesn't hold for a pipe.
-    with tempfile.TemporaryFile() as output:
-        with suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                command,
-                input=text.encode(),
-                stdout=output,
-                stderr=subprocess.DEVNULL,
-                timeout=2 * seconds,
-            )
-        output.seek(0)
-        return output.read().decode(errors="replace")
 
 
 def function_of(prompt: str) -> tuple[str, str] | None:
@@ -144,3 +83,20 @@ def _modules() -> dict[str, str]:
         .replace("/", ".")
         for document in text_python_stdlib.functions()
     }
+
+
+def _values(prompt: str, continuation: str, reference: str) -> tuple[str, ...]:
+    function = function_of(prompt)
+    assert function
+    return (prompt + continuation, *function)
+
+
+METRIC = Metric(
+    "Share of the functions that pass their doctests, in a sandbox.",
+    ("predictions", "names", "modules"),
+    passes,
+    _values,
+    lambda prompt, reference, format: (
+        format not in ("text", "messages") and is_judgeable(prompt, reference)
+    ),
+)
