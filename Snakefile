@@ -40,14 +40,6 @@ rule cards:
         "every run has its card"
 
 
-rule search:
-    """Better settings for every run with a search, as overlays."""
-    input:
-        expand("results/searches/{run}/best.yaml", run=SEARCHED),
-    message:
-        "every search has its best settings"
-
-
 rule track:
     """Every run in its trackers."""
     input:
@@ -84,7 +76,6 @@ include: "workflow/rules/tokenize.smk"
 include: "workflow/rules/reference.smk"
 include: "workflow/rules/preview.smk"
 include: "workflow/rules/finetune.smk"
-include: "workflow/rules/search.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/choose.smk"
 include: "workflow/rules/evaluate.smk"

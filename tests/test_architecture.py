@@ -14,7 +14,7 @@ FLOORS = [
     {"cli"},
     {"extras"},
     {"chat", "doctor", "stages"},
-    {"report", "sweeps"},
+    {"report"},
     {"planning"},
     {"results"},
     {"evaluate", "train"},

@@ -27,6 +27,11 @@ SMOKE_TEST = {"runs.smoke-test": {"model": "tiny", "dataset": "modules"}}
             "runs.tuned.ray.storage_path",
             "object_store",
         ),
+        (
+            {"runs.tuned.search": {"trials": 2, "space": {"train.seed": [1]}}},
+            "runs.tuned.search",
+            "search",
+        ),
         ({"runs.tuned.train.strategy": "deepspeed"}, "runs.tuned.train.strategy", "deepspeed"),
         ({"runs.tuned.tracking": ["wandb"]}, "runs.tuned.tracking", "wandb"),
     ],

@@ -20,7 +20,6 @@ from moray.config.config_files import check_config_file, check_option
 from moray.config.identity import code_of
 from moray.config.load import load_experiment, with_short_keys_resolved
 from moray.config.schema.experiment import SMOKE_TEST_RUN
-from moray.config.search import search_config
 from moray.errors import ConfigError, UserError
 from moray.stages.boundary import repeat, repeats
 
@@ -324,21 +323,21 @@ def check_runs(jobs):
         ours = (job for job in jobs if job.rule.name.endswith(name))
         return sorted({job.wildcards.run for job in ours})
 
-    runs, searches = of_rule("finetune_run"), of_rule("search_run")
+    runs = of_rule("finetune_run")
+    stages = {stage: of_rule(f"{stage}_run") for stage in EXTRA_STAGES}
     if workflow.local_exec:
         try:
             preflight(
                 EXPERIMENT,
                 runs,
-                searches=searches,
                 generated=of_rule("generate_run"),
                 pushed=of_rule("push_run"),
-                stages={stage: of_rule(f"{stage}_run") for stage in EXTRA_STAGES},
+                stages=stages,
                 cores=shared_cores(),
             )
         except ConfigError as error:
             sys.exit(str(error))
-    return [*runs, *searches]
+    return [*runs, *stages.get("search", ())]
 
 
 def check_finished_runs(jobs):
@@ -458,7 +457,6 @@ REFERENCES = {
     for run in EXPERIMENT.runs
     if plan.task(EXPERIMENT, run) == "preference"
 }
-SEARCHED = [run for run, section in EXPERIMENT.runs.items() if section.search]
 BENCHMARKED = [
     run for run, section in EXPERIMENT.runs.items() if section.benchmarks.tasks
 ]

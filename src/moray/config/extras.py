@@ -20,7 +20,7 @@ COMMANDS = {"import": "importing"}
 METRICS = {"doctests": "doctests"}
 # That of each stage; its module `stage` has a function of that name, and `requirements` says by
 # `faults` what a run that asks for it needs and is not here. The rule is in `workflow/rules`.
-STAGES = {"benchmark": "lm_eval", "gguf": "gguf", "smoke_test": "smoke_test"}
+STAGES = {"benchmark": "lm_eval", "gguf": "gguf", "search": "search", "smoke_test": "smoke_test"}
 # That of each tracker; its module `tracker` opens a run by `opened`.
 TRACKERS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
 # That of each strategy that isn't in `train/strategies`; its module `strategy` makes one.
@@ -60,6 +60,8 @@ def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:
     for metric in run.generate.metrics:
         if metric in METRICS:
             yield "generate.metrics", METRICS[metric]
+    if run.search:
+        yield "search", STAGES["search"]
     if run.gguf:
         yield "gguf", STAGES["gguf"]
     for tracker in run.tracking:

@@ -16,7 +16,6 @@ from moray.config.schema.models import (
     ScratchModel,
     ScratchVisionModel,
 )
-from moray.config.search import candidates
 from moray.errors import ConfigError, UserError
 from moray.evaluate.requirements import missing_for_metrics
 from moray.hub import has_token, no_token
@@ -39,7 +38,6 @@ _RESULTS = Path("results")
 def preflight(
     experiment: Experiment,
     runs: Sequence[str],
-    searches: Sequence[str] = (),
     generated: Sequence[str] = (),
     pushed: Sequence[str] = (),
     stages: Mapping[str, Sequence[str]] = {},
@@ -54,10 +52,13 @@ def preflight(
     Raises:
         ConfigError: with every fault found.
     """
+    searches = stages.get("search", ())
     found = [*_unreadable(experiment, sorted({*runs, *searches}))]
     if not found:
         trained = [(name, experiment.runs[name]) for name in runs]
-        trained += [(name, run) for name in searches for run in candidates(experiment.runs[name])]
+        for name in searches:
+            space = extras.part(extras.STAGES["search"], "space")
+            trained += [(name, run) for run in space.candidates(experiment.runs[name])]
         for name, run in trained:
             model = experiment.base_model(name)
             shapes, positions = None, None
@@ -76,14 +77,6 @@ def preflight(
             found += unmet_requirements(name, run.train, run.adapter, ray, shapes, _RESULTS)
         for name in runs:
             found += missing_packages(name, experiment.runs[name].tracking)
-        if searches and not find_spec("optuna"):
-            found.append(
-                UserError(
-                    f"runs.{searches[0]}.search",
-                    "needs optuna, which is not installed",
-                    "pip install 'moray[search]'",
-                )
-            )
     for name in generated:
         found += missing_for_metrics(name, experiment.runs[name].generate.metrics)
     for stage, names in stages.items():

@@ -16,7 +16,7 @@ from moray.config.schema.base import execution_keys, result_keys
 from moray.config.schema.sections import Data, Ray
 from moray.config.schema.train import Train
 from moray.errors import UserError
-from moray.stages.search import search
+from moray.extras.search.stage import search
 from moray.train.history import evaluations
 
 TRIALS, STEPS = 8, 40

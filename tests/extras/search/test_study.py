@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moray.sweeps import Study, Trajectory, Trial, Verdict, read_trajectory
+from moray.extras.search.study import Study, Trajectory, Trial, Verdict, read_trajectory
 from moray.train.history import HISTORY, History
 
 SPACE: dict[str, dict[str, Any]] = {

@@ -5,7 +5,7 @@ from small_config import check_faults, experiment_with, faults
 
 from moray.config.plan import train_config
 from moray.config.schema.experiment import Experiment
-from moray.config.search import candidates, search_config
+from moray.extras.search.space import candidates, search_config
 
 RATE = {"train.learning_rate": {"low": "1e-4", "high": 1e-2, "log": True}}
 SPACE = "runs.tuned.search.space"

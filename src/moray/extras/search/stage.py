@@ -15,11 +15,11 @@ import yaml
 from moray.config.schema.train import Train
 from moray.console import say
 from moray.errors import UserError
+from moray.extras.search.study import Study, Trajectory, Trial, Verdict, read_trajectory
 from moray.planning.fit import rows_that_fit
 from moray.provenance.manifest import as_json, write_bytes
 from moray.storage.interface import Records
 from moray.storage.opened import state_of
-from moray.sweeps import Study, Trajectory, Trial, Verdict, read_trajectory
 from moray.train.driver import run_training
 from moray.train.failures import DIVERGED
 from moray.train.identity import identity_of
