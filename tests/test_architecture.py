@@ -15,7 +15,6 @@ FLOORS = [
     {"extras"},
     {"chat", "doctor", "stages"},
     {"report"},
-    {"planning"},
     {"results"},
     {"evaluate", "train"},
     {"proofs"},
@@ -48,7 +47,7 @@ TRAIN_FLOORS = [
     {"engine", "micro_batch", "restore", "step", "supervision"},
     {"kernels", "strategies"},
     {"checks"},
-    {"memory", "simulation"},
+    {"memory"},
     {
         "adamw_8bit",
         "history",

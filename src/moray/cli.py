@@ -1,8 +1,6 @@
 """The command `moray`, for what isn't a result of the workflow."""
 
-import logging
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,18 +23,6 @@ def _errors_in_one_line() -> Iterator[None]:
     except (ConfigError, UserError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """During the body, libraries don't warn, such as of kernels that are missing here."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 @app.callback()
@@ -109,27 +95,6 @@ def chat(
     # A line that isn't text doesn't end the conversation.
     sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
     talk(chats)
-
-
-@app.command()
-def plan(
-    run: Annotated[str, typer.Argument(help="Name of a run.")],
-    configfile: Annotated[
-        list[Path] | None, typer.Option(help="Overlay of the config; can be given repeatedly.")
-    ] = None,
-) -> None:
-    """Say how much memory a worker needs to train a run, and which GPUs have it.
-
-    Nothing has to be made before; of a model on the Hub, only its `config.json` is downloaded.
-    """
-    from moray.planning.advice import lines
-    from moray.planning.start import accepted_by_check, read_config, setup_of
-
-    with _errors_in_one_line(), _without_warnings():
-        experiment = read_config(configfile or [])
-        with setup_of(experiment, run) as setup:
-            for line in lines(run, setup, accepted_by_check(experiment, run)):
-                typer.echo(line)
 
 
 @app.command()

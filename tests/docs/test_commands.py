@@ -20,7 +20,7 @@ RUN_BY_TESTS = {
     "moray verify": ("test_cli.py", "verify"),
     "moray report": ("workflow/test_report.py", "report"),
     "moray import": ("extras/importing/test_import.py", '"import"'),
-    "moray plan": ("planning/test_plan.py", '"plan"'),
+    "moray plan": ("extras/memory_plan/test_plan.py", '"plan"'),
     "moray chat": ("test_chat.py", "chat"),
     "touch results/state": ("faults/test_workflow.py", "save"),
     "moray init": ("workflow/test_wheel.py", '"init"'),

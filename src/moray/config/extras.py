@@ -14,7 +14,7 @@ from moray.errors import UserError
 _FOLDERS = Path(__file__).parents[1] / "extras"
 
 # The folder of each command of `moray`; its module `command` has a function of that name.
-COMMANDS = {"import": "importing"}
+COMMANDS = {"import": "importing", "plan": "memory_plan"}
 # That of each metric that isn't in `evaluate/metrics`; its module `metric` has it as `METRIC`, and
 # `requirements` says by `missing` what it needs and is not here.
 METRICS = {"doctests": "doctests"}

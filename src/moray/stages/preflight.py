@@ -9,6 +9,7 @@ from moray import machine
 from moray.config import extras, plan
 from moray.config.formats import FORMATS, sequence_length
 from moray.config.layout import on_cores_of, threads
+from moray.config.recorded import made_folder
 from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import (
     HubModel,
@@ -28,7 +29,6 @@ from moray.model.shapes import (
     quantization_in,
     shapes_in,
 )
-from moray.planning.start import made_folder
 from moray.tracking.interface import missing_packages
 from moray.train.checks import misfits, unmet_requirements, unsharded
 

@@ -7,7 +7,7 @@ import torch
 
 from moray import machine
 from moray.config.schema.train import STRATEGIES, Adapter
-from moray.planning.demand import MOST_ROWS, Demand, Setup
+from moray.extras.memory_plan.demand import MOST_ROWS, Demand, Setup
 
 # GB of the cards that people have.
 _CARDS = (24, 48, 80, 141)

@@ -7,8 +7,8 @@ from architectures import PACKED
 from transformers import LlamaConfig
 
 from moray.config.schema.train import Train
-from moray.planning.demand import Demand, Setup
-from moray.planning.fit import rows_that_fit
+from moray.extras.memory_plan.demand import Demand, Setup
+from moray.extras.memory_plan.fit import rows_that_fit
 from moray.provenance.manifest import write_manifest
 from moray.train.job import Job, Part
 

@@ -16,10 +16,10 @@ from transformers import (
 )
 
 from moray.config.schema.train import Adapter, Train
+from moray.extras.memory_plan.demand import Demand, Setup
 from moray.model.adapter import add_adapter
 from moray.model.load import load_model
 from moray.model.quantization import Quantization
-from moray.planning.demand import Demand, Setup
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import FIRST, TRAINED, row_type
 from moray.train.optimizer import as_saved

@@ -19,8 +19,8 @@ def rows_that_fit(job: Job, workers: int, capacity: int) -> int:
         capacity: bytes of the memory of a GPU.
     """
     # Takes a while to import, and drivers only hand this function on.
-    from moray.planning.advice import usable
-    from moray.planning.demand import Demand, Setup
+    from moray.extras.memory_plan.advice import usable
+    from moray.extras.memory_plan.demand import Demand, Setup
 
     manifest = read_manifest(job.store)
     if manifest["task"] != "language":

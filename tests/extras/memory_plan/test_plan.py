@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 
 from moray.cli import app
 from moray.config import plan
+from moray.config.recorded import made_folder
 from moray.config.schema.train import Adapter, Train
-from moray.planning.advice import Advice, Change
-from moray.planning.demand import Demand, Setup
-from moray.planning.start import accepted_by_check, made_folder
-from moray.planning.start import setup_of as planned_setup
+from moray.extras.memory_plan.advice import Advice, Change
+from moray.extras.memory_plan.demand import Demand, Setup
+from moray.extras.memory_plan.start import accepted_by_check
+from moray.extras.memory_plan.start import setup_of as planned_setup
 from moray.provenance.manifest import write_manifest
 from moray.train.memory import scale_bytes
 

@@ -1,6 +1,5 @@
 """What is to be planned, from a project's config: nothing has to be made or downloaded yet."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,37 +10,19 @@ import yaml
 
 from moray import machine
 from moray.config import plan
-from moray.config.config_files import check_config_file
 from moray.config.grid import with_value
 from moray.config.layout import lay_out_here, on_cores_of, threads
-from moray.config.load import load_experiment, merge, read_yaml
+from moray.config.load import load_experiment
+from moray.config.recorded import made_folder
 from moray.config.schema.experiment import Experiment
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.schema.sections import WorkerRange
 from moray.errors import ConfigError, UserError
+from moray.extras.memory_plan.advice import Accepts
+from moray.extras.memory_plan.demand import Setup
 from moray.model.scratch import llama_config
 from moray.model.shapes import positions_in
-from moray.planning.advice import Accepts
-from moray.planning.demand import Setup
-from moray.provenance.manifest import MANIFEST
 from moray.train.checks import misfits
-
-_CONFIG = Path("config/config.yaml")
-
-
-def read_config(overlays: Sequence[Path]) -> Experiment:
-    """The experiment of this project, with overlays merged over its config in their order.
-
-    Raises:
-        ConfigError: with every fault of the config.
-        UserError: if a file is missing or isn't YAML.
-    """
-    merged: Any = {}
-    for file in (_CONFIG, *overlays):
-        content = read_yaml(file, "go to the project's folder")
-        check_config_file(file)
-        merged = merge(merged, content)
-    return load_experiment(merged)
 
 
 def accepted_by_check(experiment: Experiment, run: str) -> Accepts:
@@ -122,18 +103,6 @@ def _workers(experiment: Experiment, run: str, device: str) -> int:
     if isinstance(ray.num_workers, WorkerRange):
         return ray.num_workers.min
     return 1 if ray.num_workers == "auto" else ray.num_workers
-
-
-def made_folder(experiment: Experiment, model: str) -> Path | None:
-    """The folder that the workflow has made of a base model, if it still has these settings."""
-    folder = Path("results/models", model)
-    try:
-        recorded = json.loads((folder / MANIFEST).read_bytes())["model"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    # As the manifest has them.
-    settings = json.loads(json.dumps(plan.model_config(experiment, model)))
-    return folder if recorded == settings else None
 
 
 def _folder(experiment: Experiment, model: str, temporary: Path) -> Path:

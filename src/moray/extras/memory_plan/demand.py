@@ -17,6 +17,19 @@ from transformers import PreTrainedModel
 
 from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError, first_line
+from moray.extras.memory_plan.simulation import (
+    Bytes,
+    Kind,
+    Pass,
+    autocast_as_on_cuda,
+    compiled_softmax,
+    offloaded,
+    on_fake_cpu,
+    quantize,
+    simulate,
+    simulate_loss,
+    states_of_decoder,
+)
 from moray.model.attention import VARLEN, fault_of_kernel
 from moray.model.folder import DTYPES
 from moray.model.forward import blocks_of, hook_saved, resolve
@@ -30,19 +43,6 @@ from moray.train.memory import (
     Footprint,
     footprint,
     rows_of_micro_batch,
-)
-from moray.train.simulation import (
-    Bytes,
-    Kind,
-    Pass,
-    autocast_as_on_cuda,
-    compiled_softmax,
-    offloaded,
-    on_fake_cpu,
-    quantize,
-    simulate,
-    simulate_loss,
-    states_of_decoder,
 )
 
 # Rows of the two passes that others follow from. With one row, some models take other paths.

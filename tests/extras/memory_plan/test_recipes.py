@@ -99,7 +99,9 @@ def test_the_plan_at_the_head_is_that_of_today(
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps(SHAPES[model["repo_id"]]))
     # The shape alone is read.
-    monkeypatch.setattr("moray.planning.start._folder", lambda *arguments: tmp_path / "model")
+    monkeypatch.setattr(
+        "moray.extras.memory_plan.start._folder", lambda *arguments: tmp_path / "model"
+    )
     monkeypatch.setattr("moray.machine.gpus", list)
     monkeypatch.chdir(ROOT)
     head = [
