@@ -24,14 +24,6 @@ rule eval:
         f"every run is evaluated{suggestion('generate')}"
 
 
-rule benchmark:
-    """Benchmarks of every run that names tasks."""
-    input:
-        expand("results/runs/{run}/benchmarks.json", run=BENCHMARKED),
-    message:
-        "every run has its benchmarks"
-
-
 rule generate:
     """Held-out prompts or images, continued or classified by every run's model and its base."""
     input:
@@ -48,14 +40,6 @@ rule cards:
         "every run has its card"
 
 
-rule search:
-    """Better settings for every run with a search, as overlays."""
-    input:
-        expand("results/searches/{run}/best.yaml", run=SEARCHED),
-    message:
-        "every search has its best settings"
-
-
 rule track:
     """Every run in its trackers."""
     input:
@@ -70,14 +54,6 @@ rule push:
         expand("results/runs/{run}/pushed.json", run=PUSHED),
     message:
         "every run is in its repository"
-
-
-rule gguf:
-    """Every run that asks for it, as GGUF files with a Modelfile for Ollama."""
-    input:
-        expand("results/runs/{run}/gguf/manifest.json", run=CONVERTED),
-    message:
-        "every run has its GGUF files"
 
 
 rule data:
@@ -100,24 +76,22 @@ include: "workflow/rules/tokenize.smk"
 include: "workflow/rules/reference.smk"
 include: "workflow/rules/preview.smk"
 include: "workflow/rules/finetune.smk"
-include: "workflow/rules/search.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/choose.smk"
 include: "workflow/rules/evaluate.smk"
-include: "workflow/rules/benchmark.smk"
 include: "workflow/rules/card.smk"
 include: "workflow/rules/track.smk"
 include: "workflow/rules/push.smk"
-include: "workflow/rules/gguf.smk"
 include: "workflow/rules/generate.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/decode.smk"
 include: "workflow/rules/predict.smk"
 
 
-if SMOKE_TEST.run in EXPERIMENT.runs:
+# Of what most runs do without.
+for stage in EXTRA_STAGES:
 
-    include: "workflow/rules/smoke_test.smk"
+    include: f"workflow/rules/{stage}.smk"
 
 
 onstart:

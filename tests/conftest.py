@@ -41,6 +41,7 @@ _SLOWEST_FIRST = (
     "train",
     "tasks",
     "workers",
+    "extras",
     "stages",
     "rows",
     "workflow",

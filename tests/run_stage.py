@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import validate_call
 
+from moray.config import extras
 from moray.errors import ConfigError, UserError
 
 
@@ -17,7 +18,9 @@ def stage_command(stage: str, **arguments: Any) -> list[str]:
 
 def main(stage: str, arguments: str) -> None:
     """Call a stage's function; a failure costs one line."""
-    function = getattr(import_module(f"moray.stages.{stage}"), stage)
+    extra = extras.STAGES.get(stage)
+    module = extras.part(extra, "stage") if extra else import_module(f"moray.stages.{stage}")
+    function = getattr(module, stage)
     try:
         # Makes paths of strings.
         validate_call(function)(**json.loads(arguments))

@@ -1,10 +1,12 @@
-"""Places where the state of a run lies, and ways to damage it."""
+"""Places where the state of a run lies, and ways to damage it or to hold its lock."""
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from moray.storage.bucket import ObjectStorage
+from moray.config import extras
 from moray.storage.folder import FolderStorage
 from moray.storage.interface import Storage, path_of
 from moray.storage.objects import open_objects
@@ -57,9 +59,12 @@ class BucketPlace(Place):
         super().__init__(folder)
         self.url = url
 
-    def storage(self, token: int = 1, lease_seconds: float = 2.0) -> ObjectStorage:
+    def storage(self, token: int = 1, lease_seconds: float = 2.0) -> Storage:
         """The state, as any process finds it."""
-        return ObjectStorage(self.folder / uuid.uuid4().hex, self.url, token, lease_seconds)
+        folder = self.folder / uuid.uuid4().hex
+        bucket = extras.part("object_store", "bucket")
+        storage: Storage = bucket.ObjectStorage(folder, self.url, token, lease_seconds)
+        return storage
 
     def opened(self) -> Storage:
         storage = self.storage()
@@ -79,3 +84,16 @@ class BucketPlace(Place):
 
     def files(self) -> list[str]:
         return list(open_objects(self.url).listed("checkpoints/data/"))
+
+
+def holder(program: str, *arguments: str | Path) -> subprocess.Popen[str]:
+    """A process that holds a lock: a program that prints `held` and waits for its input's end."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "held\n"
+    return started

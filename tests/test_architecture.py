@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # name, but text, of which the core's own stages are, is computed below them.
 FLOORS = [
     {"cli"},
+    {"extras"},
     {
         "tasks.images",
         "tasks.language.base_model",
@@ -22,11 +23,10 @@ FLOORS = [
         "tasks.language.report",
         "tasks.preference",
     },
-    {"chat", "doctor", "importing", "stages"},
-    {"report", "sweeps"},
-    {"planning"},
+    {"chat", "doctor", "stages"},
+    {"report"},
     {"results"},
-    {"evaluate", "serving", "train"},
+    {"evaluate", "train"},
     {"tasks"},
     {"tasks.images.proofs", "tasks.preference.proofs"},
     {"proofs"},
@@ -57,7 +57,7 @@ TRAIN_FLOORS = [
     {"engine", "micro_batch", "restore", "step", "supervision"},
     {"kernels", "strategies"},
     {"checks"},
-    {"memory", "simulation"},
+    {"memory"},
     {
         "adamw_8bit",
         "history",
@@ -157,8 +157,8 @@ def task_of(module: str) -> str | None:
 
 
 def test_tasks_are_imported_by_name() -> None:
-    """But preference builds on language, and what the core computes with text is of language."""
-    text = {"chat", "evaluate", "planning", "serving", "stages"}
+    """But preference builds on language, and what the core and extras compute with text is its."""
+    text = {"chat", "evaluate", "extras", "stages"}
     found = [
         (module, other)
         for module, other in imports(("moray.",), "moray.tasks.")
@@ -167,6 +167,22 @@ def test_tasks_are_imported_by_name() -> None:
         and not (
             task == "language" and (task_of(module) == "preference" or module.split(".")[1] in text)
         )
+    ]
+    assert not found, found
+
+
+def extra_of(module: str) -> str | None:
+    """The extra that a module belongs to."""
+    found = re.match(r"moray\.extras\.(\w+)", module)
+    return found[1] if found else None
+
+
+def test_the_core_and_extras_know_extras_by_name_alone() -> None:
+    """`config.extras` has the names, so that the folder of an extra can be deleted."""
+    found = [
+        (module, other)
+        for module, other in imports(("moray.",), "moray.extras.")
+        if extra_of(module) != extra_of(other)
     ]
     assert not found, found
 

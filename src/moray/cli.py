@@ -1,8 +1,6 @@
 """The command `moray`, for what isn't a result of the workflow."""
 
-import logging
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from moray.config import extras
 from moray.errors import ConfigError, UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -24,18 +23,6 @@ def _errors_in_one_line() -> Iterator[None]:
     except (ConfigError, UserError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """During the body, libraries don't warn, such as of kernels that are missing here."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 @app.callback()
@@ -111,46 +98,6 @@ def chat(
 
 
 @app.command()
-def plan(
-    run: Annotated[str, typer.Argument(help="Name of a run.")],
-    configfile: Annotated[
-        list[Path] | None, typer.Option(help="Overlay of the config; can be given repeatedly.")
-    ] = None,
-) -> None:
-    """Say how much memory a worker needs to train a run, and which GPUs have it.
-
-    Nothing has to be made before; of a model on the Hub, only its `config.json` is downloaded.
-    """
-    from moray.planning.advice import lines
-    from moray.planning.start import accepted_by_check, read_config, setup_of
-
-    with _errors_in_one_line(), _without_warnings():
-        experiment = read_config(configfile or [])
-        with setup_of(experiment, run) as setup:
-            for line in lines(run, setup, accepted_by_check(experiment, run)):
-                typer.echo(line)
-
-
-@app.command("import")
-def import_config(
-    file: Annotated[Path, typer.Argument(help="Config of axolotl or LLaMA-Factory, in YAML.")],
-    num_gpus: Annotated[
-        int, typer.Option(min=1, help="Number of GPUs that it is for, each with its own batch.")
-    ] = 1,
-) -> None:
-    """Print another tool's config as an overlay: `moray import FILE > config/mine.yaml`.
-
-    Comments name what has no effect here, and what has another one. If a key has no counterpart,
-    nothing is printed but an error that names all such keys. Repositories of the Hub are pinned to
-    their newest commits, if it can be reached.
-    """
-    from moray.importing.convert import convert
-
-    with _errors_in_one_line():
-        typer.echo(convert(file, num_gpus, pins=True), nl=False)
-
-
-@app.command()
 def doctor() -> None:
     """Check what this machine needs to train: a line for each thing, `ok` or what to do.
 
@@ -211,3 +158,8 @@ def report(
         for error in run.damaged.values():
             typer.echo(f"not shown: {error}", err=True)
     typer.echo(page)
+
+
+for _name, _folder in extras.COMMANDS.items():
+    if extras.is_there(_folder):
+        app.command(_name)(_errors_in_one_line()(extras.part(_folder, "command").command))

@@ -6,9 +6,8 @@ import pytest
 from small_config import check_faults
 from snakemake.common.configfile import load_configfile
 
-from moray.config.config_files import check_config_file, check_option
+from moray.config.config_files import check_config_file, check_option, read_config
 from moray.errors import UserError
-from moray.planning.start import read_config
 
 SOUND = """\
 anchors: &anchor {a: 1, b: {a: 1}}

@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 from typing import get_args
 
+from moray.config import extras
 from moray.config.formats import FORMATS, FormatName, TaskName
 from moray.config.schema.datasets import LocalFiles
 from moray.config.schema.experiment import Run
@@ -39,4 +40,6 @@ def test_each_modality_is_of_tasks_and_its_key_is_one_of_a_base_model() -> None:
 def test_each_strategy_has_facts_and_a_module() -> None:
     assert STRATEGIES.keys() == set(get_args(StrategyName))
     for name in STRATEGIES:
-        assert find_spec(f"moray.train.strategies.{name}")
+        folder = extras.STRATEGIES.get(name)
+        module = f"extras.{folder}.strategy" if folder else f"train.strategies.{name}"
+        assert find_spec(f"moray.{module}")

@@ -10,7 +10,6 @@ from moray.config.peers import HERE, NOWHERE
 from moray.config.schema.experiment import Experiment, Run
 from moray.config.validation import models_in
 from moray.errors import ConfigError
-from moray.importing.convert import TOOLS
 
 # By how often public configs have them.
 TRANSFORMERS = """
@@ -67,29 +66,6 @@ def place(text: str) -> str:
 
 def test_each_key_of_the_table_has_one_here() -> None:
     assert [text for text in HERE.values() if not is_key(place(text))] == []
-
-
-def agree(target: str, names: list[str]) -> bool:
-    """Whether a key is one of these, or a section of them, or they are sections of it."""
-    return any(
-        name.rpartition(".")[2] == target.rpartition(".")[2]
-        or f"{name}.".startswith(f"{target}.")
-        or f"{target}.".startswith(f"{name}.")
-        for name in names
-    )
-
-
-def test_the_tables_of_the_importers_say_the_same() -> None:
-    said = [
-        (key, [place(name) for name in re.findall("`([^`]+)`", rule.here)])
-        for tool in TOOLS
-        for rule in tool.RULES
-        for key in rule.keys
-        if key in HERE
-    ]
-    other = {key for key, names in said if names and not agree(place(HERE[key]), names)}
-    # Its names are no templates, so the importer takes the tokenizer's own.
-    assert other == {"template"}
 
 
 @pytest.mark.parametrize("section", ["runs.tuned", "runs.tuned.train", "runs.tuned.adapter", ""])

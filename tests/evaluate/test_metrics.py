@@ -11,6 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from moray.config import extras
 from moray.config.schema.sections import Generate
 from moray.evaluate import metrics
 from moray.evaluate.metrics import METRICS, Continuations, judged
@@ -79,7 +80,7 @@ def test_a_prompt_keeps_its_number_where_others_are_not_judged() -> None:
 
 def test_the_metrics_are_those_of_the_config() -> None:
     (names,) = get_args(Generate.model_fields["metrics"].annotation)
-    assert METRICS.keys() == set(get_args(names))
+    assert METRICS.keys() | extras.METRICS.keys() == set(get_args(names))
 
 
 LOADED = """

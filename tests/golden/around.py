@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import made_up_results
 from hub_server import Hub, hub_server
@@ -12,17 +13,14 @@ from jobs import execution_of
 from run_stage import stage_command
 from trackers import in_tensorboard
 
-from moray.config import plan
+from moray.config import extras, plan
 from moray.config.schema.base import execution_keys
 from moray.config.schema.experiment import Experiment
 from moray.config.schema.sections import Data, Ray
 from moray.config.schema.train import Train
-from moray.stages.benchmark import benchmark
 from moray.stages.card import card
 from moray.stages.choose import choose
-from moray.stages.gguf import gguf
 from moray.stages.report import report
-from moray.stages.search import search
 from moray.stages.track import track
 
 RUNS = Path("results/runs")
@@ -48,10 +46,21 @@ def folders_around(experiment: Experiment) -> dict[str, Path]:
     }
     made = {}
     for stage, make in stages.items():
+        if not is_there(stage):
+            continue
         made[stage] = Path("around", stage)
         made[stage].mkdir(parents=True)
         make(experiment, made[stage])
     return made
+
+
+def is_there(stage: str) -> bool:
+    """Whether a stage is one of the core, or of an extra that hasn't been deleted."""
+    return stage not in extras.STAGES or extras.is_there(extras.STAGES[stage])
+
+
+def _stage(name: str) -> Any:
+    return getattr(extras.part(extras.STAGES[name], "stage"), name)
 
 
 def _models(experiment: Experiment, run: str) -> tuple[Path, Path]:
@@ -71,7 +80,7 @@ def _benchmark(experiment: Experiment, output: Path) -> None:
     }
     models, files = _models(experiment, "texts"), sorted(Path("data/tasks").iterdir())
     execution = execution_of("benchmarks")
-    benchmark("texts", *models, files, output / "benchmarks.json", cfg, execution)
+    _stage("benchmark")("texts", *models, files, output / "benchmarks.json", cfg, execution)
 
 
 def _card(experiment: Experiment, output: Path) -> None:
@@ -99,7 +108,7 @@ def _gguf(experiment: Experiment, output: Path) -> None:
     tools.mkdir()
     (tools / "convert_hf_to_gguf.py").write_text(_CONVERTER)
     os.environ["LLAMA_CPP_DIR"] = str(tools.absolute())
-    gguf("talks", RUNS / "talks/model", output / "gguf", {"types": ["q8_0", "f16"]})
+    _stage("gguf")("talks", RUNS / "talks/model", output / "gguf", {"types": ["q8_0", "f16"]})
 
 
 def _push(experiment: Experiment, output: Path) -> None:
@@ -135,7 +144,9 @@ def _search(experiment: Experiment, output: Path) -> None:
     }
     start, stores = plan.start_folder(experiment, "texts"), plan.store_folders(experiment, "texts")
     best, trials = output / "best.yaml", output / "trials.jsonl"
-    search("texts", Path(start), [Path(store) for store in stores], best, trials, cfg, execution)
+    _stage("search")(
+        "texts", Path(start), [Path(store) for store in stores], best, trials, cfg, execution
+    )
 
 
 def _track(experiment: Experiment, output: Path) -> None:

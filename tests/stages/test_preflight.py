@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,10 @@ def unmet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unmet:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
 
-    def unmet(runs: list[str] = RUNS, searches: Sequence[str] = (), **values: Any) -> list[str]:
+    def unmet(runs: list[str] = RUNS, **values: Any) -> list[str]:
         experiment = load_experiment(config_with({**ALONE, **values}))
         try:
-            preflight(experiment, runs, searches)
+            preflight(experiment, runs)
         except ConfigError as error:
             return str(error).splitlines()
         return []
@@ -74,22 +74,6 @@ def test_libraries_that_images_need_are_named_before_anything_starts(
         "Matplotlib, scikit-learn; pip install 'moray[vision]'"
     ]
     assert unmet(["base"], **images) == []
-
-
-def test_a_search_needs_its_library_and_values_that_its_model_takes(
-    unmet: Unmet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    space = {"adapter.target_modules": [["q_proj"], ["q_prj", "v_proj"]]}
-    search = {"runs.tuned.search": {"trials": 2, "space": space}}
-    # Without `snakemake search`, it doesn't matter.
-    assert unmet(**search) == []
-    (line,) = unmet([], ["tuned"], **search)
-    assert line.startswith("runs.tuned.adapter.target_modules: got q_prj, expected the name of a ")
-    monkeypatch.setattr("moray.stages.preflight.find_spec", lambda name: None)
-    assert unmet(["tuned"], **search) == []
-    assert unmet([], ["tuned"], **search)[-1] == (
-        "runs.tuned.search: needs optuna, which is not installed; pip install 'moray[search]'"
-    )
 
 
 def test_packages_that_trackers_need_are_named_before_anything_starts(
@@ -326,21 +310,18 @@ def test_files_that_cannot_be_read_are_reported_all_of_them(tmp_path: Path, fold
     ]
 
 
-def test_what_metrics_conversion_and_uploading_need_is_known_before_the_first_job(
+def test_what_metrics_and_uploading_need_is_known_before_the_first_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("LLAMA_CPP_DIR", raising=False)
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("moray.evaluate.requirements.find_spec", lambda name: None)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     wanted = {
-        "runs.tuned.gguf": {},
-        "runs.tuned.generate": {"metrics": ["doctests"]},
+        "runs.tuned.generate": {"metrics": ["chrf"]},
         "runs.tuned.push": {"repo": "user/tuned"},
     }
     due, experiment = ["tuned"], experiment_with(wanted)
     with pytest.raises(ConfigError) as raised:
-        preflight(experiment, [], generated=due, converted=due, pushed=due)
-    metrics, conversion, upload = str(raised.value).splitlines()
+        preflight(experiment, [], generated=due, pushed=due)
+    metrics, upload = str(raised.value).splitlines()
     assert upload.startswith("runs.tuned.push: pushing to the Hub needs a token")
-    assert metrics.startswith("runs.tuned.generate.metrics: doctests needs bubblewrap")
-    assert conversion.startswith("runs.tuned.gguf: needs llama.cpp, and LLAMA_CPP_DIR is not set")
+    assert metrics.startswith("runs.tuned.generate.metrics: chrf needs a package")

@@ -7,6 +7,7 @@ from object_store import object_store
 from small_model import MODEL, write_small
 from stored import BucketPlace, Place
 
+from moray.config import extras
 from moray.storage.interface import Storage
 
 
@@ -30,13 +31,13 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(
-    params=[
-        "folder",
-        pytest.param("s3", marks=pytest.mark.long),
-        pytest.param("gcs", marks=pytest.mark.release),
-    ]
-)
+_STORES = [
+    pytest.param("s3", marks=pytest.mark.long),
+    pytest.param("gcs", marks=pytest.mark.release),
+]
+
+
+@pytest.fixture(params=["folder", *(_STORES if extras.is_there("object_store") else [])])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Each kind of storage."""
     if request.param == "folder":

@@ -19,7 +19,6 @@ from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError
 from moray.model.shapes import Shapes
 from moray.storage.folder import FolderStorage
-from moray.storage.s3 import S3Objects
 from moray.train.checks import unmet_requirements
 
 CORES = len(os.sched_getaffinity(0))
@@ -231,19 +230,6 @@ def test_an_object_store_that_cannot_be_written_to_is_reported(
     (fault,) = found(tmp_path, storage_path="s3://bucket/state")
     assert "Could not connect to the endpoint URL" in str(fault)
     assert "\n" not in str(fault)
-
-
-def test_an_object_store_that_ignores_conditions_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def create(objects: S3Objects, key: str, content: bytes) -> str:
-        objects.put(key, content)
-        return "version"
-
-    monkeypatch.setattr(S3Objects, "create", create)
-    with object_store() as bucket:
-        (fault,) = found(tmp_path, storage_path=f"{bucket}/state")
-    assert f"{bucket}/state ignores the conditions of requests" in str(fault)
 
 
 CLOSED = """

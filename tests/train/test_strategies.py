@@ -19,7 +19,7 @@ from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.loss import TokenLoss
 from moray.train.job import Job
 from moray.train.loop import train
-from moray.train.strategies import ddp, deepspeed, fsdp2, make_strategy
+from moray.train.strategies import ddp, fsdp2, make_strategy
 from moray.workers.entry import Worker
 
 
@@ -53,29 +53,6 @@ def test_workers_that_make_no_whole_copies_are_refused(alone: Worker) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        ({"zero_stage": 1}, {"stage": 1}),
-        (
-            {"zero_stage": 2, "offload_optimizer": True},
-            {"stage": 2, "offload_optimizer": {"device": "cpu"}},
-        ),
-        (
-            {"zero_stage": 3, "offload_parameters": True},
-            {"stage": 3, "offload_param": {"device": "cpu"}},
-        ),
-    ],
-)
-def test_deepspeed_has_the_options_of_the_config(
-    alone: Worker, keys: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    settings = Train.model_validate({"strategy": "deepspeed", "deepspeed": keys})
-    zero = deepspeed.strategy(settings, alone)._config()["zero_optimization"]
-    named = ("stage", "offload_optimizer", "offload_param")
-    assert {key: zero[key] for key in named if key in zero} == expected
-
-
 def test_an_architecture_that_names_no_blocks_is_refused(model_folder: Path, alone: Worker) -> None:
     model = load_model(model_folder)
     model._no_split_modules = None
@@ -87,14 +64,7 @@ def test_an_architecture_that_names_no_blocks_is_refused(model_folder: Path, alo
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "strategy"),
-    [
-        ("ddp", ddp.strategy),
-        ("fsdp2", fsdp2.strategy),
-        ("deepspeed", deepspeed.strategy),
-    ],
-)
+@pytest.mark.parametrize(("name", "strategy"), [("ddp", ddp.strategy), ("fsdp2", fsdp2.strategy)])
 def test_the_strategy_is_that_of_the_config(name: Any, strategy: type, alone: Worker) -> None:
     assert type(make_strategy(Train(strategy=name), alone)) is strategy
 

@@ -52,13 +52,13 @@ def test_jobs_wait_for_a_gpu_that_is_taken(
     assert (done.returncode == 0) == alone, done.stderr
 
 
-def reached(module: str, seen: set[str]) -> set[str]:
-    """The modules of the package that a module imports, directly or through others."""
-    file = ROOT / f"src/moray/{module.replace('.', '/')}.py"
-    if module not in seen and file.exists():
-        seen.add(module)
-        for other in re.findall(r"^ *from moray\.(\S+) import", file.read_text(), re.M):
-            reached(other, seen)
+def reached(file: Path, seen: set[str]) -> set[str]:
+    """The modules of the package that a file imports, directly or through others."""
+    for module in re.findall(r"^ *from moray\.(\S+) import", file.read_text(), re.M):
+        own = ROOT / f"src/moray/{module.replace('.', '/')}.py"
+        if module not in seen and own.exists():
+            seen.add(module)
+            reached(own, seen)
     return seen
 
 
@@ -66,8 +66,8 @@ def test_profiles_say_what_each_rule_with_workers_may_use() -> None:
     rules, with_gpus = set(), set()
     for file in (ROOT / "workflow/rules").glob("*.smk"):
         for rule, body in re.findall(r"^rule (\w+):\n((?:[ \n].*\n?)*)", file.read_text(), re.M):
-            script = re.search(r"scripts/(\w+)\.py", body)
-            if script and "workers.run" in reached(f"stages.{script[1]}", set()):
+            script = re.search(r"scripts/\w+\.py", body)
+            if script and "workers.run" in reached(ROOT / "workflow" / script[0], set()):
                 rules.add(rule)
             if "gpu=" in body:
                 with_gpus.add(rule)

@@ -101,7 +101,7 @@ WITHOUT_EFFECT = (
     "config/schema/sections.py",
     "corpus/sources/text_hub.py",
     "errors.py",
-    "planning/demand.py",
+    "extras/memory_plan/demand.py",
     "proofs/tokens.py",
     "provenance/manifest.py",
     "stages/boundary.py",

@@ -72,7 +72,7 @@ def test_a_search_is_a_job_of_its_own_and_planning_does_not_load_its_library(
     # Makes Python list what it imports.
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
     imported = fresh.snakemake("--dry-run", "search").stderr
-    assert "moray.config.search" in imported
+    assert "moray.config.load" in imported
     assert "optuna" not in imported
 
 

@@ -1,3 +1,11 @@
+rule benchmark:
+    """Benchmarks of every run that names tasks."""
+    input:
+        expand("results/runs/{run}/benchmarks.json", run=BENCHMARKED),
+    message:
+        "every run has its benchmarks"
+
+
 rule benchmark_run:
     """Benchmarks of lm-evaluation-harness, before and after training."""
     input:

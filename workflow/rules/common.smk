@@ -15,11 +15,10 @@ from snakemake.settings.types import RerunTrigger
 
 import moray
 from moray import machine, project
-from moray.config import inputs, layout, plan, recorded
+from moray.config import extras, inputs, layout, plan, recorded
 from moray.config.config_files import check_config_file, check_option
 from moray.config.load import load_experiment, with_short_keys_resolved
 from moray.config.schema.experiment import SMOKE_TEST_RUN
-from moray.config.search import search_config
 from moray.config.tasks import TASKS
 from moray.config.versions import version_of
 from moray.errors import ConfigError, UserError
@@ -325,22 +324,21 @@ def check_runs(jobs):
         ours = (job for job in jobs if job.rule.name.endswith(name))
         return sorted({job.wildcards.run for job in ours})
 
-    runs, searches = of_rule("finetune_run"), of_rule("search_run")
+    runs = of_rule("finetune_run")
+    stages = {stage: of_rule(f"{stage}_run") for stage in EXTRA_STAGES}
     if workflow.local_exec:
         try:
             preflight(
                 EXPERIMENT,
                 runs,
-                searches=searches,
-                benchmarked=of_rule("benchmark_run"),
                 generated=of_rule("generate_run"),
                 pushed=of_rule("push_run"),
-                converted=of_rule("gguf_run"),
+                stages=stages,
                 cores=shared_cores(),
             )
         except ConfigError as error:
             sys.exit(str(error))
-    return [*runs, *searches]
+    return [*runs, *stages.get("search", ())]
 
 
 def check_finished_runs(jobs):
@@ -460,14 +458,19 @@ REFERENCES = {
     for run in EXPERIMENT.runs
     if TASKS[plan.task(EXPERIMENT, run)].has_reference
 }
-SEARCHED = [run for run, section in EXPERIMENT.runs.items() if section.search]
 BENCHMARKED = [
     run for run, section in EXPERIMENT.runs.items() if section.benchmarks.tasks
 ]
 TRACKED = [run for run, section in EXPERIMENT.runs.items() if section.tracking]
-CONVERTED = [run for run, section in EXPERIMENT.runs.items() if section.gguf]
 PUSHED = [run for run, section in EXPERIMENT.runs.items() if section.push]
 SMOKE_TEST = SimpleNamespace(run=SMOKE_TEST_RUN)
+# Of the smoke test, there is a rule only in its own config.
+EXTRA_STAGES = [
+    stage
+    for stage, folder in extras.STAGES.items()
+    if extras.is_there(folder)
+    and (stage != "smoke_test" or SMOKE_TEST.run in EXPERIMENT.runs)
+]
 ALIVE = drop_stale_locks()
 limit_gpus()
 

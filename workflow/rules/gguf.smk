@@ -1,3 +1,14 @@
+CONVERTED = [run for run, section in EXPERIMENT.runs.items() if section.gguf]
+
+
+rule gguf:
+    """Every run that asks for it, as GGUF files with a Modelfile for Ollama."""
+    input:
+        expand("results/runs/{run}/gguf/manifest.json", run=CONVERTED),
+    message:
+        "every run has its GGUF files"
+
+
 rule gguf_run:
     """A run's model for llama.cpp and Ollama."""
     input:

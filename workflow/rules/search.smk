@@ -1,3 +1,16 @@
+from moray.extras.search.space import search_config
+
+SEARCHED = [run for run, section in EXPERIMENT.runs.items() if section.search]
+
+
+rule search:
+    """Better settings for every run with a search, as overlays."""
+    input:
+        expand("results/searches/{run}/best.yaml", run=SEARCHED),
+    message:
+        "every search has its best settings"
+
+
 rule search_run:
     """Settings of a run with the lowest validation loss; trials are trainings of that run."""
     input:

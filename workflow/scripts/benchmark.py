@@ -5,7 +5,7 @@ from pathlib import Path
 from moray.stages.boundary import stage
 
 with stage(snakemake.log[0]):
-    from moray.stages.benchmark import benchmark
+    from moray.extras.lm_eval.stage import benchmark
 
     benchmark(
         run=snakemake.wildcards.run,

@@ -5,7 +5,7 @@ from pathlib import Path
 from moray.stages.boundary import stage
 
 with stage(snakemake.log[0]):
-    from moray.stages.gguf import gguf
+    from moray.extras.gguf.stage import gguf
 
     gguf(
         run=snakemake.wildcards.run,

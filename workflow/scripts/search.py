@@ -5,7 +5,7 @@ from pathlib import Path
 from moray.stages.boundary import stage
 
 with stage(snakemake.log[0]):
-    from moray.stages.search import search
+    from moray.extras.search.stage import search
 
     search(
         run=snakemake.wildcards.run,

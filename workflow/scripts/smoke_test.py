@@ -5,7 +5,7 @@ from pathlib import Path
 from moray.stages.boundary import stage
 
 with stage(snakemake.log[0]):
-    from moray.stages.smoke_test import smoke_test
+    from moray.extras.smoke_test.stage import smoke_test
 
     smoke_test(
         run=snakemake.params.run,

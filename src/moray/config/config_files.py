@@ -8,9 +8,11 @@ from typing import Any
 
 import yaml
 
-from moray.config.load import check_encoding
+from moray.config.load import check_encoding, load_experiment, merge, read_yaml
+from moray.config.schema.experiment import Experiment
 from moray.errors import UserError
 
+_CONFIG = Path("config/config.yaml")
 _OPTION = "--configfile"
 # LibYAML takes a tenth of the time.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -18,6 +20,21 @@ _NAMES = {"tag:yaml.org,2002:bool": "true or false", "tag:yaml.org,2002:null": "
 _OTHER_BASE = re.compile(r"[+-]?0[0-7_]+|[+-]?\d[\d_]*(:\d+)+(\.\d*)?")
 # The key by which Snakemake evaluates the rest of a file.
 _EVALUATED = "__use_yte__"
+
+
+def read_config(overlays: Sequence[Path]) -> Experiment:
+    """The experiment of this project, with overlays merged over its config in their order.
+
+    Raises:
+        ConfigError: with every fault of the config.
+        UserError: if a file is missing or isn't YAML.
+    """
+    merged: Any = {}
+    for file in (_CONFIG, *overlays):
+        content = read_yaml(file, "go to the project's folder")
+        check_config_file(file)
+        merged = merge(merged, content)
+    return load_experiment(merged)
 
 
 def check_option(arguments: Sequence[str]) -> None:

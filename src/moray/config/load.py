@@ -7,10 +7,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from moray.config import extras
 from moray.config.grid import Expansion, expand, with_value
 from moray.config.references import check_references
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment
-from moray.config.search import check_searches
 from moray.config.validation import describe
 from moray.errors import ConfigError, UserError
 
@@ -99,9 +99,19 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
         )
     except ValidationError as error:
         raise ConfigError(expansion.as_written(describe(error, written))) from None
-    if problems := check_references(experiment) or check_searches(experiment):
+    if problems := check_references(experiment) or _searches(experiment):
         raise ConfigError(expansion.as_written(problems))
     return experiment
+
+
+def _searches(experiment: Experiment) -> list[UserError]:
+    """The faults of searches, if there are any searches; their runs are sound."""
+    if not any(run.search for run in experiment.runs.values()):
+        return []
+    faults: list[UserError] = extras.part(extras.STAGES["search"], "space").check_searches(
+        experiment
+    )
+    return faults
 
 
 def _without_removed(key: str, value: Any) -> Any:

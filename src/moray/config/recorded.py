@@ -36,6 +36,14 @@ def other_model(experiment: Experiment, model: str) -> UserError | None:
     return _other(record, _read(record), now)
 
 
+def made_folder(experiment: Experiment, model: str) -> Path | None:
+    """The folder that the workflow has made of a base model, if it still has these settings."""
+    folder = Path("results/models", model)
+    # As the manifest has them.
+    settings = json.loads(json.dumps(plan.model_config(experiment, model)))
+    return folder if _read(folder / MANIFEST).get("model") == settings else None
+
+
 def other_training(experiment: Experiment, run: str, code: str) -> UserError | None:
     """The error for a run that was trained with other settings; None if it wasn't."""
     settings = plan.train_config(experiment, run)

@@ -40,12 +40,6 @@ def _parses(prediction: str) -> bool:
     return True
 
 
-def _doctests() -> Any:
-    from moray.evaluate import doctests
-
-    return doctests
-
-
 @dataclass(frozen=True)
 class Metric:
     """What a metric says of one continuation.
@@ -87,33 +81,33 @@ METRICS = {
         # Prompts of `text` can start within a document, and those of chats are no code.
         lambda prompt, reference, format: format not in ("text", "messages"),
     ),
-    "doctests": Metric(
-        "Share of the functions that pass their doctests, in a sandbox.",
-        ("predictions", "names", "modules"),
-        lambda function, name, module: _doctests().passes(function, name, module),
-        lambda prompt, continuation, _: (prompt + continuation, *_doctests().function_of(prompt)),
-        lambda prompt, reference, format: (
-            format not in ("text", "messages") and _doctests().is_judgeable(prompt, reference)
-        ),
-    ),
 }
 
 
+def _metric(name: str) -> Metric:
+    if name in METRICS:
+        return METRICS[name]
+    from moray.config import extras
+
+    found: Metric = extras.part(extras.METRICS[name], "metric").METRIC
+    return found
+
+
 class Continuations(evaluate.Metric):
-    """The metric that `config_name` names, a key of `METRICS`.
+    """The metric that `config_name` names, a key of `METRICS` or an extra.
 
     `compute` returns its mean under its name, and the `scores` of all texts.
     """
 
     def _info(self) -> evaluate.MetricInfo:
-        metric = METRICS[self.config_name]
+        metric = _metric(self.config_name)
         features = dict.fromkeys(metric.columns, datasets.Value("string"))
         return evaluate.MetricInfo(
             description=metric.description, citation="", features=datasets.Features(features)
         )
 
     def _compute(self, **columns: list[str]) -> dict[str, float | list[float]]:
-        metric = METRICS[self.config_name]
+        metric = _metric(self.config_name)
         scores = list(map(metric.score, *(columns[name] for name in metric.columns)))
         return {self.config_name: sum(scores) / len(scores), "scores": scores}
 
@@ -131,7 +125,7 @@ def judged(
         references: what follows them in their documents.
         formats: the format of each prompt's dataset; `messages` for all conversations.
     """
-    metric = METRICS[name]
+    metric = _metric(name)
     triples = zip(prompts, references, formats, strict=True)
     numbers = [number for number, triple in enumerate(triples) if metric.applies(*triple)]
     found: dict[str, dict[int, Any]] = {}

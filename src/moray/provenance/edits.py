@@ -18,8 +18,9 @@ LOCK = PACKAGE / "code.lock"
 # is among them, are params of the rules.
 _WITHOUT_EFFECT = {
     *("background", "chat", "cli", "console", "doctor", "errors", "hub", "lines", "machine"),
-    *("planning", "project", "proofs", "provenance", "results", "storage", "tracking"),
+    *("project", "proofs", "provenance", "results", "storage", "tracking"),
     "config/schema",
+    *("extras/importing", "extras/memory_plan", "extras/object_store"),
 }
 # Functions that import a module of a folder by its name.
 _BY_NAME = {"module_of": "moray.tasks.{}", "part": "moray.extras.{}"}

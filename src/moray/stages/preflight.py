@@ -1,20 +1,20 @@
 """Check all runs before the first stage starts."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from moray import machine
-from moray.config import plan
+from moray.config import extras, plan
 from moray.config.formats import FORMATS, sequence_length
 from moray.config.layout import on_cores_of, threads
+from moray.config.recorded import made_folder
 from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
-from moray.config.search import candidates
 from moray.config.tasks import MODALITIES
 from moray.errors import ConfigError, UserError
-from moray.evaluate.requirements import benchmark_faults, missing_for_metrics
+from moray.evaluate.requirements import missing_for_metrics
 from moray.hub import has_token, no_token
 from moray.model.shapes import (
     Shapes,
@@ -25,8 +25,6 @@ from moray.model.shapes import (
     quantization_in,
     shapes_in,
 )
-from moray.planning.start import made_folder
-from moray.serving.llama_cpp import missing_tools
 from moray.tracking.interface import missing_packages
 from moray.train.checks import misfits, unmet_requirements, unsharded
 
@@ -36,25 +34,27 @@ _RESULTS = Path("results")
 def preflight(
     experiment: Experiment,
     runs: Sequence[str],
-    searches: Sequence[str] = (),
-    benchmarked: Sequence[str] = (),
     generated: Sequence[str] = (),
     pushed: Sequence[str] = (),
-    converted: Sequence[str] = (),
+    stages: Mapping[str, Sequence[str]] = {},
     cores: int | None = None,
 ) -> None:
     """Check that runs can be trained here, as far as it can be known in advance.
 
     Args:
+        stages: the runs that stages of extras are about to make something of.
         cores: those that runs share; None for all of this machine's.
 
     Raises:
         ConfigError: with every fault found.
     """
+    searches = stages.get("search", ())
     found = [*_unreadable(experiment, sorted({*runs, *searches}))]
     if not found:
         trained = [(name, experiment.runs[name]) for name in runs]
-        trained += [(name, run) for name in searches for run in candidates(experiment.runs[name])]
+        for name in searches:
+            space = extras.part(extras.STAGES["search"], "space")
+            trained += [(name, run) for run in space.candidates(experiment.runs[name])]
         for name, run in trained:
             model = experiment.base_model(name)
             shapes, positions = None, None
@@ -73,22 +73,12 @@ def preflight(
             found += unmet_requirements(name, run.train, run.adapter, ray, shapes, _RESULTS)
         for name in runs:
             found += missing_packages(name, experiment.runs[name].tracking)
-        if searches and not find_spec("optuna"):
-            found.append(
-                UserError(
-                    f"runs.{searches[0]}.search",
-                    "needs optuna, which is not installed",
-                    "pip install 'moray[search]'",
-                )
-            )
     for name in generated:
         found += missing_for_metrics(name, experiment.runs[name].generate.metrics)
-    for name in benchmarked:
-        found += benchmark_faults(name, experiment.runs[name].benchmarks)
-    for name in converted:
-        section = experiment.runs[name].gguf
-        assert section
-        found += missing_tools(name, section.types)
+    for stage, names in stages.items():
+        for name in names:
+            requirements = extras.part(extras.STAGES[stage], "requirements")
+            found += requirements.faults(name, experiment.runs[name])
     if pushed and not has_token():
         found += map(no_token, pushed)
     if found:

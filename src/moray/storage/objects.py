@@ -4,11 +4,11 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from moray.config import extras
 from moray.errors import UserError, first_line
 
 
@@ -151,7 +151,7 @@ def check_objects(url: str, path: str) -> None:
 
 
 def _store_of(url: str) -> type[Objects]:
+    scheme = url.partition("://")[0]
     # Each takes a while to import, and its library may be missing.
-    module, name = ("gcs", "GcsObjects") if url.startswith("gs://") else ("s3", "S3Objects")
-    found: type[Objects] = getattr(import_module(f"moray.storage.{module}"), name)
+    found: type[Objects] = extras.part(extras.SCHEMES[scheme], scheme).Store
     return found

@@ -3,8 +3,9 @@
 import hashlib
 import uuid
 from pathlib import Path
+from types import ModuleType
 
-from moray.storage.bucket import ObjectRecords, ObjectStorage
+from moray.config import extras
 from moray.storage.folder import FolderRecords, FolderStorage
 from moray.storage.interface import Records, Remote, Storage
 from moray.storage.objects import open_objects
@@ -13,7 +14,7 @@ from moray.storage.transfer import scratch
 
 def is_remote(place: str) -> bool:
     """Whether a place is in an object store."""
-    return "://" in place
+    return any(place.startswith(f"{scheme}://") for scheme in extras.SCHEMES)
 
 
 def needed_libraries(place: str) -> tuple[str, ...]:
@@ -34,7 +35,8 @@ def open_storage(work: Path, remote: Remote | None) -> Storage:
     """The state of a run, for its workers: where `remote` says, or in the work folder."""
     if remote is None:
         return FolderStorage(work)
-    return ObjectStorage(work, remote.url, remote.token)
+    opened: Storage = _bucket(remote.url).ObjectStorage(work, remote.url, remote.token)
+    return opened
 
 
 def storage_with(checkpoint: str) -> Storage:
@@ -50,4 +52,9 @@ def open_records(place: str | Path) -> Records:
     """The small files in a folder or below a URL."""
     if not is_remote(str(place)):
         return FolderRecords(Path(place))
-    return ObjectRecords(open_objects(str(place)))
+    records: Records = _bucket(str(place)).ObjectRecords(open_objects(str(place)))
+    return records
+
+
+def _bucket(url: str) -> ModuleType:
+    return extras.part(extras.SCHEMES[url.partition("://")[0]], "bucket")

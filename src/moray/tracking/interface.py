@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Protocol
 
 from packaging.requirements import Requirement
 
+from moray.config import extras
 from moray.config.tasks import TASK_SECTIONS
 from moray.errors import UserError
 
@@ -108,9 +108,10 @@ def flat(mapping: Mapping[str, Any], separator: str) -> dict[str, Any]:
 def open_tracker(name: str, run: TrackedRun) -> AbstractContextManager[Tracker]:
     """Open a run in a tracker for the body: find it by its id, or create it.
 
-    The module of the tracker's name in this package does it, by a function `opened`.
+    The module `tracker` of its extra does it, by a function `opened`.
     """
-    opened: AbstractContextManager[Tracker] = import_module(f"moray.tracking.{name}").opened(run)
+    tracker = extras.part(extras.TRACKERS[name], "tracker")
+    opened: AbstractContextManager[Tracker] = tracker.opened(run)
     return opened
 
 

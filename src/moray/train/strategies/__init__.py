@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from moray.config import extras
 from moray.config.schema.train import Train
 from moray.tasks.interface import LossModule
 from moray.train.adamw_8bit import Blocks
@@ -85,7 +86,11 @@ class Strategy(ABC):
 
 def make_strategy(settings: Train, worker: Worker) -> Strategy:
     """The strategy that the config names."""
+    name = settings.strategy
     # By name, so that a run doesn't import the libraries of the others.
-    module = import_module(f"moray.train.strategies.{settings.strategy}")
+    if folder := extras.STRATEGIES.get(name):
+        module = extras.part(folder, "strategy")
+    else:
+        module = import_module(f"moray.train.strategies.{name}")
     made: Strategy = module.strategy(settings, worker)
     return made

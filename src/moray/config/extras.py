@@ -1,0 +1,78 @@
+"""Capabilities that most runs do without: each is a folder of `moray.extras`, and can be deleted.
+
+The core names them here alone. It imports a module of theirs by `part`, where one is asked for.
+"""
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from moray.config.schema.experiment import SMOKE_TEST_RUN, Run
+from moray.errors import UserError
+
+_FOLDERS = Path(__file__).parents[1] / "extras"
+
+# The folder of each command of `moray`; its module `command` has a function of that name.
+COMMANDS = {"import": "importing", "plan": "memory_plan"}
+# That of each metric that isn't in `evaluate/metrics`; its module `metric` has it as `METRIC`, and
+# `requirements` says by `missing` what it needs and is not here.
+METRICS = {"doctests": "doctests"}
+# That of each stage; its module `stage` has a function of that name, and `requirements` says by
+# `faults` what a run that asks for it needs and is not here. The rule is in `workflow/rules`.
+STAGES = {"benchmark": "lm_eval", "gguf": "gguf", "search": "search", "smoke_test": "smoke_test"}
+# That of each tracker; its module `tracker` opens a run by `opened`.
+TRACKERS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
+# That of each strategy that isn't in `train/strategies`; its module `strategy` makes one.
+STRATEGIES = {"deepspeed": "deepspeed"}
+# That of each kind of object store, by the scheme of its URLs; its module of that name has the
+# objects there as `Store`, and `bucket` the state of a run.
+SCHEMES = {"gs": "object_store", "s3": "object_store"}
+
+
+def is_there(folder: str) -> bool:
+    """Whether the code of an extra is in this package."""
+    return (_FOLDERS / folder / "__init__.py").is_file()
+
+
+def part(folder: str, module: str) -> ModuleType:
+    """A module of an extra."""
+    return import_module(f"moray.extras.{folder}.{module}")
+
+
+def absent(name: str, run: Run) -> Iterator[UserError]:
+    """The keys of a run that ask for an extra whose code isn't in this package."""
+    for key, folder in _asked_for(name, run):
+        if not is_there(folder):
+            yield UserError(
+                f"runs.{name}.{key}".rstrip("."),
+                f"needs moray/extras/{folder}, which isn't there",
+                "put the folder back, or remove the key",
+            )
+
+
+def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:
+    """Keys of a run, with the folders that they need."""
+    if name == SMOKE_TEST_RUN:
+        yield "", STAGES["smoke_test"]
+    if run.benchmarks.tasks:
+        yield "benchmarks.tasks", STAGES["benchmark"]
+    for metric in run.generate.metrics:
+        if metric in METRICS:
+            yield "generate.metrics", METRICS[metric]
+    if run.search:
+        yield "search", STAGES["search"]
+    if run.gguf:
+        yield "gguf", STAGES["gguf"]
+    for tracker in run.tracking:
+        yield "tracking", TRACKERS[tracker]
+    if run.train.strategy in STRATEGIES:
+        yield "train.strategy", STRATEGIES[run.train.strategy]
+    places = {
+        "ray.storage_path": run.ray.storage_path,
+        "train.resume_from_checkpoint": run.train.resume_from_checkpoint or "",
+    }
+    for key, place in places.items():
+        scheme, separator, _ = place.partition("://")
+        if separator and scheme in SCHEMES:
+            yield key, SCHEMES[scheme]

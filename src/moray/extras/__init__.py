@@ -1,0 +1,1 @@
+"""Capabilities that most runs do without; `moray.config.extras` names them."""

@@ -1,0 +1,1 @@
+"""ZeRO by DeepSpeed, as a strategy of training."""

@@ -1,0 +1,1 @@
+"""The metric `doctests`: whether functions pass the examples of their docstrings."""

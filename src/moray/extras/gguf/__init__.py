@@ -1,0 +1,1 @@
+"""Models for llama.cpp and Ollama: the stage `gguf`."""

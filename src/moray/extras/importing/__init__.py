@@ -1,0 +1,1 @@
+"""Configs of other tools, as overlays of this one's: the command `moray import`."""

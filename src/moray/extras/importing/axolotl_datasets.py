@@ -1,0 +1,195 @@
+"""What becomes of the datasets of axolotl's configs."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from moray.extras.importing.settings import combine, held_out, place
+from moray.extras.importing.table import Draft, Rule, entry_draft, made, no_effect, refused
+
+_OWN_ROLES = {"system": ["system"], "user": ["user"], "assistant": ["assistant"]}
+_FORMATS = {
+    "alpaca": "instruction",
+    "alpaca:chat": "instruction",
+    "alpaca:chatml": "instruction",
+    "alpaca:phi": "instruction",
+    "chat_template": "messages",
+    "chat_template.default": "preference",
+    "completion": "text",
+    "pretrain": "text",
+}
+
+
+# How `datasets` reads files that are in no repository, and the endings of their names here.
+_ENDINGS = {"json": (".json", ".jsonl"), "csv": (".csv",), "parquet": (".parquet",)}
+
+
+def _columns(draft: Draft) -> None:
+    kind = str(draft.get("type"))
+    format = _FORMATS.get(kind)
+    if format is None:
+        draft.refused["type"] = f"{kind}: only {', '.join(_FORMATS)}"
+        return
+    draft.run["format"] = format
+    fields = {
+        "instruction": {},
+        "messages": {"messages": "field_messages", "system": "field_system"},
+        "preference": {
+            "prompt": "field_messages",
+            "chosen": "field_chosen",
+            "rejected": "field_rejected",
+        },
+        "text": {"text": "text_column" if kind == "pretrain" else "field"},
+    }[format]
+    columns = {column: draft.get(key) for column, key in fields.items()}
+    if format == "preference" and columns["prompt"] is None:
+        columns["prompt"] = "messages"
+    # ShareGPT's name is found without being told.
+    standard = {"messages": ("messages", "conversations")}
+    if named := {
+        column: name
+        for column, name in columns.items()
+        if name and name not in standard.get(column, (column,))
+    }:
+        draft.run["columns"] = named
+
+
+def _messages(draft: Draft) -> None:
+    names = draft.get("message_property_mappings", {})
+    fits = {"role": ("role", "from"), "content": ("content", "value")}
+    if any(name not in fits.get(key, ()) for key, name in dict(names).items()):
+        draft.refused["message_property_mappings"] = "only role or from, content or value"
+    roles = draft.get("roles", _OWN_ROLES)
+    if any(list(spelled) != _OWN_ROLES.get(role) for role, spelled in dict(roles).items()):
+        draft.refused["roles"] = "roles have the names of OpenAI's or ShareGPT's format"
+    thinking = draft.get("field_thinking", "thinking")
+    if thinking not in ("reasoning_content", "reasoning", "thinking"):
+        draft.refused["field_thinking"] = "only reasoning_content, reasoning, thinking"
+
+
+def _trained(draft: Draft) -> None:
+    if {*draft.get("roles_to_train", [])} - {"assistant", "gpt"}:
+        draft.refused["roles_to_train"] = "only what the assistant says is trained"
+    for key in ("train_on_eos", "train_on_eot"):
+        if draft.get(key, "turn") != "turn":
+            draft.refused[key] = "the end of each answer is trained"
+    if draft.get("drop_system_message"):
+        draft.run["system"] = False
+
+
+def _files(draft: Draft) -> None:
+    path, files = draft.get("path"), draft.get("data_files", [])
+    if not isinstance(path, str):
+        draft.refused["path"] = "the name of a dataset is needed"
+        return
+    names = [files] if isinstance(files, str) else list(files)
+    if path in _ENDINGS and names and not Path(path).exists():
+        # Without a repository, `datasets` reads files by the way that they are to be read in.
+        _listed(draft, [str(name) for name in names])
+        return
+    found = place(path)
+    if "repo_id" not in found:
+        inside = [f"{found['path'].rstrip('/')}/{name}" for name in names]
+        draft.run.update({"source": "files", "path": inside or found["path"]})
+    elif names:
+        urls = [f"hf://datasets/{path}/{name}" for name in names]
+        draft.run.update({"source": "url", "url": urls})
+        draft.different["data_files"] = "the newest commit is read, not a pinned one"
+    else:
+        draft.run.update(found)
+        pinned = str(draft.get("revision", ""))
+        if re.fullmatch("[0-9a-f]{40}", pinned):
+            draft.run["revision"] = pinned
+        draft.run["split"] = draft.get("split", "train")
+        if name := draft.get("name"):
+            draft.run["name"] = name
+    # Of files, there is one split.
+    if draft.get("split", "train") != "train" and "split" not in draft.run:
+        draft.refused["split"] = "only of a repository's datasets"
+
+
+def _listed(draft: Draft, names: list[str]) -> None:
+    remote = ["://" in name for name in names]
+    if any(remote) and not all(remote):
+        draft.refused["data_files"] = "either all are URLs, or none"
+    elif any(remote):
+        draft.run.update({"source": "url", "url": names})
+    else:
+        draft.run.update({"source": "files", "path": names if len(names) > 1 else names[0]})
+    if draft.get("split", "train") != "train":
+        draft.refused["split"] = "only of a repository's datasets"
+
+
+def _kind_of_file(draft: Draft) -> None:
+    """How a file is read, which its name tells here."""
+    kind = draft.get("ds_type")
+    if kind is None:
+        return
+    paths = draft.run.get("path", draft.run.get("url", []))
+    known = _ENDINGS.get(str(kind), ())
+    # Without an ending, it is a folder.
+    endings = [Path(str(path)).suffixes for path in _as_list(paths)]
+    if not known or any(names and not {*names} & {*known} for names in endings):
+        draft.refused["ds_type"] = f"{kind}: files are read by the ending of their names"
+    else:
+        draft.same["ds_type"] = "files are read by the ending of their names"
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+DATASET: Sequence[Rule] = (
+    made("path name split data_files revision", "`source`, `repo_id`, `path`, `split`", _files),
+    made(
+        "type field field_messages field_system field_chosen field_rejected text_column",
+        "`format`: `alpaca` → `instruction`; `chat_template` → `messages`, with pairs "
+        "(`chat_template.default`) `preference`; `completion`, `pretrain` → `text`; `columns`",
+        _columns,
+    ),
+    made(
+        "message_property_mappings roles field_thinking",
+        "names that `format: messages` knows; others are refused",
+        _messages,
+    ),
+    made(
+        "roles_to_train train_on_eos train_on_eot drop_system_message",
+        "answers and the ends of their turns are trained, others are refused; `system: false`",
+        _trained,
+    ),
+    made("ds_type", "the ending of a file's name; others are refused", _kind_of_file),
+    refused("shards shards_idx", "a part of the rows; of a repository, split: train[:10%] is one"),
+    no_effect("preprocess_shards trust_remote_code", "how files are read"),
+    no_effect("template_thinking_key", "the chat template gets reasoning_content"),
+    refused("*", "the rows would be others"),
+)
+
+
+def datasets(draft: Draft) -> None:
+    """The datasets, their splits, and what is done with long documents."""
+    share = held_out(draft, "val_set_size")
+    text_only = True
+    for key in ("datasets", "pretraining_dataset"):
+        for number, entry in enumerate(draft.get(key, [])):
+            if key == "pretraining_dataset":
+                entry = {"type": "pretrain", **entry}
+            inner = entry_draft(draft, f"{key}.{number}", entry, DATASET)
+            section = inner.run
+            section.update({"validation_share": share, "test_share": 0.05})
+            draft.datasets[f"{draft.name}-{len(draft.datasets) + 1}"] = section
+            text_only = text_only and section.get("format") == "text"
+    formats = {str(section.get("format")) for section in draft.datasets.values()}
+    if not draft.datasets:
+        draft.refused["datasets"] = "no dataset"
+    if len(draft.datasets) > 1:
+        draft.different["datasets"] = "shares of the tokens are equal; axolotl's follow from sizes"
+    if {"instruction", "messages"} <= formats:
+        draft.refused["datasets"] = "alpaca and chat_template need two chat templates in one run"
+    if (formats == {"preference"}) != bool(draft.given.get("rl")):
+        draft.refused["datasets"] = "rl: dpo or ipo is for type: chat_template.default"
+    if draft.get("train_on_inputs") and not text_only:
+        draft.refused["train_on_inputs"] = "prompts aren't trained"
+    handling = str(draft.get("excess_length_strategy", "drop"))
+    draft.put("data.long_documents", "split" if text_only else handling)
+    combine(draft)

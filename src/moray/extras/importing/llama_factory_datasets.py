@@ -1,0 +1,180 @@
+"""What becomes of the datasets of LLaMA-Factory's configs."""
+
+import re
+from collections.abc import Mapping
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+from moray.extras.importing.settings import combine, held_out, place
+from moray.extras.importing.table import Draft
+from moray.provenance.manifest import read_json
+
+FORMATS = {"sft": "instruction", "pt": "text", "dpo": "preference"}
+# Its names for the columns, by the format here: those that differ from its own defaults.
+_COLUMNS = {
+    "instruction": {
+        "prompt": "instruction",
+        "query": "input",
+        "response": "output",
+        "system": "system",
+        "history": "history",
+    },
+    "messages": {"messages": "messages", "system": "system", "tools": "tools"},
+    "preference": {
+        "prompt": "prompt",
+        "messages": "prompt",
+        "chosen": "chosen",
+        "rejected": "rejected",
+        "system": "system",
+        "tools": "tools",
+    },
+    "text": {"prompt": "text"},
+}
+_KNOWN = {
+    *("file_name", "hf_hub_url", "formatting", "columns", "subset", "split", "folder"),
+    *("ranking", "tags", "num_samples"),
+}
+_SHAREGPT_TAGS = {
+    "role_tag": ("role", "from"),
+    "content_tag": ("content", "value"),
+    "user_tag": ("user", "human"),
+    "assistant_tag": ("assistant", "gpt"),
+    "observation_tag": ("observation", "tool"),
+    "function_tag": ("function_call",),
+    "system_tag": ("system",),
+}
+
+
+def listed(value: Any) -> list[str]:
+    """The entries of a list, which may be written with commas."""
+    entries = value.split(",") if isinstance(value, str) else list(value or [])
+    return [str(entry).strip() for entry in entries]
+
+
+def datasets(draft: Draft) -> None:
+    """The datasets as `dataset_info.json` describes them, their splits and shares."""
+    stage = draft.get("stage", "sft")
+    share = held_out(draft, "val_size")
+    folder, limit = Path(str(draft.get("dataset_dir", "data"))), draft.number("max_samples")
+    names = listed(draft.get("dataset"))
+    if not names:
+        draft.refused["dataset"] = "no dataset: nothing is trained; see `moray chat`, export"
+    index = folder / "dataset_info.json"
+    described = read_json(index, remedy="correct it") if index.is_file() else {}
+    for name in names if stage in FORMATS else []:
+        entry = described.get(name)
+        if entry is None:
+            section: dict[str, Any] = {
+                "source": "files",
+                "path": f"{folder}/{name}.json",
+                "format": FORMATS[stage],
+            }
+            missing = (
+                f"{index} doesn't describe {name}"
+                if index.is_file()
+                else f"there is no {index} below the current folder"
+            )
+            draft.different["dataset"] = f"{missing}; correct path and format"
+        else:
+            section = _described(draft, name, entry, stage, folder)
+        _limit(draft, name, section, limit, (entry or {}).get("num_samples"))
+        if section["format"] == "instruction":
+            draft.different["stage"] = "an empty line is between an instruction and its input"
+        section.update({"validation_share": share, "test_share": 0.05})
+        _add(draft, name, section)
+    weights = [float(weight) for weight in listed(draft.get("interleave_probs"))]
+    combine(draft)
+    mixes = str(draft.get("mix_strategy", "concat")) != "concat"
+    if len(draft.datasets) > 1 and mixes and len(weights) == len(draft.datasets):
+        draft.put("dataset", dict(zip(draft.datasets, weights, strict=True)))
+        draft.different["interleave_probs"] = "shares of the tokens, not of the rows"
+    elif mixes and weights:
+        draft.refused["interleave_probs"] = f"{len(weights)} for {len(draft.datasets)} datasets"
+    elif len(draft.datasets) > 1:
+        if weights:
+            draft.same["interleave_probs"] = "only for mix_strategy: interleave_…"
+        draft.different.setdefault("dataset", "")
+        text = "shares of the tokens are equal; LLaMA-Factory's follow from the sizes"
+        draft.different["dataset"] = f"{draft.different['dataset']}; {text}".removeprefix("; ")
+
+
+def _limit(
+    draft: Draft, name: str, section: dict[str, Any], limit: float | None, number: Any
+) -> None:
+    """Take so many rows at most, as the config or the dataset's description says."""
+    both = {"max_samples": limit, f"dataset.{name}.num_samples": number}
+    given = {key: int(rows) for key, rows in both.items() if rows}
+    if not given:
+        return
+    if "repo_id" in section and "[" not in section["split"]:
+        section["split"] += f"[:{min(given.values())}]"
+        if number:
+            draft.different[f"dataset.{name}.num_samples"] = "the first rows instead of random ones"
+        return
+    rows = "a split's part" if "repo_id" in section else "a file"
+    draft.different |= dict.fromkeys(given, f"all rows of {rows} are used")
+
+
+def _named(draft: Draft, name: str) -> str:
+    """A name that the config takes, and no other dataset has."""
+    plain = re.sub("[^A-Za-z0-9]", "-", name).strip("-") or "data"
+    numbered = (f"{plain}-{number}" for number in count(2))
+    return next(each for each in chain([plain], numbered) if each not in draft.datasets)
+
+
+def _add(draft: Draft, name: str, section: dict[str, Any]) -> None:
+    """Add a dataset. Files that are read in the same way are one, as when they are concatenated."""
+    rest = {key: value for key, value in section.items() if key != "path"}
+    mixed = draft.given.get("mix_strategy") not in (None, "concat")
+    for other in draft.datasets.values() if "path" in section and not mixed else ():
+        if "path" in other and {key: other[key] for key in other if key != "path"} == rest:
+            paths = other["path"] if isinstance(other["path"], list) else [other["path"]]
+            other["path"] = [*paths, section["path"]]
+            return
+    if section in draft.datasets.values():
+        draft.refused["dataset"] = f"{name} is there twice"
+    draft.datasets[_named(draft, name)] = section
+
+
+def _described(
+    draft: Draft, name: str, entry: Mapping[str, Any], stage: str, folder: Path
+) -> dict[str, Any]:
+    """A dataset as `dataset_info.json` describes it."""
+    file = entry.get("file_name")
+    section: dict[str, Any] = {"source": "files", "path": f"{folder}/{file}"}
+    if file is None:
+        if not entry.get("hf_hub_url"):
+            draft.refused[f"dataset.{name}"] = "neither file_name nor hf_hub_url"
+        section = place(str(entry.get("hf_hub_url")))
+        section["split"] = entry.get("split", "train")
+        section |= {"name": entry["subset"]} if entry.get("subset") else {}
+        section |= {"data_dir": entry["folder"]} if entry.get("folder") else {}
+    format = FORMATS[stage]
+    if stage == "sft" and entry.get("formatting", "alpaca") != "alpaca":
+        format = "messages"
+    section["format"] = format
+    given = dict(entry.get("columns", {}))
+    defaults = {"messages": "conversations"}
+    known = _COLUMNS[format]
+    refusals = [f"columns.{key}" for key in given.keys() - known.keys() if given[key]]
+    refusals += list(entry.keys() - _KNOWN)
+    refusals += [
+        f"tags.{key}"
+        for key, tag in entry.get("tags", {}).items()
+        if tag not in _SHAREGPT_TAGS.get(key, ())
+    ]
+    if stage != "dpo" and entry.get("ranking"):
+        refusals.append("ranking")
+    if refusals:
+        draft.refused[f"dataset.{name}"] = f"{', '.join(refusals)}: no counterpart"
+    # Of a file of pairs, an unnamed prompt is in LLaMA-Factory's default column.
+    columns = {
+        known[key]: column
+        for key, column in given.items()
+        if key in known and column not in (known[key], defaults.get(key))
+    }
+    if format == "text" and "prompt" not in given:
+        columns = {"text": "instruction"}
+    section |= {"columns": columns} if columns else {}
+    return section

@@ -1,0 +1,234 @@
+"""The job of running the lm-evaluation-harness on workers: one model on each.
+
+Source: Gao et al., "A framework for few-shot language model evaluation", 2024,
+doi:10.5281/zenodo.12608602.
+"""
+
+import contextlib
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lm_eval.api.metrics import mean
+from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
+from lm_eval.evaluator import evaluate
+from lm_eval.models.huggingface import HFLM
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from moray.errors import UserError, first_line
+from moray.evaluate.bootstrap import Bootstrapped, draws
+from moray.evaluate.execution import EvaluationJob, of_each_model
+from moray.extras.lm_eval.requirements import task_manager
+from moray.tasks.language.tokenizer import load_tokenizer
+from moray.workers.entry import BatchCounter, Worker
+from moray.workers.memory import is_out_of_memory
+
+# What the harness calls the answers if a task filters nothing.
+_UNFILTERED = ",none"
+
+
+@dataclass(frozen=True)
+class BenchmarkJob(EvaluationJob):
+    """Run the same tasks on each model.
+
+    Attributes:
+        key: config key of the tasks, for errors.
+        directory: the working directory of the workflow, to which paths in task files are relative.
+        include_path: folder of the user's own tasks.
+        num_fewshot: examples in front of each document; None for the tasks' own numbers.
+        limit: maximum number of documents of each task.
+        chat_template: model folder whose chat template the prompts are rendered with; None for
+            plain text.
+    """
+
+    key: str
+    directory: Path
+    tasks: tuple[str, ...]
+    include_path: str | None
+    num_fewshot: int | None
+    limit: int | None
+    chat_template: Path | None
+    bootstrap_samples: int
+
+
+@dataclass(frozen=True)
+class TaskFigures:
+    """The figures of a model in a task or group.
+
+    Attributes:
+        figures: by the harness's name of the metric, and of the filter if there is one.
+        facts: `num_fewshot`, `version`, and for each metric whether `higher_is_better`.
+    """
+
+    documents: int
+    figures: Bootstrapped
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def benchmark_on_worker(job: BenchmarkJob, worker: Worker) -> dict[str, dict[str, TaskFigures]]:
+    """Run the tasks on this worker's models; returns the figures by model and task."""
+    counter = BatchCounter(job.execution.folder, worker.rank)
+    found: dict[str, dict[str, TaskFigures]] = {}
+    for name in list(job.models)[worker.rank :: worker.world_size]:
+        folder = job.models[name]
+        tokenizer = load_tokenizer(folder)
+        if job.chat_template:
+            tokenizer.chat_template = load_tokenizer(job.chat_template).chat_template
+
+        def figures(model: PreTrainedModel, tokenizer: Any = tokenizer) -> dict[str, TaskFigures]:
+            return _figures(job, model, tokenizer)
+
+        with contextlib.chdir(job.directory):
+            found |= of_each_model(figures, replace(job, models={name: folder}), worker)
+        counter.add()
+    return found
+
+
+def _figures(job: BenchmarkJob, model: PreTrainedModel, tokenizer: Any) -> dict[str, TaskFigures]:
+    loaded = _load(job)
+    # The harness's own seeds.
+    random.seed(DEFAULT_RANDOM_SEED)
+    np.random.seed(DEFAULT_OTHER_SEED)
+    torch.manual_seed(DEFAULT_OTHER_SEED)
+    size = job.execution.batch_size
+    while (results := _evaluated(job, loaded, model, tokenizer, size)) is None:
+        loaded, size = _load(job), size // 2
+    tasks = _of_tasks(job, results, loaded["tasks"])
+    return tasks | _of_groups(job, results, loaded["groups"], tasks)
+
+
+def _load(job: BenchmarkJob) -> dict[str, Any]:
+    """The tasks and groups, with the settings of the job."""
+    try:
+        loaded: dict[str, Any] = task_manager(job.include_path, job.tasks).load(list(job.tasks))
+    # Task files can raise anything: they name data, templates and code.
+    except Exception as error:
+        raise UserError(
+            job.key, f"can't load the tasks ({first_line(error)})", "check their files and data"
+        ) from error
+    for name, task in loaded["tasks"].items():
+        if getattr(task, "UNSAFE_CODE", False):
+            raise UserError(job.key, f"{name} runs code that models write", "remove it")
+        # As the harness's command does: tasks that define 0 keep it.
+        defined = task.get_config("num_fewshot")
+        if defined != 0 and (job.num_fewshot is not None or defined is None):
+            task.set_config("num_fewshot", job.num_fewshot or 0)
+        task.set_fewshot_seed(DEFAULT_OTHER_SEED)
+    return loaded
+
+
+def _evaluated(
+    job: BenchmarkJob,
+    loaded: dict[str, Any],
+    model: PreTrainedModel,
+    tokenizer: Any,
+    batch_size: int,
+) -> dict[str, Any] | None:
+    """What the harness returns; None if memory is too small for the batch size, unless it is 1."""
+    try:
+        results: dict[str, Any] = evaluate(
+            HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size),
+            loaded,
+            limit=job.limit,
+            bootstrap_iters=0,
+            apply_chat_template=job.chat_template is not None,
+            # As the harness's command does.
+            fewshot_as_multiturn=job.chat_template is not None,
+        )
+        return results
+    except Exception as error:
+        if batch_size == 1 or not is_out_of_memory(error):
+            raise
+    # After the handler, because the error keeps the memory of the failed call alive.
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return None
+
+
+def _of_tasks(
+    job: BenchmarkJob, results: dict[str, Any], tasks: dict[str, Any]
+) -> dict[str, TaskFigures]:
+    found = {}
+    for seed, name in enumerate(sorted(tasks)):
+        aggregations = tasks[name].aggregation()
+        values, resampled = {}, {}
+        for (metric, key), documents in _by_document(results["samples"][name]).items():
+            value = results["results"][name][f"{metric},{key}"]
+            if isinstance(value, int | float | np.number):
+                label = f"{metric},{key}".removesuffix(_UNFILTERED)
+                values[label] = float(value)
+                # Tasks have different resamples, so that those of a group are independent.
+                resampled[label] = _resampled(
+                    documents, aggregations.get(metric, mean), job.bootstrap_samples, seed
+                )
+        facts = {
+            "num_fewshot": results["n-shot"][name],
+            "version": results["versions"][name],
+            "higher_is_better": results["higher_is_better"][name],
+        }
+        count = results["n-samples"][name]["effective"]
+        found[name] = TaskFigures(count, Bootstrapped(values, resampled), facts)
+    return found
+
+
+def _by_document(samples: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[Any]]:
+    """What each document contributes to a metric, by metric and filter."""
+    found = defaultdict(list)
+    for sample in samples:
+        for metric in sample["metrics"]:
+            found[metric, sample["filter"]].append(sample[metric])
+    return found
+
+
+def _resampled(
+    documents: list[Any], aggregation: Callable[[list[Any]], Any], samples: int, seed: int
+) -> NDArray[np.float64]:
+    """A metric of resampled documents, shape (samples,)."""
+    drawn = draws(len(documents), samples, seed)
+    if aggregation is mean:
+        column = np.array(documents, np.float64)
+        return np.array([column[numbers].mean() for numbers in drawn])
+    return np.array([aggregation([documents[n] for n in numbers]) for numbers in drawn], np.float64)
+
+
+def _of_groups(
+    job: BenchmarkJob,
+    results: dict[str, Any],
+    groups: dict[str, Any],
+    tasks: dict[str, TaskFigures],
+) -> dict[str, TaskFigures]:
+    """The figures of groups that have any: the harness's means of those of their tasks."""
+    found = {}
+    for name, aggregated in results.get("groups", {}).items():
+        labels = {
+            key: key.removesuffix(_UNFILTERED)
+            for key in aggregated
+            if "," in key and "_stderr," not in key
+        }
+        resamples = []
+        for number in range(job.bootstrap_samples):
+            metrics = {
+                task: {"sample_len": one.documents}
+                | {
+                    key: one.figures.resampled[label][number]
+                    for key, label in labels.items()
+                    if label in one.figures.resampled
+                }
+                for task, one in tasks.items()
+            }
+            resamples.append(groups[name].aggregate(metrics))
+        found[name] = TaskFigures(
+            aggregated["sample_len"],
+            Bootstrapped(
+                {label: float(aggregated[key]) for key, label in labels.items()},
+                {label: np.array([one[key] for one in resamples]) for key, label in labels.items()},
+            ),
+            {"higher_is_better": results["higher_is_better"].get(name, {})},
+        )
+    return found

@@ -1,0 +1,94 @@
+"""Run benchmarks on a run's model and on its base."""
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moray.config.schema.sections import Benchmarks
+from moray.console import say
+from moray.errors import ConfigError, UserError
+from moray.evaluate.bootstrap import with_intervals
+from moray.extras.lm_eval.requirements import benchmark_faults
+from moray.provenance.lineage import write_sealed
+from moray.provenance.manifest import MANIFEST
+from moray.stages.evaluation import on_evaluation_workers, shown
+from moray.tasks.language.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from moray.extras.lm_eval.harness import TaskFigures
+
+
+def benchmark(
+    run: str,
+    base: Path,
+    tuned: Path,
+    files: list[Path],
+    output: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
+) -> None:
+    """Write `benchmarks.json`.
+
+    Args:
+        files: files of the user's own tasks.
+        cfg: the keys of the `benchmarks` section that the result depends on, and those of
+            `evaluate` for the intervals.
+
+    Raises:
+        ConfigError: if the harness is not installed or doesn't know a task.
+        UserError: if prompts shall have the chat template of a model that has none.
+    """
+    settings = {key: cfg[key] for key in cfg if key in Benchmarks.model_fields}
+    if faults := list(benchmark_faults(run, Benchmarks(**settings))):
+        raise ConfigError(faults)
+    if cfg["chat_template"] and load_tokenizer(tuned).chat_template is None:
+        raise UserError(
+            f"runs.{run}.benchmarks.chat_template",
+            "got true, but the run's model has no chat template",
+            f"set it to false, or set runs.{run}.data.chat_template",
+        )
+    # Needs the optional package, which is there now.
+    from moray.extras.lm_eval.harness import BenchmarkJob, benchmark_on_worker
+
+    models = {"base": base.absolute(), "tuned": tuned.absolute()}
+    with on_evaluation_workers("benchmarks", run, output, cfg, execution) as workers:
+        job = BenchmarkJob(
+            models,
+            (),
+            workers.execution,
+            key=f"runs.{run}.benchmarks.tasks",
+            directory=Path.cwd(),
+            tasks=tuple(cfg["tasks"]),
+            include_path=cfg["include_path"],
+            num_fewshot=cfg["num_fewshot"],
+            limit=cfg["limit"],
+            chat_template=models["tuned"] if cfg["chat_template"] else None,
+            bootstrap_samples=cfg["bootstrap_samples"],
+        )
+        # A model at a time is what a worker has done.
+        results = workers.run(benchmark_on_worker, job, 1)
+    figures = {name: found for result in results for name, found in result.items()}
+    tasks = {
+        name: _compared(first, figures["tuned"][name], cfg["confidence"])
+        for name, first in figures["base"].items()
+    }
+    result = {
+        "confidence": cfg["confidence"],
+        "resampled": "documents",
+        "harness": version("lm-eval"),
+        "tasks": tasks,
+    }
+    write_sealed(output, result, [base / MANIFEST, tuned / MANIFEST, *files])
+    # Of a group, not those of each task; a tag only stands for tasks.
+    for name in [task for task in cfg["tasks"] if task in tasks] or tasks:
+        for metric, first in tasks[name]["base"].items():
+            second = tasks[name]["tuned"][metric]
+            say(f"{run}: {name} {metric} {shown(first)} before, {shown(second)} after")
+
+
+def _compared(base: "TaskFigures", tuned: "TaskFigures", confidence: float) -> dict[str, Any]:
+    return {
+        "documents": base.documents,
+        **base.facts,
+        **with_intervals(base.figures, tuned.figures, confidence),
+    }

@@ -1,0 +1,1 @@
+"""Searches for the settings of a run with the lowest validation loss: the stage `search`."""

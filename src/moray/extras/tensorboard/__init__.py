@@ -1,0 +1,1 @@
+"""TensorBoard, as a tracker of runs."""

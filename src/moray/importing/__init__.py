@@ -1,1 +1,0 @@
-"""Configs of other tools, as overlays of this one's."""

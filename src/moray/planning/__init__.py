@@ -1,1 +1,0 @@
-"""How much memory a run needs, before it starts: `moray plan`."""

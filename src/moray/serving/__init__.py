@@ -1,1 +1,0 @@
-"""Models for programs that serve them."""

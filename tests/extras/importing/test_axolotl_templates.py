@@ -1,0 +1,61 @@
+"""Chat templates of axolotl's configs."""
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+from extras.importing.foreign_configs import AXOLOTL, at, imported, refusals, written
+
+from moray.extras.importing.convert import convert
+
+
+def test_axolotl_has_a_prompt_for_each_style_of_alpaca() -> None:
+    """The texts are those of axolotl's AlpacaPrompter; its answers end with the stop token."""
+    task = (
+        "Below is an instruction that describes a task. Write a response that appropriately "
+        "completes the request."
+    )
+    for kind, prompt in (
+        ("alpaca", f"{task}\n\n### Instruction:\nAsk.\n\n### Response:\n"),
+        ("alpaca:chat", f"SYSTEM: {task}\nUSER: Ask.\nASSISTANT:"),
+        ("alpaca:phi", f"<|system|>\n{task}<|end|>\n<|user|>\nAsk.<|end|>\n<|assistant|>\n"),
+    ):
+        overlay = imported(AXOLOTL | {"datasets": [{"path": "owner/rows", "type": kind}]})
+        messages = [{"role": "user", "content": "Ask."}, {"role": "assistant", "content": "Say."}]
+        template = jinja2.Template(at(overlay, "data.chat_template"))
+        rendered = template.render(messages=messages, bos_token="<s>", eos_token="</s>")
+        assert rendered == f"<s>{prompt}Say.</s>"
+
+
+TEMPLATE = "{% for message in messages %}\n  {{ message.content }} \n\t{% endfor %}\n"
+
+
+@pytest.mark.parametrize("name", [{}, {"chat_template": "jinja"}])
+@pytest.mark.parametrize("jinja", [TEMPLATE, "templates/mine.jinja"])
+def test_a_template_of_one_s_own_is_its_text_whether_or_not_it_is_in_a_file(
+    name: dict[str, Any], jinja: str
+) -> None:
+    Path("templates").mkdir()
+    Path("templates/mine.jinja").write_text(TEMPLATE)
+    overlay = imported(AXOLOTL | name | {"chat_template_jinja": jinja})
+    assert at(overlay, "data.chat_template") == TEMPLATE
+
+
+def test_a_template_whose_file_is_elsewhere_is_said_to_be_missing() -> None:
+    config = AXOLOTL | {"chat_template": "jinja", "chat_template_jinja": "templates/mine.jinja"}
+    assert "chat_template" not in at(imported(config), "data")
+    said = " ".join(convert(written(config)).replace("\n#", "").split())
+    assert (
+        "chat_template_jinja: there is no file templates/mine.jinja here, so the tokenizer's own "
+        "template is used"
+    ) in said
+
+
+def test_a_template_that_axolotl_does_not_use_is_none_here() -> None:
+    config = AXOLOTL | {"chat_template": "tokenizer_default", "chat_template_jinja": TEMPLATE}
+    assert "chat_template" not in at(imported(config), "data")
+    assert "chat_template is tokenizer_default, so it isn't used" in convert(written(config))
+    assert "chat_template (jinja needs chat_template_jinja)" in refusals(
+        AXOLOTL | {"chat_template": "jinja"}
+    )
