@@ -23,7 +23,7 @@ _WITHOUT_EFFECT = {
     *("extras/importing", "extras/memory_plan", "extras/object_store"),
 }
 # Functions that import a module of a folder by its name.
-_BY_NAME = {"module_of": "moray.tasks.{}", "part": "moray.extras.{}"}
+_BY_NAME = {"module_of": "moray.tasks.{}", "extras.part": "moray.extras.{}"}
 # Lines of the SHA-256 of a file and the digest of what it means. Parsing all files takes a quarter
 # of a second, which each start of the workflow would cost. Named by the version of `_spell`.
 _CACHE = Path(".snakemake/moray-code-2")
