@@ -31,8 +31,8 @@ from moray.stages.tokenize import tokenize
 from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.language.tokenizer import load_tokenizer
-from moray.train.job import Job, Part
 from moray.train.restore import trained_model
+from moray.train.spec import Part, RunSpec
 from moray.workers.entry import Worker
 
 PAGE = Path(__file__).parents[1] / "docs/architectures.md"
@@ -52,7 +52,7 @@ class Measured:
         cfg = {"format": "prompt-completion", **result_keys(Data(block_size=64))}
         tokenize(small / "dataset", folder / "model", folder / "tokens", cfg)
 
-    def job(self, work: str, adapter: Adapter | None = None, **settings: object) -> Job:
+    def job(self, work: str, adapter: Adapter | None = None, **settings: object) -> RunSpec:
         """A job of a few steps on its model."""
         make = job_maker(self.small, self.folder)
         run = {"max_steps": STEPS, "learning_rate": 1e-3, "save_steps": STEPS, "eval_steps": STEPS}
@@ -85,7 +85,7 @@ class Measured:
             largest = max(largest, float(torch.cat(alone).abs().max()))
         return max(differences) / largest
 
-    def exported(self, job: Job) -> str:
+    def exported(self, job: RunSpec) -> str:
         """Whether the trained model has the names of the given one, and loads as it was trained."""
         checkpoint = path_of(folder_of(job.work), STEPS)
         model = trained_model(self.folder / "model", checkpoint, job.adapter)
@@ -108,7 +108,7 @@ def names_in(folder: Path) -> set[str]:
     return names
 
 
-def outcome(job: Job, expected: list[float]) -> str:
+def outcome(job: RunSpec, expected: list[float]) -> str:
     """Whether a job was trained, and began with the losses that are expected."""
     if (job.work / "why").exists():
         return f"no: {(job.work / 'why').read_text()}"

@@ -17,9 +17,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from moray.storage.folder import FolderStorage
 from moray.storage.interface import folder_of, path_of
 from moray.train import checkpoints
-from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.saver import Saver
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 
 
@@ -38,7 +38,7 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
     return state
 
 
-def last_tensors(job: Job) -> dict[str, Tensor]:
+def last_tensors(job: RunSpec) -> dict[str, Tensor]:
     """All tensors of a job's newest checkpoint."""
     storage = FolderStorage(job.work)
     return tensors_of(storage.fetch(checkpoints.newest_step(storage)))
@@ -51,7 +51,7 @@ def are_equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool
     )
 
 
-def check_same_bits(job: Job, other: Job) -> None:
+def check_same_bits(job: RunSpec, other: RunSpec) -> None:
     """Hold the losses and the newest checkpoint of a job to another's."""
     assert losses(job) == losses(other)
     assert are_equal(last_tensors(job), last_tensors(other))
@@ -61,7 +61,7 @@ class CrashError(Exception):
     """The end of a worker, in the middle of a run."""
 
 
-def train_and_crash(job: Job, worker: Worker, step: int) -> None:
+def train_and_crash(job: RunSpec, worker: Worker, step: int) -> None:
     """Train until the checkpoint of a step is there."""
     finish = Saver.finish
 
@@ -76,7 +76,7 @@ def train_and_crash(job: Job, worker: Worker, step: int) -> None:
             train(job, worker)
 
 
-def check_resumption(make: Make, worker: Worker, crash_at: int, **settings: Any) -> Job:
+def check_resumption(make: Make, worker: Worker, crash_at: int, **settings: Any) -> RunSpec:
     """Hold a job that crashes and goes on to an undisturbed one, which is returned."""
     undisturbed, resumed = (make(name, **settings) for name in ("undisturbed", "resumed"))
     train(undisturbed, worker)

@@ -16,12 +16,12 @@ from jobs import Make, without_later
 from moray.config.schema.train import Adapter
 from moray.tasks import task_of
 from moray.train.engine import build
-from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.spec import RunSpec
 from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
 
-Jobs = dict[tuple[str, str], Job]
+Jobs = dict[tuple[str, str], RunSpec]
 
 ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp"},
@@ -99,7 +99,7 @@ def check_two_workers(
     }
     train_all([*whole.values()], 2, "torchrun", folder / "first")
 
-    def from_step_4(job: Job, strategy: str) -> Job:
+    def from_step_4(job: RunSpec, strategy: str) -> RunSpec:
         name = f"{job.work.name} by {strategy}"
         return without_later(make, job, name, 4, strategy=strategy, **keys)
 
@@ -116,7 +116,7 @@ def check_two_workers(
         assert losses(job)[-4:] == pytest.approx(losses(one[None])[-4:], rel=rel), job.work.name
 
 
-def train_without_weights(jobs: list[Job], worker: Worker) -> None:
+def train_without_weights(jobs: list[RunSpec], worker: Worker) -> None:
     """Train jobs whose weights only the first worker has.
 
     Each worker writes how many bytes it holds of quantized weights, and of how many.

@@ -8,7 +8,7 @@ from typing import Any
 
 import fleet
 
-from moray.train.job import Job
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 
 PAGE = Path(__file__).parents[1] / "docs/tasks-rows.md"
@@ -19,6 +19,6 @@ for _block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
     exec(_block, vars(example))
 
 
-def train_each(jobs: list[Job], worker: Worker) -> None:
+def train_each(jobs: list[RunSpec], worker: Worker) -> None:
     """Train jobs whose task is that of the page."""
     fleet.train_each(jobs, worker)

@@ -12,8 +12,8 @@ from moray.config.schema.train import Adapter, Train
 from moray.provenance.manifest import MANIFEST
 from moray.stages.export import export
 from moray.storage.interface import folder_of, path_of
-from moray.train.job import Job, Part
 from moray.train.loop import train
+from moray.train.spec import Part, RunSpec
 from moray.workers.entry import Worker
 
 CFG: dict[str, Any] = {
@@ -34,13 +34,13 @@ def train_run(
     (folder / name).mkdir()
     keys = {"precision": "fp32", **keys}
     settings = Train(max_steps=2, global_batch_size=2, learning_rate=1e-2, **keys)
-    job = Job(
+    job = RunSpec(
+        name,
         folder / start,
         (Part("data", folder / "tokens"),),
-        folder / name,
         settings,
         adapter=adapter,
-        threads=1,
+        work=folder / name,
         cache=folder / "compiled",
     )
     facts = train(job, Worker(0, 1, torch.device("cpu")))

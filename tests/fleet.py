@@ -12,7 +12,7 @@ import pytest
 from moray.config.schema.sections import Ray
 from moray.errors import UserError, first_line
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
@@ -21,11 +21,11 @@ CORES = 2
 
 
 def train_all(
-    jobs: list[Job],
+    jobs: list[RunSpec],
     workers: int,
     launcher: str,
     folder: Path,
-    entry_point: Callable[[list[Job], Worker], None] | None = None,
+    entry_point: Callable[[list[RunSpec], Worker], None] | None = None,
 ) -> None:
     """Train jobs one after another on workers that one launch starts."""
     folder.mkdir(exist_ok=True)
@@ -47,7 +47,7 @@ def train_all(
         run_on_workers(entry_point or train_each, jobs, launch)
 
 
-def train_each(jobs: list[Job], worker: Worker) -> None:
+def train_each(jobs: list[RunSpec], worker: Worker) -> None:
     """Train jobs on this worker."""
     from moray.train.loop import train
 
@@ -55,7 +55,7 @@ def train_each(jobs: list[Job], worker: Worker) -> None:
         train(job, worker)
 
 
-def train_or_say_why(jobs: list[Job], worker: Worker) -> None:
+def train_or_say_why(jobs: list[RunSpec], worker: Worker) -> None:
     """Train jobs; what one of them raises is left in its folder."""
     from moray.train.loop import train
 
@@ -69,7 +69,7 @@ def train_or_say_why(jobs: list[Job], worker: Worker) -> None:
             (job.work / "why").write_text(f"{type(error).__name__}: {first_line(error)}")
 
 
-def train_and_record(jobs: list[Job], worker: Worker) -> None:
+def train_and_record(jobs: list[RunSpec], worker: Worker) -> None:
     """Train jobs; each worker leaves what it recorded of a job in the job's folder."""
     from moray.train.loop import train
 
@@ -77,7 +77,7 @@ def train_and_record(jobs: list[Job], worker: Worker) -> None:
         (job.work / f"facts-{worker.rank}.json").write_text(json.dumps(train(job, worker)))
 
 
-def losses(job: Job, key: str = "loss") -> list[float]:
+def losses(job: RunSpec, key: str = "loss") -> list[float]:
     """The losses in a job's history."""
     return [line[key] for line in read_history(job.work / HISTORY) if key in line]
 

@@ -12,9 +12,9 @@ from moray.config.schema.sections import Ray
 from moray.config.schema.train import Adapter, Train
 from moray.storage.interface import folder_of, path_of
 from moray.train.driver import run_training
-from moray.train.job import Job, Part, RunSpec
+from moray.train.spec import Part, RunSpec
 
-Make = Callable[..., Job]
+Make = Callable[..., RunSpec]
 
 
 def job_maker(small: Path, folder: Path, store: str = "tokens", **sections: Any) -> Make:
@@ -27,7 +27,7 @@ def job_maker(small: Path, folder: Path, store: str = "tokens", **sections: Any)
         sections: the sections that only its task reads.
     """
 
-    def make(work: str = "work", adapter: Adapter | None = None, **settings: Any) -> Job:
+    def make(work: str = "work", adapter: Adapter | None = None, **settings: Any) -> RunSpec:
         train = {
             "max_steps": 8,
             "global_batch_size": 8,
@@ -39,21 +39,22 @@ def job_maker(small: Path, folder: Path, store: str = "tokens", **sections: Any)
             **settings,
         }
         (folder / work).mkdir(exist_ok=True)
-        return Job(
+        return RunSpec(
+            "name",
             start=small / "model",
             parts=(Part("data", small / store),),
-            work=folder / work,
             settings=Train(**train),
             adapter=adapter,
-            threads=1,
-            cache=folder / "compiled",
             task_settings=sections,
+            ray=Ray(num_workers=1),
+            work=folder / work,
+            cache=folder / "compiled",
         )
 
     return make
 
 
-def without_later(make: Make, job: Job, name: str, step: int, **settings: Any) -> Job:
+def without_later(make: Make, job: RunSpec, name: str, step: int, **settings: Any) -> RunSpec:
     """A job with another's checkpoint of a step, and none later; both save every 2 of 8 steps."""
     keys = {} if job.adapter is None else {"adapter": job.adapter}
     other = make(name, **keys, **settings)
@@ -65,7 +66,7 @@ def without_later(make: Make, job: Job, name: str, step: int, **settings: Any) -
 
 
 def train_run(
-    job: Job, small: Path, output: Path, settings: Train, code: str = "", **ray: Any
+    job: RunSpec, small: Path, output: Path, settings: Train, code: str = "", **ray: Any
 ) -> None:
     """Train a run named `name` as its stage does, with the start and tokens of `small`.
 

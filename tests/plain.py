@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from moray.proofs.language import load, log_probabilities, pieces_of
 from moray.rows.store import StoredRows
 from moray.tasks.preference.proofs import losses as losses_of_pairs
-from moray.train.job import Job
 from moray.train.schedule import learning_rate
+from moray.train.spec import RunSpec
 from moray.train.step import mixture_of
 
 
-def losses_one_by_one(job: Job) -> list[float]:
+def losses_one_by_one(job: RunSpec) -> list[float]:
     """The loss of each step of a run, by plain transformers and AdamW, one document at a time."""
     split, model = StoredRows(job.store, "train"), load(job.start)
 
@@ -35,7 +35,7 @@ def losses_one_by_one(job: Job) -> list[float]:
     return _trained(job, model, backward)
 
 
-def preference_losses_one_by_one(job: Job) -> list[float]:
+def preference_losses_one_by_one(job: RunSpec) -> list[float]:
     """The loss of each step of DPO or IPO, with both models in memory and each answer alone."""
     split, model, start = StoredRows(job.store, "train"), load(job.start), load(job.start)
     keys = job.task_settings["preference"]
@@ -50,7 +50,9 @@ def preference_losses_one_by_one(job: Job) -> list[float]:
     return _trained(job, model, backward)
 
 
-def _trained(job: Job, model: Any, backward: Callable[[NDArray[np.int64]], float]) -> list[float]:
+def _trained(
+    job: RunSpec, model: Any, backward: Callable[[NDArray[np.int64]], float]
+) -> list[float]:
     """Train a model by AdamW; `backward` adds the gradients of a step's rows, and has its loss."""
     settings = job.settings
     groups: list[dict[str, Any]] = [

@@ -33,7 +33,8 @@ FLOORS = [
     {"model"},
     {"rows"},
     {"corpus"},
-    {"storage", "tracking", "workers"},
+    {"workers"},
+    {"storage", "tracking"},
     {
         "background",
         "config",
@@ -50,7 +51,6 @@ FLOORS = [
 # Within training: the driver, what it starts, and down to what all of them know.
 TRAIN_FLOORS = [
     {"driver"},
-    {"entry"},
     {"loop"},
     {"failures", "proof", "saver"},
     {"checkpoints"},
@@ -62,10 +62,10 @@ TRAIN_FLOORS = [
         "adamw_8bit",
         "history",
         "identity",
-        "job",
         "optimizer",
         "performance",
         "schedule",
+        "spec",
         "statistics",
         "stochastic_rounding",
         "trained",

@@ -10,8 +10,8 @@ from example_task import example, train_each
 from fleet import losses, train_all
 from transformers import BertConfig, BertForSequenceClassification
 
-from moray.train.job import Job, Part
 from moray.train.loop import train
+from moray.train.spec import Part, RunSpec
 from moray.workers.entry import Worker
 
 # Whether a word has more of the letter b than of a.
@@ -22,7 +22,7 @@ WORDS = [
 
 
 @pytest.fixture
-def job(make_job: Any, tmp_path: Path) -> Job:
+def job(make_job: Any, tmp_path: Path) -> RunSpec:
     splits = {"train": WORDS[::2], "validation": WORDS[1::4], "test": WORDS[3::4]}
     example.write_store(tmp_path / "store", splits)
     torch.manual_seed(0)
@@ -37,18 +37,18 @@ def job(make_job: Any, tmp_path: Path) -> Job:
         attention_probs_dropout_prob=0.0,
     )
     BertForSequenceClassification(config).save_pretrained(tmp_path / "model")
-    job: Job = make_job(max_steps=40, global_batch_size=16, eval_steps=40)
+    job: RunSpec = make_job(max_steps=40, global_batch_size=16, eval_steps=40)
     return replace(job, start=tmp_path / "model", parts=(Part("words", tmp_path / "store"),))
 
 
-def test_it_trains(job: Job, alone: Worker) -> None:
+def test_it_trains(job: RunSpec, alone: Worker) -> None:
     train(job, alone)
     assert losses(job)[-1] < losses(job)[0] / 2
     assert losses(job, "eval_loss")[-1] < losses(job)[0]
 
 
 @pytest.mark.long
-def test_two_workers_have_the_losses_of_one(job: Job, alone: Worker, tmp_path: Path) -> None:
+def test_two_workers_have_the_losses_of_one(job: RunSpec, alone: Worker, tmp_path: Path) -> None:
     train(job, alone)
     both = replace(job, work=tmp_path / "both")
     both.work.mkdir()

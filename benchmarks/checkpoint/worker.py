@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.train.contestants import CORES
-from benchmarks.train.setting import BATCH_SIZE, job
+from benchmarks.train.setting import BATCH_SIZE, spec_of
+from moray.config.schema.sections import Ray
 from moray.train.history import History
 from moray.train.loop import train
 from moray.train.saver import Saver
@@ -41,10 +42,10 @@ def times_of_lines(run: Run, worker: Worker) -> list[float]:
 
     History.append, Saver.save = timed, every_second  # type: ignore[method-assign]
     run.work.mkdir(exist_ok=True)
-    settings = job(
+    settings = spec_of(
         run.home,
         run.work,
-        1,
+        Ray(num_workers=1),
         # What compiles, compiles before the first line.
         max_steps=STEPS * (1 + 2 * run.pairs),
         micro_batch_size=BATCH_SIZE // CORES,

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from moray.model.load import empty_model
 from moray.model.size import flops_per_token
 from moray.tasks.interface import Batch
 from moray.train import kernels, loop
-from moray.train.entry import run_job
+from moray.train.driver import train_on_workers
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job, Part
+from moray.train.spec import Part, RunSpec
 from moray.workers.entry import Worker
 
 # More than anybody waits for.
@@ -97,7 +98,7 @@ def moray(
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=f"file://{work}/store", rank=0, world_size=1)
     loop.train(
-        _job(folder, work, device, adapter, max_steps=_ENDLESS, **keys), Worker(0, 1, device)
+        _spec(folder, work, device, adapter, max_steps=_ENDLESS, **keys), Worker(0, 1, device)
     )
 
 
@@ -142,7 +143,7 @@ def launched(folder: Path, work: Path, device: torch.device, turns: Turns, launc
         work: folder of the run's state, to be made.
         launcher: as in the `train` section.
     """
-    settings, steps = Ray(num_workers=1, use_gpu=device.type == "cuda"), sizes_of(folder).steps
+    on_gpu, steps = device.type == "cuda", sizes_of(folder).steps
     figures: dict[str, float] = {}
     for number in range(_ENDLESS):
         if number:
@@ -151,8 +152,9 @@ def launched(folder: Path, work: Path, device: torch.device, turns: Turns, launc
         here = work / str(number)
         here.mkdir(parents=True)
         keys = {"launcher": launcher, "max_steps": 3 * steps, "logging_steps": steps}
-        job = _job(folder, here, device, None, **keys)
-        run_job(job, settings, "benchmark")
+        spec = _spec(folder, here, device, None, **keys)
+        ray = spec.ray.model_copy(update={"num_workers": 1, "use_gpu": on_gpu})
+        train_on_workers(replace(spec, ray=ray))
         last = [line for line in read_history(here / HISTORY) if "loss" in line][-1]
         figures = {
             "tokens_per_second": last["tokens_per_second"],
@@ -167,9 +169,9 @@ def _windows(folder: Path, device: torch.device, turns: Turns, model: Any) -> Wi
     return Windows(turns, device, sizes.steps, tokens, flops)
 
 
-def _job(
+def _spec(
     folder: Path, work: Path, device: torch.device, adapter: Adapter | None, **keys: Any
-) -> Job:
+) -> RunSpec:
     sizes = sizes_of(folder)
     settings = Train(
         global_batch_size=sizes.rows,
@@ -180,12 +182,13 @@ def _job(
         compile=device.type == "cuda",
         **{"logging_steps": _ENDLESS, **keys},
     )
-    return Job(
+    return RunSpec(
+        "benchmark",
         start=folder / "model",
         parts=(Part("data", folder / "tokens"),),
-        work=work,
         settings=settings,
         adapter=adapter,
-        threads=len(os.sched_getaffinity(0)),
+        ray=Ray(resources_per_worker={"CPU": len(os.sched_getaffinity(0))}),
+        work=work,
         cache=folder / "compiled",
     )

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from benchmarks.train.setting import job
+from benchmarks.train.setting import spec_of
+from moray.config.schema.sections import Ray
 from moray.config.schema.train import Adapter
 from moray.model.shapes import (
     num_adapter_parameters,
@@ -58,7 +59,9 @@ def held_by(
 ) -> tuple[int, int]:
     """Bytes that a worker holds of a strategy's run, and those that the formula says."""
     rows = 4 // worker.world_size
-    run = job(folder, folder, 1, global_batch_size=4, micro_batch_size=rows, **settings)
+    run = spec_of(
+        folder, folder, Ray(num_workers=1), global_batch_size=4, micro_batch_size=rows, **settings
+    )
     run = replace(run, adapter=adapter)
     before = live_bytes()
     strategy = make_strategy(run.settings, worker)

@@ -15,11 +15,11 @@ import psutil
 import typer
 
 from benchmarks.train.contestants import CORES
-from benchmarks.train.setting import BATCH_SIZE, job, prepare
+from benchmarks.train.setting import BATCH_SIZE, prepare, spec_of
 from moray.config.schema.sections import Ray
-from moray.train.entry import run_job
+from moray.train.driver import train_on_workers
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job
+from moray.train.spec import RunSpec
 
 SAVE_STEPS, KILLS, SEED = 10, 5, 0
 # Steps between two kills, so that each finds a run that has saved since the last.
@@ -34,19 +34,18 @@ def main(folder: Path | None = None) -> None:
             prepare(home)
         work = Path(temporary, "work")
         work.mkdir()
-        run = job(
+        run = spec_of(
             home,
             work,
-            threads=1,
+            Ray(num_workers=CORES, max_failures=KILLS),
             max_steps=10**4,
             micro_batch_size=BATCH_SIZE // CORES,
             save_steps=SAVE_STEPS,
             logging_steps=1,
             compile=False,
         )
-        settings = Ray(num_workers=CORES, max_failures=KILLS)
         # A daemon: the run is left where it is when all kills are done.
-        training = threading.Thread(target=run_job, args=(run, settings, "recovery"), daemon=True)
+        training = threading.Thread(target=train_on_workers, args=(run,), daemon=True)
         # Where Ray, too, writes what it says of each kill.
         with redirect_stdout(sys.stderr):
             training.start()
@@ -54,7 +53,7 @@ def main(folder: Path | None = None) -> None:
     print("\n".join(lines))
 
 
-def _measure(run: Job) -> list[str]:
+def _measure(run: RunSpec) -> list[str]:
     """A line for each kill, and their summary."""
     draw, seconds, step = random.Random(SEED), [], 0
     lines = []
@@ -78,12 +77,12 @@ def _measure(run: Job) -> list[str]:
     return [*lines, f"\n**Median {median:.1f} s, longest {longest:.1f} s.**"]
 
 
-def _began(run: Job) -> int:
+def _began(run: RunSpec) -> int:
     """Which file the history is: an attempt begins by writing it anew."""
     return (run.work / HISTORY).stat().st_ino
 
 
-def _last_step(run: Job) -> int:
+def _last_step(run: RunSpec) -> int:
     lines = read_history(run.work / HISTORY)
     return max((line["step"] for line in lines if "loss" in line), default=0)
 

@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from benchmarks.peak import DTYPES, product_peak, product_sizes
-from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, STEPS, WARM_UP, job
+from benchmarks.train.setting import BATCH_SIZE, BLOCK_SIZE, STEPS, WARM_UP, spec_of
 from benchmarks.trainer import Clock, Rows
 from moray.config.schema.sections import Ray
 from moray.corpus.dataset import read_documents
@@ -37,7 +37,7 @@ from moray.provenance.manifest import read_manifest
 from moray.tasks.language import loss
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train import loop
-from moray.train.entry import run_job
+from moray.train.driver import train_on_workers
 from moray.train.history import HISTORY, read_history
 from moray.workers.entry import Worker
 
@@ -99,7 +99,8 @@ def _in_this_process(folder: Path, work: Path, without: str = "", **settings: An
         settings["attention"] = "sdpa"
     worker = Worker(0, 1, torch.device("cpu"))
     work.mkdir()
-    loop.train(job(folder, work, CORES, **settings), worker)
+    ray = Ray(num_workers=1, resources_per_worker={"CPU": CORES})
+    loop.train(spec_of(folder, work, ray, **settings), worker)
     return _steady(work)
 
 
@@ -116,7 +117,7 @@ def _launched(folder: Path, work: Path, launcher: str, workers: int, **settings:
     ray = Ray(num_workers=workers, resources_per_worker={"CPU": threads})
     rows = BATCH_SIZE // workers
     engine = {"launcher": launcher, "micro_batch_size": rows}
-    run_job(job(folder, work, threads, **{**engine, **settings}), ray, "benchmark")
+    train_on_workers(spec_of(folder, work, ray, **{**engine, **settings}))
     return _steady(work)
 
 

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from moray.config.schema.base import result_keys
-from moray.config.schema.sections import Data
+from moray.config.schema.sections import Data, Ray
 from moray.config.schema.train import Train
 from moray.corpus.dataset import Document, write_dataset
 from moray.corpus.sources.text_python_stdlib import functions, modules
 from moray.stages.base_model import base_model
 from moray.stages.tokenize import tokenize
-from moray.train.job import Job, Part
+from moray.train.spec import Part, RunSpec
 
 BLOCK_SIZE = 256
 BATCH_SIZE = 16
@@ -52,7 +52,7 @@ def prepare(folder: Path) -> None:
     tokenize(folder / "functions", folder / "model", folder / "functions-tokens", cfg)
 
 
-def job(folder: Path, work: Path, threads: int, tokens: str = "tokens", **settings: Any) -> Job:
+def spec_of(folder: Path, work: Path, ray: Ray, tokens: str = "tokens", **settings: Any) -> RunSpec:
     """A run on it, which logs at each step after the warm-up's and evaluates at the end alone."""
     keys = {
         "max_steps": WARM_UP + STEPS,
@@ -66,12 +66,12 @@ def job(folder: Path, work: Path, threads: int, tokens: str = "tokens", **settin
         "compile": True,
         **settings,
     }
-    return Job(
+    return RunSpec(
+        "benchmark",
         start=folder / "model",
         parts=(Part("data", folder / tokens),),
-        work=work,
         settings=Train(**keys),
-        adapter=None,
-        threads=threads,
+        ray=ray,
+        work=work,
         cache=folder / "compiled",
     )

@@ -16,7 +16,7 @@ from fleet import train_each
 
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
-from moray.train.job import Job
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
@@ -38,8 +38,8 @@ class Driven:
 
     folder: Path
     ray: Ray
-    jobs: list[Job] = field(default_factory=list)
-    entry_point: Callable[[list[Job], Worker], None] = train_each
+    jobs: list[RunSpec] = field(default_factory=list)
+    entry_point: Callable[[list[RunSpec], Worker], None] = train_each
 
 
 def drive(nodes: Nodes, driven: Driven, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -10,8 +10,8 @@ from clusters.nodes import Nodes, two_nodes
 from fleet import losses
 from jobs import Make, job_maker
 
-from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 
 ENGINES: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ def expected(make_job: Make, alone: Worker) -> list[float]:
 def test_losses_on_two_nodes_are_those_of_a_single_process(
     workers: int, nodes: Nodes, make_job: Make, expected: list[float], tmp_path: Path
 ) -> None:
-    jobs: dict[str, Job] = {
+    jobs: dict[str, RunSpec] = {
         engine: make_job(f"{engine} {workers}", global_batch_size=16, micro_batch_size=2, **keys)
         for engine, keys in ENGINES.items()
     }

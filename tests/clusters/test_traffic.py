@@ -13,7 +13,7 @@ from safetensors import safe_open
 from small_model import MODEL
 
 from moray.stages.base_model import base_model
-from moray.train.job import Job
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 
 pytestmark = pytest.mark.release
@@ -54,7 +54,7 @@ def sent_by_all() -> int:
     return count
 
 
-def train_and_count(jobs: list[Job], worker: Worker) -> None:
+def train_and_count(jobs: list[RunSpec], worker: Worker) -> None:
     """Train jobs on this worker, and write down what its node has sent during each."""
     from moray.train.loop import train
 

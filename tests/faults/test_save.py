@@ -15,9 +15,9 @@ from torch import Tensor
 
 from moray.provenance.manifest import damaged_files
 from moray.storage.interface import folder_of, path_of, step_of
-from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.saver import Saver
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 
 ALONE = Worker(rank=0, world_size=1, device=torch.device("cpu"))
@@ -41,7 +41,7 @@ def marks(point: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.long if point in LONG else pytest.mark.release]
 
 
-def die(job: Job, point: str) -> None:
+def die(job: RunSpec, point: str) -> None:
     """Train, and be killed at a point of the save of step 4 or, if that has none, of step 6."""
     save = Saver.save
 
@@ -55,12 +55,12 @@ def die(job: Job, point: str) -> None:
     train(job, ALONE)
 
 
-def weights(job: Job) -> dict[str, Tensor]:
+def weights(job: RunSpec) -> dict[str, Tensor]:
     return tensors_of(path_of(folder_of(job.work), 8))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> RunSpec:
     """A job that was trained in one go."""
     job = job_maker(small, tmp_path_factory.mktemp("undisturbed"))()
     train(job, ALONE)
@@ -73,7 +73,7 @@ def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
     [pytest.param(point, marks=marks(point), id=point) for point in POINTS],
 )
 def test_a_save_that_is_killed_costs_no_checkpoint_and_no_bit(
-    point: str, undisturbed: Job, make_job: Any
+    point: str, undisturbed: RunSpec, make_job: Any
 ) -> None:
     job = make_job()
     process = FORKS.Process(target=die, args=(job, point))

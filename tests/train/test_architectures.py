@@ -32,9 +32,9 @@ from moray.stages.tokenize import tokenize
 from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.language.tokenizer import load_tokenizer
-from moray.train.job import Job, Part
 from moray.train.loop import train
 from moray.train.restore import trained_model
+from moray.train.spec import Part, RunSpec
 from moray.workers.entry import Worker
 
 ARCHITECTURES = PACKED | UNPACKED | HYBRID
@@ -66,7 +66,7 @@ def encode(small: Path, folder: Path, output: str, packing: bool | str) -> None:
     tokenize(small / "dataset", folder / "model", folder / output, cfg)
 
 
-def check_losses(job: Job, folder: Path, alone: Worker) -> None:
+def check_losses(job: RunSpec, folder: Path, alone: Worker) -> None:
     """Train on what was prepared, and hold the losses against those of plain transformers."""
     job = replace(job, start=folder / "model", parts=(Part("data", folder / "tokens"),))
     train(job, alone)
@@ -127,9 +127,9 @@ def test_one_that_also_takes_images_trains_on_text_and_keeps_the_rest(
 ) -> None:
     prepare("Gemma 3 with images", small, tmp_path)
 
-    def make(name: str, **settings: Any) -> Job:
+    def make(name: str, **settings: Any) -> RunSpec:
         parts = (Part("data", tmp_path / "tokens"),)
-        job: Job = make_job(name, **settings)
+        job: RunSpec = make_job(name, **settings)
         return replace(job, start=tmp_path / "model", parts=parts)
 
     run = {"max_steps": 4, "global_batch_size": 16, "learning_rate": 1e-3, "eval_steps": 4}
@@ -153,8 +153,10 @@ def test_adapters_of_experts_and_of_shared_ones_train_alike_under_all_strategies
 ) -> None:
     prepare("GLM-4-MoE", small, tmp_path)
 
-    def made(name: str, **keys: Any) -> Job:
-        job: Job = make_job(name, adapter=Adapter(rank=2), max_steps=3, micro_batch_size=4, **keys)
+    def made(name: str, **keys: Any) -> RunSpec:
+        job: RunSpec = make_job(
+            name, adapter=Adapter(rank=2), max_steps=3, micro_batch_size=4, **keys
+        )
         return replace(job, start=tmp_path / "model", parts=(Part("data", tmp_path / "tokens"),))
 
     one, jobs = made("one"), [made(engine, **ENGINES[engine]) for engine in ON_TWO]

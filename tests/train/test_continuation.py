@@ -20,8 +20,8 @@ from moray.tasks.language.rows import StoredSplit
 from moray.train.checkpoints import continued_from
 from moray.train.history import read_history
 from moray.train.identity import identity_of, read_identity, write_identity
-from moray.train.job import Job, RunSpec
 from moray.train.loop import train
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 
 # Steps 2, 4, 6 and 8 of a run whose code was another.
@@ -55,23 +55,23 @@ class Case:
         (path,) = self.storage.glob(f"name/*/checkpoints/step-{step:08d}")
         return path
 
-    def job(self, given: Path | None = None, **settings: Any) -> Job:
+    def job(self, given: Path | None = None, **settings: Any) -> RunSpec:
         resume = None if given is None else str(given)
-        job: Job = self._make_job(**SETTINGS, resume_from_checkpoint=resume, **settings)
+        job: RunSpec = self._make_job(**SETTINGS, resume_from_checkpoint=resume, **settings)
         return job
 
-    def train(self, job: Job, code: str = "after") -> Path:
+    def train(self, job: RunSpec, code: str = "after") -> Path:
         """Train as the stage does; returns the folder of the results."""
         self._number += 1
         output = self._folder / f"output {self._number}"
         train_run(job, self._small, output, job.settings, code, num_workers=1)
         return output
 
-    def said(self, job: Job, code: str = "after") -> list[str]:
+    def said(self, job: RunSpec, code: str = "after") -> list[str]:
         """What the driver says besides that it starts workers."""
         return [line for line in self.lines(job, code) if "; starting " not in line]
 
-    def lines(self, job: Job, code: str) -> list[str]:
+    def lines(self, job: RunSpec, code: str) -> list[str]:
         """What the driver says before it would start workers."""
         self._capsys.readouterr()
         self._number += 1
@@ -84,7 +84,7 @@ class Case:
         lines = self._capsys.readouterr().err.splitlines()
         return [line for line in lines if line.startswith("run name: ")]
 
-    def refusal(self, job: Job, error: type[Exception] = UserError) -> str:
+    def refusal(self, job: RunSpec, error: type[Exception] = UserError) -> str:
         with pytest.raises(error) as caught:
             self.train(job)
         line = str(caught.value)

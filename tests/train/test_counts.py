@@ -24,7 +24,7 @@ from moray.model.load import load_model
 from moray.rows.store import StoredRows
 from moray.tasks import task_of
 from moray.train import engine, kernels, step
-from moray.train.job import Job
+from moray.train.spec import RunSpec
 from moray.train.step import gradients, micro_batches
 from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
@@ -75,7 +75,9 @@ class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def count_collectives(rank: int, store: str, cases: list[tuple[Job, int, Counter[str]]]) -> None:
+def count_collectives(
+    rank: int, store: str, cases: list[tuple[RunSpec, int, Counter[str]]]
+) -> None:
     """Check the collectives of a worker's second step, in so many micro-batches."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     worker = Worker(rank, 2, torch.device("cpu"))
@@ -116,7 +118,7 @@ def test_a_step_has_the_collectives_that_its_strategy_needs(make_job: Make, tmp_
     run_forks(count_collectives, (str(tmp_path / "rendezvous"), cases), 2)
 
 
-def count_graphs(rank: int, store: str, job: Job, expected: dict[str, int]) -> None:
+def count_graphs(rank: int, store: str, job: RunSpec, expected: dict[str, int]) -> None:
     """Check how many graphs a forward pass runs in a worker of two, as compiled for a device."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     worker, runs = Worker(rank, 2, torch.device("cpu")), 0

@@ -24,15 +24,15 @@ from moray.tasks import task_of
 from moray.tasks.language.loss import TokenLoss
 from moray.train.engine import build, compute_deterministically
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.memory import frozen_bytes
 from moray.train.restore import trained_model
+from moray.train.spec import RunSpec
 from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
 
 
-def note_of(job: Job) -> str:
+def note_of(job: RunSpec) -> str:
     note: str = next(line["note"] for line in read_history(job.work / HISTORY) if "note" in line)
     return note
 

@@ -34,9 +34,9 @@ from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.loss import TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.language.tokenizer import load_tokenizer
-from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.restore import trained_model
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 
 Train = Callable[[str, tuple[str, ...]], Jobs]
@@ -217,7 +217,7 @@ def test_a_checkpoint_goes_on_under_any_strategy_on_any_number_of_workers(
     workers: int, saved: Jobs, make_job: Make, tmp_path: Path
 ) -> None:
     """Each strategy takes up its own checkpoint, and DDP's is taken up by all, theirs by DDP."""
-    moved: list[tuple[str, Job, Job]] = []
+    moved: list[tuple[str, RunSpec, RunSpec]] = []
     for (engine, layout), job in saved.items():
         others = {engine}
         if workers == 1:

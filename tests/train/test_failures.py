@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from moray.config.schema.sections import Ray
 from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.storage.folder import FolderStorage
 from moray.train.failures import ended_by_stall, explained, forget, meaning_of, stacks
 from moray.train.history import HISTORY
-from moray.train.job import Job
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 from moray.workers.launch import WorkersFailedError
 from moray.workers.repeats import raised_once
@@ -26,22 +27,22 @@ FAILED = WorkersFailedError("worker 3: ValueError: odd")
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path) -> RunSpec:
     work = tmp_path / "work"
     work.mkdir()
-    return Job(
+    return RunSpec(
+        "tuned",
         start=tmp_path,
         parts=(),
-        work=work,
         settings=Train(micro_batch_size=4, stall_timeout=90),
-        adapter=None,
-        threads=1,
+        ray=Ray(max_failures=3),
+        work=work,
         cache=tmp_path,
     )
 
 
-def report(job: Job) -> str:
-    return str(meaning_of(FAILED, job, "tuned", max_failures=3))
+def report(job: RunSpec) -> str:
+    return str(meaning_of(FAILED, job))
 
 
 # No machine has an address space for these.
@@ -59,7 +60,7 @@ def too_large_an_array() -> None:
     ids=["tensor", "array", "list"],
 )
 def test_memory_that_is_too_small_is_reported_with_what_to_lower(
-    job: Job, allocate: Callable[[], object], error: type[Exception], text: str
+    job: RunSpec, allocate: Callable[[], object], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error), explained(job, PLACE):
         allocate()
@@ -73,14 +74,14 @@ def test_memory_that_is_too_small_is_reported_with_what_to_lower(
     )
 
 
-def test_a_single_row_is_not_asked_to_be_lowered(job: Job) -> None:
+def test_a_single_row_is_not_asked_to_be_lowered(job: RunSpec) -> None:
     job = replace(job, settings=Train(micro_batch_size=1))
     with pytest.raises(MemoryError), explained(job, PLACE):
         too_large_an_array()
     assert report(job).endswith("; set train.gradient_checkpointing: true or train.strategy: fsdp2")
 
 
-def test_the_memory_of_a_gpu_is_reported_too(job: Job) -> None:
+def test_the_memory_of_a_gpu_is_reported_too(job: RunSpec) -> None:
     """PyTorch's exception for it, which needs no GPU to be raised."""
     worker = replace(PLACE, device=torch.device("cuda", 1))
     with pytest.raises(torch.OutOfMemoryError), explained(job, worker):
@@ -90,7 +91,7 @@ def test_the_memory_of_a_gpu_is_reported_too(job: Job) -> None:
     )
 
 
-def test_a_full_disk_is_reported_as_such(job: Job) -> None:
+def test_a_full_disk_is_reported_as_such(job: RunSpec) -> None:
     (job.work / "file").write_bytes(bytes(2345))
     # The kernel's own device for it: every write says that no space is left.
     with pytest.raises(OSError, match="No space left"), explained(job, PLACE):
@@ -101,7 +102,7 @@ def test_a_full_disk_is_reported_as_such(job: Job) -> None:
     )
 
 
-def test_what_an_earlier_attempt_died_of_is_not_told_of_a_later_one(job: Job) -> None:
+def test_what_an_earlier_attempt_died_of_is_not_told_of_a_later_one(job: RunSpec) -> None:
     with pytest.raises(MemoryError), explained(job, PLACE):
         too_large_an_array()
     with pytest.raises(ValueError, match="odd"), explained(job, replace(PLACE, rank=0)):
@@ -109,7 +110,7 @@ def test_what_an_earlier_attempt_died_of_is_not_told_of_a_later_one(job: Job) ->
     assert report(job).startswith("runs.tuned.ray.max_failures: workers failed more than 3 times")
 
 
-def test_a_disk_too_full_for_the_meaning_hides_nothing(job: Job) -> None:
+def test_a_disk_too_full_for_the_meaning_hides_nothing(job: RunSpec) -> None:
     """The kernel refuses to write anything into files, as it does with a quota."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -126,10 +127,10 @@ def test_a_disk_too_full_for_the_meaning_hides_nothing(job: Job) -> None:
     assert "the last failure: worker 3: ValueError: odd" in report(job)
 
 
-def test_a_disk_that_took_no_meaning_is_reported_by_the_last_failure(job: Job) -> None:
+def test_a_disk_that_took_no_meaning_is_reported_by_the_last_failure(job: RunSpec) -> None:
     hang(job, 0)
     failed = WorkersFailedError("OSError: [Errno 28] No space left on device")
-    line = str(meaning_of(failed, job, "tuned", max_failures=3))
+    line = str(meaning_of(failed, job))
     assert line.startswith(f"{job.work}: the disk is full after writing ")
 
 
@@ -143,20 +144,22 @@ def test_a_disk_that_took_no_meaning_is_reported_by_the_last_failure(job: Job) -
         KeyboardInterrupt(),
     ],
 )
-def test_what_needs_no_meaning_or_has_none_passes_as_it_is(job: Job, error: BaseException) -> None:
+def test_what_needs_no_meaning_or_has_none_passes_as_it_is(
+    job: RunSpec, error: BaseException
+) -> None:
     with pytest.raises(type(error)) as caught, explained(job, PLACE):
         raise error
     assert caught.value is error
     assert list(job.work.iterdir()) == []
 
 
-def test_a_body_that_does_not_fail_leaves_nothing(job: Job) -> None:
+def test_a_body_that_does_not_fail_leaves_nothing(job: RunSpec) -> None:
     with explained(job, PLACE):
         pass
     assert list(job.work.iterdir()) == []
 
 
-def hang(job: Job, *ranks: int) -> None:
+def hang(job: RunSpec, *ranks: int) -> None:
     """Leave what workers leave that hang."""
     for rank in ranks:
         write_stack(job.work, rank, f"File all_reduce.py, line {rank}")
@@ -171,7 +174,7 @@ def write_stack(work: Path, rank: int, text: str) -> None:
 
 
 def test_workers_that_hung_are_named_with_the_last_step_and_their_stacks_are_logged(
-    job: Job, capsys: pytest.CaptureFixture[str]
+    job: RunSpec, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [{"step": 4, "loss": 1.0}, {"step": 6, "loss": 1.0}, {"step": 6, "eval_loss": 1.0}]
     (job.work / HISTORY).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -185,14 +188,14 @@ def test_workers_that_hung_are_named_with_the_last_step_and_their_stacks_are_log
         assert f"worker {rank} hung here:\nFile all_reduce.py, line {rank}\n" in logged
 
 
-def test_workers_may_hang_before_the_first_step(job: Job) -> None:
+def test_workers_may_hang_before_the_first_step(job: RunSpec) -> None:
     hang(job, 1)
     assert "workers 1 completed no step within 90 s; the last known step is 0;" in report(job)
 
 
 @pytest.mark.parametrize("steps", [[], [20, 100, 90]])
 def test_of_any_other_failure_the_last_one_is_reported_and_where_the_run_goes_on(
-    job: Job, steps: list[int]
+    job: RunSpec, steps: list[int]
 ) -> None:
     storage = FolderStorage(job.work)
     for step in steps:
@@ -205,7 +208,7 @@ def test_of_any_other_failure_the_last_one_is_reported_and_where_the_run_goes_on
     )
 
 
-def test_an_error_of_code_is_reported_as_it_is_with_the_last_known_step(job: Job) -> None:
+def test_an_error_of_code_is_reported_as_it_is_with_the_last_known_step(job: RunSpec) -> None:
     (job.work / HISTORY).write_text('{"step": 6, "loss": 1.0}\n')
     with (
         pytest.raises(IndexError),
@@ -219,14 +222,14 @@ def test_an_error_of_code_is_reported_as_it_is_with_the_last_known_step(job: Job
     )
 
 
-def test_a_meaning_goes_before_the_stacks_of_those_who_waited_for_that_worker(job: Job) -> None:
+def test_a_meaning_goes_before_the_stacks_of_those_who_waited_for_that_worker(job: RunSpec) -> None:
     hang(job, 0)
     with pytest.raises(MemoryError), explained(job, PLACE):
         too_large_an_array()
     assert report(job).startswith("train.micro_batch_size: ")
 
 
-def test_what_earlier_starts_have_left_is_forgotten_but_for_the_history(job: Job) -> None:
+def test_what_earlier_starts_have_left_is_forgotten_but_for_the_history(job: RunSpec) -> None:
     forget(job.work)
     hang(job, 0)
     with pytest.raises(MemoryError), explained(job, PLACE):

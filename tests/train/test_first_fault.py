@@ -1,6 +1,5 @@
 """A fault of one of two workers, wherever it happens, ends the other, which waits for it."""
 
-import dataclasses
 import os
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from jobs import Make
 
 from moray.config.schema.sections import Ray
 from moray.errors import UserError
-from moray.train.job import Job
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
@@ -36,7 +35,7 @@ MARKS: dict[str, pytest.MarkDecorator] = {
 CALLS_BEFORE = {"a step": 3, "saving": 1}
 
 
-def train_with_a_fault(arguments: tuple[Job, str, Exception], worker: Worker) -> Any:
+def train_with_a_fault(arguments: tuple[RunSpec, str, Exception], worker: Worker) -> Any:
     """Train, but on the second worker fail in a phase."""
     from moray.train import loop
 
@@ -65,7 +64,7 @@ def fail(
 ) -> tuple[str, int]:
     """The line and the number of attempts of a training that fails so; three retries are left."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
-    job = dataclasses.replace(make_job(), threads=1)
+    job = make_job()
     launch = Launch(
         Ray(num_workers=2, max_failures=3), "runs.name.ray", job.work, "torchrun", timeout=3600
     )

@@ -16,7 +16,7 @@ from moray.train.identity import (
     read_identity,
     write_identity,
 )
-from moray.train.job import Part, RunSpec
+from moray.train.spec import Part, RunSpec
 
 IDENTITY = Identity(
     settings={"adapter": None, "train": {"learning_rate": 0.1, "max_steps": 8}},

@@ -25,17 +25,17 @@ from moray.rows.store import sample
 from moray.storage.interface import folder_of, path_of, step_of
 from moray.tasks.language.rows import StoredSplit
 from moray.train.history import HISTORY, evaluations, read_history
-from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.spec import RunSpec
 from moray.train.supervision import Request, prunes_of
 from moray.workers.entry import Worker
 
 
-def notes(job: Job) -> list[str]:
+def notes(job: RunSpec) -> list[str]:
     return [line["note"] for line in read_history(job.work / HISTORY) if "note" in line]
 
 
-def steps(job: Job, key: str) -> list[int]:
+def steps(job: RunSpec, key: str) -> list[int]:
     """The steps whose lines of the history have a key."""
     return [line["step"] for line in read_history(job.work / HISTORY) if key in line]
 
@@ -133,11 +133,11 @@ def test_a_trial_that_is_pruned_saves_first_and_the_run_is_not_stopped(
     assert (facts["ended"], facts["pruned"], facts["resumed_from"]) == (True, False, 1)
 
 
-def overfitting(make_job: Any, name: str, **settings: Any) -> Job:
+def overfitting(make_job: Any, name: str, **settings: Any) -> RunSpec:
     """A job whose validation loss soon rises."""
     # A rate that rises until the model breaks.
     keys = {"max_steps": 60, "learning_rate": 3.0, "warmup_ratio": 0.99}
-    job: Job = make_job(name, eval_steps=5, save_steps=20, **keys, **settings)
+    job: RunSpec = make_job(name, eval_steps=5, save_steps=20, **keys, **settings)
     return job
 
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.micro_batch import with_micro_batch_size
+from moray.train.spec import RunSpec
 from moray.train.step import gradients
 from moray.workers.entry import Worker
 
 
-def trained_rows(job: Job) -> str:
+def trained_rows(job: RunSpec) -> str:
     """What the first line of the history says of its micro-batches."""
     notes = [line["note"] for line in read_history(job.work / HISTORY) if "note" in line]
     (said,) = [part for part in notes[0].split("; ") if part.startswith("micro-batches")]
@@ -91,6 +91,6 @@ def test_a_gpu_takes_what_is_planned_for_its_memory(
     assert chosen.settings.micro_batch_size == 24
 
 
-def rows_of_gigabytes(job: Job, workers: int, capacity: int) -> int:
+def rows_of_gigabytes(job: RunSpec, workers: int, capacity: int) -> int:
     assert workers == 1
     return capacity // 10**9

@@ -20,14 +20,14 @@ from moray.stages.tokenize import tokenize
 from moray.tasks.language.rows import is_trained
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import identity_of
-from moray.train.job import Job, Part, RunSpec
 from moray.train.loop import train
+from moray.train.spec import Part, RunSpec
 from moray.train.step import mixture_of
 from moray.workers.entry import Worker
 
 SHARES = {"functions": 0.7, "modules": 0.3}
 
-MakeMixed = Callable[..., Job]
+MakeMixed = Callable[..., RunSpec]
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
 from moray.model.quantization import Bits
 from moray.storage.interface import folder_of, path_of
-from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.restore import trained_model
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 
 FSDP2: dict[str, dict[str, Any]] = {
@@ -93,7 +93,7 @@ def make(starts: dict[str, Path], small: Path, tmp_path_factory: pytest.TempPath
 
     def make(
         name: str, bits: Bits = "4bit", start: str = "llama", held: str = "fp32", **keys: Any
-    ) -> Job:
+    ) -> RunSpec:
         adapter, train = HELD[held]
         settings = {"save_total_limit": 10, **train, **keys}
         made = job(name, Adapter(rank=4, quantize_base=bits, **adapter), **settings)
@@ -103,7 +103,7 @@ def make(starts: dict[str, Path], small: Path, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="module")
-def trained(make: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
+def trained(make: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunSpec]:
     """What is trained on one start of the workers."""
     jobs = {}
     for bits, (starts, variants) in BITS.items():
@@ -120,7 +120,7 @@ def trained(make: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, J
 
 
 @pytest.mark.long
-def test_fsdp2_has_the_losses_of_ddp(trained: dict[str, Job]) -> None:
+def test_fsdp2_has_the_losses_of_ddp(trained: dict[str, RunSpec]) -> None:
     for name in trained:
         bits, which = name.split(maxsplit=1)
         other = f"{bits} llama fp32 ddp" if which in FSDP2 else name.replace("fsdp2", "ddp")
@@ -133,7 +133,7 @@ def test_fsdp2_has_the_losses_of_ddp(trained: dict[str, Job]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("start", BITS["8bit"][0])
 def test_two_workers_have_the_losses_of_a_single_process(
-    start: str, trained: dict[str, Job], make: Make, alone: Worker
+    start: str, trained: dict[str, RunSpec], make: Make, alone: Worker
 ) -> None:
     job = make(f"{start} alone", "8bit", start)
     train(job, alone)
@@ -145,7 +145,7 @@ def test_two_workers_have_the_losses_of_a_single_process(
 
 @pytest.mark.long
 def test_a_resumed_run_ends_with_the_same_bits(
-    trained: dict[str, Job], make: Make, tmp_path: Path
+    trained: dict[str, RunSpec], make: Make, tmp_path: Path
 ) -> None:
     resumed_jobs = {bits: make(f"{bits} resumed", bits, **ENGINES["fsdp2"]) for bits in BITS}
     for bits, resumed in resumed_jobs.items():
@@ -166,7 +166,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     ("bits", "start"), [(bits, start) for bits, (starts, _) in BITS.items() for start in starts]
 )
 def test_what_was_trained_is_added_to_the_original_base(
-    bits: Bits, start: str, trained: dict[str, Job], tmp_path: Path
+    bits: Bits, start: str, trained: dict[str, RunSpec], tmp_path: Path
 ) -> None:
     job = trained[f"{bits} {start} fp32 fsdp2"]
     assert job.adapter

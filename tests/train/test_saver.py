@@ -19,10 +19,10 @@ from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.storage.folder import FolderStorage
 from moray.storage.interface import Storage, folder_of, path_of
-from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.restore import read_state
 from moray.train.saver import Saver
+from moray.train.spec import RunSpec
 from moray.train.supervision import Request, Requests
 from moray.workers.entry import Worker
 
@@ -168,7 +168,7 @@ def fill_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
 
-def train_on_a_full_disk(job: Job, worker: Worker, reported: Path) -> None:
+def train_on_a_full_disk(job: RunSpec, worker: Worker, reported: Path) -> None:
     fill_disk()
     try:
         train(job, worker)

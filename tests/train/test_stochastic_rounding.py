@@ -25,10 +25,10 @@ from moray.model.load import load_model
 from moray.storage.interface import folder_of, path_of
 from moray.train import stochastic_rounding
 from moray.train.engine import check_weights
-from moray.train.job import Job
 from moray.train.loop import train
 from moray.train.memory import footprint
 from moray.train.optimizer import Optimizer, is_state
+from moray.train.spec import RunSpec
 from moray.train.stochastic_rounding import round_stochastically
 from moray.workers.entry import Worker
 
@@ -208,13 +208,13 @@ def make_bf16(wide: Path, tmp_path: Path) -> Make:
     """Makes jobs in bf16, unless they say otherwise."""
     make = job_maker(wide, tmp_path)
 
-    def make_job(work: str, **settings: Any) -> Job:
+    def make_job(work: str, **settings: Any) -> RunSpec:
         return make(work, **{"weights": "bf16", "precision": "bf16", **settings})
 
     return make_job
 
 
-def kinds_in(job: Job) -> set[tuple[bool, torch.dtype]]:
+def kinds_in(job: RunSpec) -> set[tuple[bool, torch.dtype]]:
     """Types of the tensors in a job's last checkpoint, and whether they are optimizer state."""
     listed = FileSystemReader(path_of(folder_of(job.work), 8)).read_metadata().state_dict_metadata
     return {

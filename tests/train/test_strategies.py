@@ -17,8 +17,8 @@ from moray.errors import UserError
 from moray.model.load import load_model
 from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.loss import TokenLoss
-from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.spec import RunSpec
 from moray.train.strategies import ddp, fsdp2, make_strategy
 from moray.workers.entry import Worker
 
@@ -69,13 +69,13 @@ def test_the_strategy_is_that_of_the_config(name: Any, strategy: type, alone: Wo
     assert type(make_strategy(Train(strategy=name), alone)) is strategy
 
 
-def work(rank: int, world_size: int, store: str, job: Job) -> None:
+def work(rank: int, world_size: int, store: str, job: RunSpec) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
     train(job, Worker(rank, world_size, torch.device("cpu")))
     dist.destroy_process_group()
 
 
-def train_on(world_size: int, job: Job, folder: Path) -> None:
+def train_on(world_size: int, job: RunSpec, folder: Path) -> None:
     store = folder / f"rendezvous-{job.work.name}-{world_size}"
     run_forks(work, (world_size, str(store), job), world_size)
 
@@ -95,7 +95,7 @@ def test_three_workers_resume_to_the_same_bits(make_job: Any, tmp_path: Path) ->
     check_same_bits(resumed, undisturbed)
 
 
-def work_each(rank: int, world_size: int, store: str, jobs: list[Job]) -> None:
+def work_each(rank: int, world_size: int, store: str, jobs: list[RunSpec]) -> None:
     for number, job in enumerate(jobs):
         work(rank, world_size, f"{store}-{number}", job)
 

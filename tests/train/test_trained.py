@@ -22,8 +22,8 @@ from moray.model.load import load_model
 from moray.model.quantization import Quantization
 from moray.provenance.manifest import write_manifest
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.spec import RunSpec
 from moray.train.trained import trained_of
 from moray.workers.entry import Worker
 
@@ -158,7 +158,7 @@ def test_all_workers_of_all_strategies_count_the_same(
     save_adapter(model, adapter, tmp_path / "alone", torch.float32)
     write_manifest(tmp_path / "alone", base=base_reference(tmp_path / "alone", small / "model"))
     in_4bit = Adapter(rank=2, target_modules=["q_proj"], quantize_base="4bit")
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, RunSpec] = {}
     for engine in ON_TWO:
         keys = {**ENGINES[engine], "max_steps": 1, "micro_batch_size": 4}
         jobs[f"{engine} adapter"] = make_job(f"{engine} adapter", adapter=adapter, **keys)

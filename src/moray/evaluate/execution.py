@@ -5,9 +5,9 @@ one after another, so that only one is in memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -60,6 +60,11 @@ class EvaluationJob:
     models: dict[str, Path]
     stores: tuple[Path, ...]
     execution: Execution
+
+    def with_inputs(self, here: Callable[[Path], Path]) -> Self:
+        """The job with other places of its models and its stores."""
+        models = {name: here(folder) for name, folder in self.models.items()}
+        return replace(self, models=models, stores=tuple(map(here, self.stores)))
 
 
 @dataclass(frozen=True)

@@ -16,22 +16,13 @@ from typing import Any, TypeVar
 
 from moray.config.layout import for_stage, lay_out_here, workers_are_here
 from moray.config.schema.sections import Ray
-from moray.errors import UserError
 from moray.evaluate.execution import EvaluationJob, Execution
 from moray.model.folder import whole_model_and_adapters
 from moray.storage.opened import needed_libraries
-from moray.storage.transfer import Delivery, deliver, received, scratch, sent
-from moray.workers.entry import (
-    FAULT,
-    EntryPoint,
-    FirstFault,
-    Worker,
-    counter_name,
-    output_name,
-    shown_batches,
-)
-from moray.workers.launch import Launch, WorkersFailedError
-from moray.workers.repeats import raised_once
+from moray.storage.transfer import scratch
+from moray.workers.entry import EntryPoint, shown_batches
+from moray.workers.exchange import Exchange, delivered
+from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
 
 Job = TypeVar("Job", bound=EvaluationJob)
@@ -52,16 +43,18 @@ class EvaluationWorkers:
         of_a_model = sum(-(-count // self.execution.batch_size) for count in counts)
         batches = len(job.models) * of_a_model
         with shown_batches(self.execution.folder, self.label, batches):
-            if self.url is None:
-                return run_on_workers(entry_point, job, self.launch)
-            argument = _delivered(entry_point, job, self.launch.ray.storage_path, self.url)
-            try:
-                with received(self.launch.folder, self.url):
-                    return run_on_workers(run_delivered, argument, self.launch)
-            except WorkersFailedError as error:
-                if fault := FirstFault(self.launch.folder).found():
-                    raise fault from error
-                raise
+            return run_on_workers(entry_point, job, self._launch(job))
+
+    def _launch(self, job: EvaluationJob) -> Launch:
+        """With the inputs of the job for machines without them."""
+        if self.url is None:
+            return self.launch
+        inputs = {store: [store] for store in job.stores}
+        for folder in job.models.values():
+            whole, adapters = whole_model_and_adapters(folder)
+            inputs[folder] = [whole, *adapters]
+        deliveries = delivered(inputs, self.launch.ray.storage_path)
+        return replace(self.launch, exchange=Exchange(self.url, deliveries))
 
 
 def shown(figure: dict[str, float], form: str = ".3f") -> str:
@@ -104,7 +97,6 @@ def on_evaluation_workers(
                 timeout=2 * execution["stall_timeout"],
                 in_process=True,
                 libraries=() if shared else needed_libraries(ray.storage_path),
-                shared_folder=shared,
             ),
             Execution(
                 folder,
@@ -147,58 +139,3 @@ def _locked(folder: Path, held: ExitStack, wait: bool = False) -> bool:
     except OSError:
         return False
     return True
-
-
-@dataclass(frozen=True)
-class DeliveredJob:
-    """A job with what brings its inputs to a machine, in their order.
-
-    Workers put output, counts and the first fault below the URL.
-    """
-
-    entry_point: EntryPoint[Any, Any]
-    job: EvaluationJob
-    models: tuple[Delivery, ...]
-    stores: tuple[Delivery, ...]
-    url: str
-
-
-def _delivered(
-    entry_point: EntryPoint[Any, Any], job: EvaluationJob, storage_path: str, url: str
-) -> DeliveredJob:
-    """Upload the inputs of a job, unless they are in the object store already."""
-    models = []
-    for folder in job.models.values():
-        whole, adapters = whole_model_and_adapters(folder)
-        models.append(deliver([whole, *adapters], storage_path))
-    stores = tuple(deliver([store], storage_path) for store in job.stores)
-    return DeliveredJob(entry_point, job, tuple(models), stores, url)
-
-
-def run_delivered(delivered: DeliveredJob, worker: Worker) -> Any:
-    """Run a job with its inputs on this machine.
-
-    Raises:
-        UserError: what the job raised, or that an input is missing or damaged.
-    """
-    folder = delivered.job.execution.folder
-    names = [output_name(worker.rank), counter_name(worker.rank)]
-    with sent(folder, delivered.url, names, FAULT):
-        try:
-            with raised_once(folder, worker.rank):
-                return delivered.entry_point(_with_inputs_here(delivered), worker)
-        except UserError as error:
-            # Before the files are sent for the last time.
-            FirstFault(folder).record(error)
-            raise
-
-
-def _with_inputs_here(delivered: DeliveredJob) -> EvaluationJob:
-    job = delivered.job
-    models = zip(job.models.items(), delivered.models, strict=True)
-    stores = zip(job.stores, delivered.stores, strict=True)
-    return replace(
-        job,
-        models={name: delivery.here(path) for (name, path), delivery in models},
-        stores=tuple(delivery.here(path) for path, delivery in stores),
-    )

@@ -5,7 +5,7 @@ from typing import Any
 
 from moray.config import extras
 from moray.train.driver import run_training
-from moray.train.job import RowsThatFit, RunSpec
+from moray.train.spec import RowsThatFit, RunSpec
 
 
 def finetune(

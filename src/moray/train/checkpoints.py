@@ -17,9 +17,9 @@ from moray.storage.interface import Storage, name_of, step_of
 from moray.storage.opened import storage_with
 from moray.train.history import HISTORY, evaluations
 from moray.train.identity import Identity, differences, read_identity, write_identity
-from moray.train.job import Job, RunSpec
 from moray.train.optimizer import is_state
 from moray.train.schedule import Evaluations
+from moray.train.spec import RunSpec
 
 _RECORD = "continued_from.json"
 _KEY = "train.resume_from_checkpoint"
@@ -50,15 +50,15 @@ def remove_old(storage: Storage, keep: int, best: int | None = None) -> None:
     storage.remove_uncommitted()
 
 
-def resume_step(job: Job, storage: Storage, notes: list[str]) -> int:
+def resume_step(spec: RunSpec, storage: Storage, notes: list[str]) -> int:
     """The step to resume from, whose history is put into the work folder; 0 if there is none.
 
     It is that of the newest valid checkpoint; if the best one is exported, it is valid too. Each
     damaged one gets a note.
     """
     step = _restored(storage, notes)
-    while step and job.settings.load_best_model_at_end:
-        best = Evaluations(None, evaluations(job.work, until=step)).best
+    while step and spec.settings.load_best_model_at_end:
+        best = Evaluations(None, evaluations(spec.work, until=step)).best
         if best is None or not _is_damaged(storage, best, notes):
             break
         # The lost steps have to be trained again.

@@ -3,15 +3,18 @@
 import math
 import shutil
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
 
 from moray.config.formats import sequence_length
-from moray.config.schema.sections import Data, Ray
+from moray.config.schema.sections import Data
+from moray.config.schema.train import STRATEGIES
 from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.model.folder import whole_model_and_adapters
@@ -19,17 +22,24 @@ from moray.model.shapes import positions_in, shapes_in
 from moray.provenance.lineage import software
 from moray.provenance.manifest import read_manifest, write_json
 from moray.storage.interface import Storage
-from moray.storage.opened import is_remote, state_of
-from moray.storage.transfer import Delivery, copy_to, deliver, scratch
-from moray.tracking.following import tracked
+from moray.storage.objects import open_objects
+from moray.storage.opened import is_remote, needed_libraries, state_of
+from moray.storage.transfer import Delivery, copy_to, scratch
+from moray.tracking.following import Ending, tracked
 from moray.tracking.interface import TrackedRun, missing_packages, tracked_run
 from moray.train.checkpoints import continued_from, newest_step, prepare_work
 from moray.train.checks import misfits, unmet_requirements, unsharded
-from moray.train.entry import run_job
-from moray.train.failures import forget, meaning_of
+from moray.train.failures import (
+    MEANING,
+    collective_timeout,
+    forget,
+    meaning_of,
+    stacks_name,
+)
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import id_of_training, identity_of, other_libraries
-from moray.train.job import Job, Part, RowsThatFit, RunSpec
+from moray.train.performance import uncollected
+from moray.train.spec import Part, RowsThatFit, RunSpec
 from moray.train.supervision import (
     Judge,
     Requests,
@@ -39,7 +49,13 @@ from moray.train.supervision import (
     shown,
     stopped_by_signals,
 )
-from moray.workers.launch import WorkersFailedError
+from moray.workers.entry import Worker
+from moray.workers.exchange import Exchange, delivered
+from moray.workers.launch import Launch, WorkersFailedError
+from moray.workers.run import run_on_workers
+
+# What workers have sent, below the run's URL.
+_LIVE = "live"
 
 
 def run_training(
@@ -57,7 +73,7 @@ def run_training(
 
     Args:
         judge: of a trial, what reads its history and says whether to stop it.
-        rows_that_fit: see `Job`.
+        rows_that_fit: see `RunSpec`.
 
     Raises:
         ConfigError: if the run can't be trained here; nothing has been started.
@@ -81,23 +97,18 @@ def run_training(
     output.mkdir(parents=True, exist_ok=True)
     with storage.sole_driver():
         identity = prepare_work(spec, storage, identity, alone=judge is None)
-        parts = tuple(_for_workers(part, spec.data) for part in spec.parts)
         newest = newest_step(storage)
-        job = Job(
+        placed = replace(
+            spec,
             start=spec.start.absolute(),
-            parts=parts,
+            parts=tuple(_for_workers(part, spec.data) for part in spec.parts),
             work=storage.work.absolute(),
-            settings=settings,
-            adapter=adapter,
-            threads=max(1, int(ray.shares.get("CPU", 1))),
             cache=_cache(ray.storage_path).absolute(),
-            task_settings=spec.task_settings,
             remote=storage.remote,
-            deliveries=_deliveries([whole, *adapters], parts, spec),
             note=other_libraries(identity, newest),
             rows_that_fit=rows_that_fit,
-            proofs=spec.proofs,
         )
+        deliveries = _deliveries(placed, [whole, *adapters])
         if judge is None:
             say(f"run {run}: {_starting(spec, newest)}")
         described = {
@@ -112,7 +123,9 @@ def run_training(
             },
         }
         began = time.perf_counter()
-        facts = _launched(job, storage, ray, tracked_run(described), spec.trackers, judge)
+        with _followed(placed, storage, tracked_run(described), judge) as ending:
+            facts = beside_signals(lambda: train_on_workers(placed, deliveries))
+            ending.finished = facts["ended"]
         seconds = time.perf_counter() - began
         ended, pruned = facts.pop("ended"), facts.pop("pruned")
         if judge and (ended or pruned):
@@ -159,42 +172,104 @@ def _starting(spec: RunSpec, step: int | None) -> str:
     return f"{num_steps:,} steps{reason}{resuming}; starting {started}{of}"
 
 
-def _launched(
-    job: Job,
-    storage: Storage,
-    ray: Ray,
-    following: TrackedRun,
-    trackers: tuple[str, ...],
-    judge: Judge | None,
-) -> dict[str, Any]:
-    """What the loop returned, at the end of the run or when it stopped on request."""
-    run = following.name
+@contextmanager
+def _followed(
+    spec: RunSpec, storage: Storage, following: TrackedRun, judge: Judge | None
+) -> Iterator[Ending]:
+    """During the body, progress is shown and sent, and requests are passed on.
+
+    Raises:
+        UserError: what explains that workers failed for good.
+    """
     requests, own = Requests(storage.run_place), prunes_of(storage.records.place)
     # From earlier starts. Requests made since this process started are kept.
-    forget(job.work)
+    forget(spec.work)
     for place in (requests, own):
         place.forget(before=psutil.Process().create_time())
     with (
-        shown(job.work, run),
-        tracked(trackers, following, job.work, job.work / HISTORY) as ending,
-        judged(judge, job.work / HISTORY, own) if judge else nullcontext(),
-        stopped_by_signals(requests, run),
+        shown(spec.work, spec.name),
+        tracked(spec.trackers, following, spec.work, spec.work / HISTORY) as ending,
+        judged(judge, spec.work / HISTORY, own) if judge else nullcontext(),
+        stopped_by_signals(requests, spec.name),
     ):
         try:
-            facts = beside_signals(lambda: run_job(job, ray, run))
-            ending.finished = facts["ended"]
-            return facts
+            yield ending
         except WorkersFailedError as error:
-            raise meaning_of(error, job, run, ray.max_failures) from error
+            raise meaning_of(error, spec) from error
 
 
-def _deliveries(starts: list[Path], parts: tuple[Part, ...], spec: RunSpec) -> tuple[Delivery, ...]:
+def train_on_workers(
+    spec: RunSpec, deliveries: Mapping[Path, Delivery] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Train a run, whose paths are absolute, on the workers that the config asks for.
+
+    Args:
+        deliveries: what brings start and stores to machines that don't have them.
+
+    Returns:
+        What the loop returned.
+
+    Raises:
+        UserError: the first that any worker raised, or if there are too few resources.
+        WorkersFailedError: if workers were lost or failed more often than the config allows.
+    """
+    launch = Launch(
+        ray=spec.ray,
+        path=f"runs.{spec.name}.ray",
+        folder=spec.work,
+        launcher=spec.settings.launcher,
+        timeout=collective_timeout(spec.settings),
+        batch_size=spec.settings.global_batch_size,
+        streams=spec.parts[0].rows_url is not None,
+        libraries=(*_libraries(spec), *needed_libraries(spec.ray.storage_path)),
+        exchange=_exchange(spec, deliveries),
+    )
+    # All workers return the same.
+    return run_on_workers(train_on_worker, spec, launch)[0]
+
+
+def train_on_worker(spec: RunSpec, worker: Worker) -> dict[str, Any]:
+    """The training loop. Imported only in workers, because its libraries take seconds to load."""
+    # Garbage collections during these imports would take half a second.
+    with uncollected():
+        from moray.train.loop import train
+    return train(spec, worker)
+
+
+def _libraries(spec: RunSpec) -> Iterator[str]:
+    if library := STRATEGIES[spec.settings.strategy].library:
+        yield library
+    if spec.adapter:
+        yield "peft"
+    in_4bit = spec.adapter and spec.adapter.quantize_base == "4bit"
+    if in_4bit or spec.settings.optimizer == "adamw_8bit":
+        yield "bitsandbytes"
+
+
+def _exchange(spec: RunSpec, deliveries: Mapping[Path, Delivery]) -> Exchange | None:
+    """What workers exchange with this start of the driver, below the URL of the run's state."""
+    if spec.remote is None:
+        return None
+    # What drivers that were killed have left; this one has the run's lock.
+    left = open_objects(f"{spec.remote.url}/{_LIVE}")
+    left.delete(left.listed(""))
+    # The folder's name is of this start of the driver alone.
+    url = f"{spec.remote.url}/{_LIVE}/{spec.work.name}"
+    return Exchange(url, deliveries, _files, of_an_attempt=(MEANING,))
+
+
+def _files(rank: int) -> tuple[str, ...]:
+    """The files that a worker writes into the work folder."""
+    return (stacks_name(rank), MEANING, *([HISTORY] if rank == 0 else []))
+
+
+def _deliveries(spec: RunSpec, start: list[Path]) -> dict[Path, Delivery]:
     """Start and stores for workers that may be on machines without them."""
     on_this_machine = spec.ray.address == "local" or spec.settings.launcher == "torchrun"
     if on_this_machine or not spec.ray.in_object_store:
-        return ()
-    groups = [starts, *([part.store] for part in parts)]
-    return tuple(deliver(folders, spec.ray.storage_path) for folders in groups)
+        return {}
+    inputs = {spec.start: start} | {part.store: [part.store] for part in spec.parts}
+    return delivered(inputs, spec.ray.storage_path)
 
 
 def _brought_here(storage: Storage, step: int, output: Path) -> Path:

@@ -14,7 +14,6 @@ from moray.model.forward import hook_saved
 from moray.model.quantization import Quantization, quantize_empty
 from moray.model.size import num_quantized
 from moray.tasks.interface import Task
-from moray.train.job import Job
 from moray.train.kernels import (
     choose_attention,
     compile_module,
@@ -25,6 +24,7 @@ from moray.train.kernels import (
 )
 from moray.train.memory import footprint, rows_of_micro_batch
 from moray.train.optimizer import trained_parameters
+from moray.train.spec import RunSpec
 from moray.train.statistics import Statistics, statistics_of
 from moray.train.strategies import Strategy
 from moray.train.trained import Trained, trained_of
@@ -51,8 +51,8 @@ class Built:
     statistics: Statistics
 
 
-def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: int) -> Built:
-    """Build the module of a job and pass it to a strategy.
+def build(spec: RunSpec, worker: Worker, strategy: Strategy, task: Task, num_rows: int) -> Built:
+    """Build the module of a spec and pass it to a strategy.
 
     Args:
         num_rows: number of rows in the whole run.
@@ -60,13 +60,13 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
     Raises:
         UserError: if the model doesn't fit the rows or the settings.
     """
-    settings = job.settings
-    model = together(lambda: _model(job, task, strategy.loads_weights))
-    trained = together(lambda: trained_of(model, job.adapter))
+    settings = spec.settings
+    model = together(lambda: _model(spec, task, strategy.loads_weights))
+    trained = together(lambda: trained_of(model, spec.adapter))
     flops = task.flops_per_row(model)
-    held = _held(trained, num_quantized(model), job, worker)
-    processors = worker.world_size * (job.threads if worker.device.type == "cpu" else 1)
-    use_cache(job.cache)
+    held = _held(trained, num_quantized(model), spec, worker)
+    processors = worker.world_size * (spec.threads if worker.device.type == "cpu" else 1)
+    use_cache(spec.cache)
     # Machines may differ, and all can check at the same time.
     reason = from_any_worker(
         lambda: reason_not_to_compile(settings, model, flops * num_rows, worker.device, processors)
@@ -80,16 +80,16 @@ def build(job: Job, worker: Worker, strategy: Strategy, task: Task, num_rows: in
     together(lambda: use_attention(model, attention))
     module.attention = attention
     # On CPUs, compiled code would round otherwise than that of older runs.
-    if job.adapter and worker.device.type == "cuda" and settings.precision == "bf16":
+    if spec.adapter and worker.device.type == "cuda" and settings.precision == "bf16":
         from moray.model.adapter import leave_casts_to_autocast
 
-        leave_casts_to_autocast(model, job.adapter)
+        leave_casts_to_autocast(model, spec.adapter)
     if settings.gradient_checkpointing:
         _check_checkpointing(model)
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if settings.gradient_checkpointing == "offload":
         hook_saved(model, lambda: save_on_cpu(pin_memory=True))
-    whole = compiles_whole(model, settings, job.adapter, flops, num_rows, worker)
+    whole = compiles_whole(model, settings, spec.adapter, flops, num_rows, worker)
     if reason is None:
         compile_module(module, whole, worker.device)
     module.train()
@@ -114,25 +114,25 @@ def _check_checkpointing(model: PreTrainedModel) -> None:
         )
 
 
-def _model(job: Job, task: Task, with_weights: bool) -> PreTrainedModel:
-    adapter = job.adapter
-    dtype = DTYPES[adapter.base_dtype if adapter else job.settings.weights]
+def _model(spec: RunSpec, task: Task, with_weights: bool) -> PreTrainedModel:
+    adapter = spec.adapter
+    dtype = DTYPES[adapter.base_dtype if adapter else spec.settings.weights]
     bits = adapter.quantize_base if adapter else None
     if with_weights:
         # What will be sharded may not fit on one GPU.
-        device = None if job.settings.strategy == "ddp" else torch.device("cpu")
-        model = task.load(job.start, dtype, Quantization(bits, device) if bits else None)
+        device = None if spec.settings.strategy == "ddp" else torch.device("cpu")
+        model = task.load(spec.start, dtype, Quantization(bits, device) if bits else None)
     else:
-        model = task.empty(job.start, dtype)
+        model = task.empty(spec.start, dtype)
         if bits:
             quantize_empty(model, bits)
     if adapter is not None:
         # PEFT takes a while to import.
         from moray.model.adapter import add_adapter
 
-        add_adapter(model, adapter, job.settings.seed)
-    if job.settings.weights == "bf16":
-        check_weights(model, job.settings)
+        add_adapter(model, adapter, spec.settings.seed)
+    if spec.settings.weights == "bf16":
+        check_weights(model, spec.settings)
     return model
 
 
@@ -161,9 +161,9 @@ def check_weights(model: PreTrainedModel, settings: Train) -> None:
         )
 
 
-def _held(trained: Trained, quantized: int, job: Job, worker: Worker) -> str:
+def _held(trained: Trained, quantized: int, spec: RunSpec, worker: Worker) -> str:
     count, other = trained.parameters, trained.total - trained.parameters - quantized
-    held = footprint(job.settings, worker.world_size, count, job.adapter, quantized, other).total
+    held = footprint(spec.settings, worker.world_size, count, spec.adapter, quantized, other).total
     workers = "the worker" if worker.world_size == 1 else f"each of {worker.world_size} workers"
     return (
         f"{workers} ({worker.device.type}) needs {held / 1e6:,.0f} MB for weights, gradients and "

@@ -22,8 +22,8 @@ from moray.provenance.space import full_disk, of_full_disk
 from moray.storage.opened import open_storage
 from moray.train.checkpoints import newest_step
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job
 from moray.train.memory import rows_of_micro_batch
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 from moray.workers.launch import WorkersFailedError
 from moray.workers.memory import is_out_of_memory
@@ -38,30 +38,30 @@ _NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 @contextmanager
-def explained(job: Job, worker: Worker) -> Iterator[None]:
+def explained(spec: RunSpec, worker: Worker) -> Iterator[None]:
     """Write the explanation of a failure in the body to a file; replaces earlier attempts'."""
     if worker.rank == 0:
-        (job.work / MEANING).unlink(missing_ok=True)
+        (spec.work / MEANING).unlink(missing_ok=True)
     try:
         yield
     except UserError:
         raise
     except Exception as error:
         # Without progress, it is the same error as that of the attempt before.
-        error.add_note(f"the last known step is {_last_step(job)}")
-        if meaning := _meaning(error, job, worker):
+        error.add_note(f"the last known step is {_last_step(spec)}")
+        if meaning := _meaning(error, spec, worker):
             # A full disk may not even have room for this.
             with suppress(OSError):
-                write_json(job.work / MEANING, meaning.args)
+                write_json(spec.work / MEANING, meaning.args)
         raise
 
 
-def _meaning(error: Exception, job: Job, worker: Worker) -> UserError | None:
+def _meaning(error: Exception, spec: RunSpec, worker: Worker) -> UserError | None:
     if of_full_disk(error):
-        return full_disk(job.work)
+        return full_disk(spec.work)
     if not is_out_of_memory(error):
         return None
-    rows = rows_of_micro_batch(job.settings, worker.world_size)
+    rows = rows_of_micro_batch(spec.settings, worker.world_size)
     # Python's MemoryError often has no text.
     text = first_line(error)
     other = "set train.gradient_checkpointing: true or train.strategy: fsdp2"
@@ -80,37 +80,37 @@ def forget(work: Path) -> None:
         path.unlink()
 
 
-def meaning_of(failed: WorkersFailedError, job: Job, run: str, max_failures: int) -> UserError:
+def meaning_of(failed: WorkersFailedError, spec: RunSpec) -> UserError:
     """The error for a run whose workers failed for good; stack traces go to the log."""
-    file = job.work / MEANING
+    file = spec.work / MEANING
     if file.exists():
         return UserError(*json.loads(file.read_text()))
     if any(text in str(failed) for text in _NO_ROOM):
         # There is no explanation file, because that takes space too.
-        return full_disk(job.work)
-    if raised := last_raised(job.work):
+        return full_disk(spec.work)
+    if raised := last_raised(spec.work):
         return raised
-    if hung := stacks(job.work):
+    if hung := stacks(spec.work):
         for rank, text in hung.items():
             print(f"worker {rank} hung here:\n{text}", file=sys.stderr)
         workers = ", ".join(map(str, hung))
         return UserError(
-            f"runs.{run}.train.stall_timeout",
-            f"workers {workers} completed no step within {job.settings.stall_timeout:g} s; the "
-            f"last known step is {_last_step(job)}",
+            f"runs.{spec.name}.train.stall_timeout",
+            f"workers {workers} completed no step within {spec.settings.stall_timeout:g} s; the "
+            f"last known step is {_last_step(spec)}",
             "see their stack traces in the log; raise it if steps take that long",
         )
-    saved = newest_step(open_storage(job.work, job.remote))
+    saved = newest_step(open_storage(spec.work, spec.remote))
     return UserError(
-        f"runs.{run}.ray.max_failures",
-        f"workers failed more than {max_failures} times; the last failure: {failed}",
+        f"runs.{spec.name}.ray.max_failures",
+        f"workers failed more than {spec.ray.max_failures} times; the last failure: {failed}",
         "see the log; if a worker was killed, it may have run out of memory: lower "
         f"train.micro_batch_size; the same command continues from step {saved}",
     )
 
 
-def _last_step(job: Job) -> int:
-    return max((line["step"] for line in read_history(job.work / HISTORY)), default=0)
+def _last_step(spec: RunSpec) -> int:
+    return max((line["step"] for line in read_history(spec.work / HISTORY)), default=0)
 
 
 def collective_timeout(settings: Train) -> float:

@@ -11,7 +11,7 @@ from moray.provenance.lineage import software
 from moray.provenance.manifest import MANIFEST, as_json, fingerprint, sha256_file
 from moray.storage.interface import Records
 from moray.tracking.interface import flat
-from moray.train.job import Part, RunSpec
+from moray.train.spec import Part, RunSpec
 
 _FILE = "identity.json"
 _ID = "id"

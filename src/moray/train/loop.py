@@ -22,12 +22,12 @@ from moray.tasks.interface import Task
 from moray.train.checkpoints import newest_step
 from moray.train.engine import build, compute_deterministically
 from moray.train.failures import DIVERGED, collective_timeout, ended_by_stall, explained
-from moray.train.job import Job
 from moray.train.micro_batch import halved_when_too_many, with_micro_batch_size
 from moray.train.performance import MeanLoss, Stopwatch, collected_when_asked, profiled
 from moray.train.proof import FirstStep, loss_of_few
 from moray.train.saver import Saver, resume
 from moray.train.schedule import learning_rate
+from moray.train.spec import RunSpec
 from moray.train.step import (
     describe_mixture,
     feeds,
@@ -44,7 +44,7 @@ from moray.workers.collectives import sum_over_workers
 from moray.workers.entry import Worker
 
 
-def train(job: Job, worker: Worker) -> dict[str, Any]:
+def train(spec: RunSpec, worker: Worker) -> dict[str, Any]:
     """Train a run to its end, from its newest checkpoint if there is one.
 
     Returns:
@@ -54,46 +54,46 @@ def train(job: Job, worker: Worker) -> dict[str, Any]:
         UserError: on all workers, if a gradient is not finite (nothing has been saved since), or
             if the disk is full.
     """
-    torch.set_num_threads(job.threads)
-    asked, job = job, with_micro_batch_size(job, worker)
-    if job.settings.deterministic:
+    torch.set_num_threads(spec.threads)
+    asked, spec = spec, with_micro_batch_size(spec, worker)
+    if spec.settings.deterministic:
         compute_deterministically(worker.device)
-    storage = open_storage(job.work, job.remote)
+    storage = open_storage(spec.work, spec.remote)
     with (
-        explained(job, worker),
-        nullcontext() if job is asked else halved_when_too_many(job, worker),
+        explained(spec, worker),
+        nullcontext() if spec is asked else halved_when_too_many(spec, worker),
         storage.sole_writer() if worker.rank == 0 else nullcontext(),
         collected_when_asked() as collect,
-        ended_by_stall(job.work, worker.rank, job.settings.stall_timeout) as alive,
-        profiled(job.settings, job.work, worker) as next_step,
+        ended_by_stall(spec.work, worker.rank, spec.settings.stall_timeout) as alive,
+        profiled(spec.settings, spec.work, worker) as next_step,
     ):
-        return _train(job, worker, storage, (alive, next_step), collect)
+        return _train(spec, worker, storage, (alive, next_step), collect)
 
 
 def _train(
-    job: Job,
+    spec: RunSpec,
     worker: Worker,
     storage: Storage,
     begin_step: Sequence[Callable[[], None]],
     collect: Callable[[], None],
 ) -> dict[str, Any]:
-    task, validation = task_of(job.store, job.task_settings), held_out(job)
-    precision = agreed(_precision(job, task, worker), worker.device)
-    settings = job.settings.model_copy(update={"precision": precision})
-    job = replace(job, settings=settings)
-    mixture = mixture_of(job.parts, settings)
+    task, validation = task_of(spec.store, spec.task_settings), held_out(spec)
+    precision = agreed(_precision(spec, task, worker), worker.device)
+    settings = spec.settings.model_copy(update={"precision": precision})
+    spec = replace(spec, settings=settings)
+    mixture = mixture_of(spec.parts, settings)
     num_steps = settings.max_steps or mixture.num_steps(settings.num_epochs)
 
     strategy = make_strategy(settings, worker)
     size = settings.global_batch_size
-    built = build(job, worker, strategy, task, num_steps * size)
+    built = build(spec, worker, strategy, task, num_steps * size)
     losses = MeanLoss(worker)
     first_step, history, judged = resume(
-        job, worker, storage, strategy, built.statistics, losses, num_steps
+        spec, worker, storage, strategy, built.statistics, losses, num_steps
     )
     if history:
-        notes = [describe_mixture(job, mixture, num_steps), built.note]
-        for note in filter(None, [job.note] if first_step else notes):
+        notes = [describe_mixture(spec, mixture, num_steps), built.note]
+        for note in filter(None, [spec.note] if first_step else notes):
             history.append(step=first_step, num_steps=num_steps, note=note)
     places = Requests(storage.run_place), prunes_of(storage.records.place)
     saver = Saver(storage, settings.save_total_limit, collective_timeout(settings))
@@ -101,7 +101,7 @@ def _train(
         worker, task.unit, size * task.units_per_row, size * built.flops_per_row, first_step
     )
     shard = Shard(first_step, num_steps, worker.rank, worker.world_size)
-    rows, where = rows_of(job, task, mixture, shard), drawn(mixture, shard)
+    rows, where = rows_of(spec, task, mixture, shard), drawn(mixture, shard)
 
     def evaluated() -> dict[str, float]:
         return {
@@ -110,14 +110,14 @@ def _train(
         }
 
     if first_step == 0 and validation and settings.load_best_model_at_end:
-        start = mean_loss(job.parts, evaluated())
+        start = mean_loss(spec.parts, evaluated())
         if history:
             note = f"validation loss before training {start:.4f}"
             history.append(step=0, num_steps=num_steps, note=note, start_loss=start)
     proof = None
-    if first_step == 0 and job.proofs != "off":
+    if first_step == 0 and spec.proofs != "off":
         proof = FirstStep(
-            job, worker, strategy, task, mixture, history, built.flops_per_row, num_steps * size
+            spec, worker, strategy, task, mixture, history, built.flops_per_row, num_steps * size
         )
 
     done = looked_at = first_step
@@ -179,12 +179,12 @@ def _train(
                 )
         if "evaluate" in due and validation:
             held_out_losses = evaluated()
-            judged.losses[done] = mean_loss(job.parts, held_out_losses)
+            judged.losses[done] = mean_loss(spec.parts, held_out_losses)
             each: dict[str, Any] = {}
             if len(held_out_losses) > 1:
                 each["eval_losses"] = held_out_losses
-            if job.proofs != "off":
-                each["eval_sample"] = loss_of_few(job, strategy, task, validation, worker)
+            if spec.proofs != "off":
+                each["eval_sample"] = loss_of_few(spec, strategy, task, validation, worker)
             if history:
                 history.append(
                     step=done,
@@ -226,9 +226,9 @@ def _train(
     }
 
 
-def _precision(job: Job, task: Task, worker: Worker) -> str:
+def _precision(spec: RunSpec, task: Task, worker: Worker) -> str:
     fault = task.fault_of_bf16_on_cpu if worker.device.type == "cpu" else None
-    settings = job.settings
+    settings = spec.settings
     if fault and settings.precision == "bf16":
         raise UserError("train.precision", f"bf16 can't be used on CPUs: {fault}", "set it to auto")
     if fault and settings.weights == "bf16":
@@ -236,7 +236,7 @@ def _precision(job: Job, task: Task, worker: Worker) -> str:
     if fault:
         return "fp32"
     # Weights in bf16 are multiplied in bf16, whatever the hardware.
-    in_bf16 = "bf16" in (settings.weights, job.adapter and job.adapter.base_dtype)
+    in_bf16 = "bf16" in (settings.weights, spec.adapter and spec.adapter.base_dtype)
     return "bf16" if in_bf16 else settings.precision
 
 

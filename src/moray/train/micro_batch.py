@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from moray.config.schema.train import MICRO_BATCH_SIZE
-from moray.train.job import Job
 from moray.train.memory import rows_of_micro_batch
+from moray.train.spec import RunSpec
 from moray.workers.collectives import from_first_worker
 from moray.workers.entry import Worker
 from moray.workers.memory import is_out_of_memory
@@ -17,31 +17,31 @@ from moray.workers.memory import is_out_of_memory
 _TOO_MANY = "too-many-rows"
 
 
-def with_micro_batch_size(job: Job, worker: Worker) -> Job:
-    """The job with a number for `micro_batch_size: auto`, the same on all workers."""
-    if job.settings.micro_batch_size != "auto":
-        return job
-    rows = from_first_worker(lambda: _rows(job, worker))
-    return replace(job, settings=job.settings.model_copy(update={"micro_batch_size": rows}))
+def with_micro_batch_size(spec: RunSpec, worker: Worker) -> RunSpec:
+    """The spec with a number for `micro_batch_size: auto`, the same on all workers."""
+    if spec.settings.micro_batch_size != "auto":
+        return spec
+    rows = from_first_worker(lambda: _rows(spec, worker))
+    return replace(spec, settings=spec.settings.model_copy(update={"micro_batch_size": rows}))
 
 
-def _rows(job: Job, worker: Worker) -> int:
+def _rows(spec: RunSpec, worker: Worker) -> int:
     rows = MICRO_BATCH_SIZE
-    if worker.device.type == "cuda" and job.rows_that_fit:
+    if worker.device.type == "cuda" and spec.rows_that_fit:
         capacity = torch.cuda.get_device_properties(worker.device).total_memory
-        rows = job.rows_that_fit(job, worker.world_size, capacity)
-    too_many = job.work / _TOO_MANY
+        rows = spec.rows_that_fit(spec, worker.world_size, capacity)
+    too_many = spec.work / _TOO_MANY
     return min(rows, int(too_many.read_text()) // 2) if too_many.exists() else rows
 
 
 @contextmanager
-def halved_when_too_many(job: Job, worker: Worker) -> Iterator[None]:
+def halved_when_too_many(spec: RunSpec, worker: Worker) -> Iterator[None]:
     """If memory runs out in the body, the next start takes half the rows; but only once."""
     try:
         yield
     except Exception as error:
-        rows = rows_of_micro_batch(job.settings, worker.world_size)
-        too_many = job.work / _TOO_MANY
+        rows = rows_of_micro_batch(spec.settings, worker.world_size)
+        too_many = spec.work / _TOO_MANY
         if is_out_of_memory(error) and rows > 1 and not too_many.exists():
             too_many.write_text(str(rows))
         raise

@@ -13,7 +13,7 @@ from moray.rows.order import Mixture
 from moray.rows.store import Rows, StoredRows
 from moray.tasks.interface import Task
 from moray.train.history import History
-from moray.train.job import Job, Part
+from moray.train.spec import Part, RunSpec
 from moray.train.step import few_held_out, loss_of_rows
 from moray.train.strategies import Strategy
 from moray.workers.collectives import from_first_worker
@@ -27,7 +27,7 @@ class FirstStep:
 
     def __init__(
         self,
-        job: Job,
+        spec: RunSpec,
         worker: Worker,
         strategy: Strategy,
         task: Task,
@@ -46,16 +46,16 @@ class FirstStep:
         Raises:
             UserError: on all workers, if the losses differ and `proofs` is `refuse`.
         """
-        self._job, self._history = job, history
+        self._spec, self._history = spec, history
         self._num_steps = num_rows // mixture.global_batch_size
-        stored = all((part.store / "train.rows").is_file() for part in job.parts)
-        step = _first_step(job.parts, mixture) if stored else _held_out(job.parts, mixture)
+        stored = all((part.store / "train.rows").is_file() for part in spec.parts)
+        step = _first_step(spec.parts, mixture) if stored else _held_out(spec.parts, mixture)
         self._rows = step[: from_first_worker(lambda: self._count(worker, task, flops, num_rows))]
         here = 0.0
         if len(self._rows):
-            here = loss_of_rows(strategy, task, self._rows, job.settings, worker)
+            here = loss_of_rows(strategy, task, self._rows, spec.settings, worker)
         # The gradient of an adapter follows from its random weights.
-        wanted = stored and len(self._rows) == len(step) and job.adapter is None
+        wanted = stored and len(self._rows) == len(step) and spec.adapter is None
 
         def compared() -> Figures:
             return self._compared(task, worker, here, wanted)
@@ -76,30 +76,30 @@ class FirstStep:
             plain,
             transformers_version(),
             len(self._rows),
-            1e-3 if self._job.settings.precision == "fp32" else 5e-2,
+            1e-3 if self._spec.settings.precision == "fp32" else 5e-2,
         )
         from_first_worker(lambda: self._record(compared, step=1))
 
     def _count(self, worker: Worker, task: Task, flops: float, num_rows: int) -> int:
         """How many rows are compared."""
-        job, device = self._job, worker.device
-        seconds = stage_seconds(flops * num_rows, device, job.threads)
-        count = num_affordable(job.start, seconds, device, flops, job.threads)
+        spec, device = self._spec, worker.device
+        seconds = stage_seconds(flops * num_rows, device, spec.threads)
+        count = num_affordable(spec.start, seconds, device, flops, spec.threads)
         return min(count, max(1, _MOST_TOKENS // task.units_per_row))
 
     def _compared(self, task: Task, worker: Worker, here: float, wanted: bool) -> Figures:
-        job, what = self._job, "loss before the first step"
-        bits = job.adapter.quantize_base if job.adapter else None
+        spec, what = self._spec, "loss before the first step"
+        bits = spec.adapter.quantize_base if spec.adapter else None
         if not len(self._rows):
             self._record(Comparison(what, skipped=TOO_LARGE), step=0)
             return Figures(0.0)
-        precision, device = job.settings.precision, worker.device
+        precision, device = spec.settings.precision, worker.device
         plain = Figures(0.0)
 
         def compare() -> Iterator[Comparison]:
             nonlocal plain
             with in_precision(precision, device):
-                plain = task.plain(job.start, job.start, self._rows, bits, device, wanted)
+                plain = task.plain(spec.start, spec.start, self._rows, bits, device, wanted)
             most = tolerance(precision, bits, device)
             yield Comparison(what, here, plain.loss, transformers_version(), len(self._rows), most)
 
@@ -110,19 +110,23 @@ class FirstStep:
     def _record(self, comparison: Comparison, step: int) -> None:
         """Tell the user of a comparison, and keep it in the history."""
         assert self._history, "only the first worker compares"
-        records = conclude([comparison], self._job.proofs, "training")
+        records = conclude([comparison], self._spec.proofs, "training")
         self._history.append(
             step=step, num_steps=self._num_steps, note=comparison.line, proof=records
         )
 
 
 def loss_of_few(
-    job: Job, strategy: Strategy, task: Task, validation: Mapping[str, StoredRows], worker: Worker
+    spec: RunSpec,
+    strategy: Strategy,
+    task: Task,
+    validation: Mapping[str, StoredRows],
+    worker: Worker,
 ) -> dict[str, Any]:
     """The loss of a few held-out rows, which the exported model must have again."""
     dataset, split = next(iter(validation.items()))
-    numbers = few_held_out(task, split, job.settings)
-    loss = loss_of_rows(strategy, task, split.rows[numbers], job.settings, worker)
+    numbers = few_held_out(task, split, spec.settings)
+    loss = loss_of_rows(strategy, task, split.rows[numbers], spec.settings, worker)
     return {"dataset": dataset, "rows": numbers.tolist(), "loss": loss}
 
 

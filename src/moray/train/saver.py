@@ -23,11 +23,11 @@ from moray.storage.interface import Storage
 from moray.train.adamw_8bit import Blocks
 from moray.train.checkpoints import remove_old, resume_step
 from moray.train.history import History, evaluations
-from moray.train.job import Job
 from moray.train.optimizer import as_saved
 from moray.train.performance import MeanLoss
 from moray.train.restore import names_in, read_state
 from moray.train.schedule import Evaluations
+from moray.train.spec import RunSpec
 from moray.train.statistics import Statistics
 from moray.train.strategies import Strategy
 from moray.workers.collectives import Value, from_first_worker, gathered, together
@@ -137,7 +137,7 @@ class Saver:
 
 
 def resume(
-    job: Job,
+    spec: RunSpec,
     worker: Worker,
     storage: Storage,
     strategy: Strategy,
@@ -148,7 +148,7 @@ def resume(
     """Restore the newest valid checkpoint; returns the steps done, history and evaluations."""
     skipped = list[str]()
     # The first worker decides: on a shared file system, others may not see all files yet.
-    step = from_first_worker(lambda: resume_step(job, storage, skipped))
+    step = from_first_worker(lambda: resume_step(spec, storage, skipped))
     if step:
         path = together(lambda: storage.fetch(step))
         strategy.restore(lambda state: read_state(path, state))
@@ -158,9 +158,9 @@ def resume(
             unlogged = torch.empty(2, dtype=torch.float64)
             read_state(path, {mean_loss.NAME: unlogged})
             mean_loss.restore(unlogged)
-    history = History(job.work, step) if worker.rank == 0 else None
+    history = History(spec.work, step) if worker.rank == 0 else None
     if history:
         for note in skipped:
             history.append(step=step, num_steps=num_steps, note=note)
-    losses = from_first_worker(lambda: evaluations(job.work, until=step))
-    return step, history, Evaluations(job.settings.early_stopping_patience, losses)
+    losses = from_first_worker(lambda: evaluations(spec.work, until=step))
+    return step, history, Evaluations(spec.settings.early_stopping_patience, losses)

@@ -19,8 +19,8 @@ from moray.rows.loader import Shard, from_memory, from_stream
 from moray.rows.order import Mixture
 from moray.rows.store import Drawn, Rows, StoredRows, sample
 from moray.tasks.interface import Batch, Task
-from moray.train.job import Job, Part
 from moray.train.kernels import uncompiled
+from moray.train.spec import Part, RunSpec
 from moray.train.strategies import Strategy
 from moray.workers.collectives import from_first_worker, sum_over_workers
 from moray.workers.entry import Worker
@@ -52,30 +52,30 @@ def _facts(store: Path) -> dict[str, Any]:
     return facts
 
 
-def held_out(job: Job) -> dict[str, StoredRows]:
+def held_out(spec: RunSpec) -> dict[str, StoredRows]:
     """The validation splits that aren't empty, by dataset."""
-    splits = {part.dataset: StoredRows(part.store, "validation") for part in job.parts}
+    splits = {part.dataset: StoredRows(part.store, "validation") for part in spec.parts}
     return {dataset: split for dataset, split in splits.items() if len(split)}
 
 
-def describe_mixture(job: Job, mixture: Mixture, num_steps: int) -> str | None:
+def describe_mixture(spec: RunSpec, mixture: Mixture, num_steps: int) -> str | None:
     """How often the rows of each dataset are seen; None for a single dataset."""
-    if len(job.parts) == 1:
+    if len(spec.parts) == 1:
         return None
-    total = sum(part.share for part in job.parts)
+    total = sum(part.share for part in spec.parts)
     seen = mixture.counts(num_steps)
     texts = (
         f"{part.dataset} {part.share / total:.1%}, each row seen {count / order.num_rows:.2g} times"
-        for part, count, order in zip(job.parts, seen, mixture.orders, strict=True)
+        for part, count, order in zip(spec.parts, seen, mixture.orders, strict=True)
     )
     return f"mixture: {'; '.join(texts)}"
 
 
-def rows_of(job: Job, task: Task, mixture: Mixture, shard: Shard) -> Iterator[Rows]:
+def rows_of(spec: RunSpec, task: Task, mixture: Mixture, shard: Shard) -> Iterator[Rows]:
     """The rows that a worker trains on at each step, from memory or streamed."""
-    urls = [(part.store, part.rows_url) for part in job.parts if part.rows_url is not None]
+    urls = [(part.store, part.rows_url) for part in spec.parts if part.rows_url is not None]
     if not urls:
-        return from_memory([StoredRows(part.store, "train") for part in job.parts], mixture, shard)
+        return from_memory([StoredRows(part.store, "train") for part in spec.parts], mixture, shard)
     readers = [task.window_reader(store, url) for store, url in urls]
     name = from_first_worker(lambda: uuid.uuid4().hex)
     return from_stream(readers, task.record, mixture, shard, f"moray-{name}")

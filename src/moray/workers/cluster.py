@@ -79,7 +79,7 @@ def connected(launch: Launch) -> Iterator[Layout]:
             there = _total_resources()
             layout = lay_out(settings, there.get("CPU", 0), there.get("GPU", 0), launch.batch_size)
             check_room_for_reading(launch, layout, there, "the cluster")
-            shared = launch.folder if launch.shared_folder else None
+            shared = None if launch.exchange else launch.folder
             _check_nodes(worker_resources(settings, layout), path, shared, launch.libraries)
             yield layout
 

@@ -16,6 +16,7 @@ from moray.config.schema.sections import Ray
 from moray.console import say
 from moray.errors import UserError
 from moray.workers.cards import identities
+from moray.workers.exchange import Exchange
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _POLL_SECONDS = 1.0
@@ -37,7 +38,7 @@ class Launch:
         streams: whether the workers read rows by Ray tasks, which need another CPU.
         in_process: whether to run a single worker on this machine in this process.
         libraries: names of libraries that the entry point needs besides those of all stages.
-        shared_folder: whether all workers must see the files of each other in the folder.
+        exchange: for workers that don't all see the files of each other in the folder.
     """
 
     ray: Ray
@@ -49,7 +50,7 @@ class Launch:
     streams: bool = False
     in_process: bool = False
     libraries: tuple[str, ...] = ()
-    shared_folder: bool = True
+    exchange: Exchange | None = None
 
 
 @contextmanager

@@ -1,10 +1,13 @@
 """Run an entry point on N workers: returns all results, or raises the first fault."""
 
+from contextlib import nullcontext
+
 import torch
 
 from moray.config.layout import lay_out_here
 from moray.workers import ray_train, torchrun
 from moray.workers.entry import Argument, EntryPoint, FirstFault, Result, Worker, followed_output
+from moray.workers.exchange import Remote
 from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
 from moray.workers.repeats import forget_raised
 
@@ -25,9 +28,20 @@ def run_on_workers(
     first_fault = FirstFault(launch.folder)
     first_fault.clear()
     forget_raised(launch.folder)
-    with followed_output(launch.folder):
-        launcher = torchrun if launch.launcher == "torchrun" else ray_train
-        results: list[Result] | None = launcher.run(entry_point, argument, launch)
+    launcher = torchrun if launch.launcher == "torchrun" else ray_train
+    exchange = launch.exchange
+    run = Remote(entry_point, exchange, launch.folder) if exchange else entry_point
+    try:
+        with (
+            followed_output(launch.folder),
+            exchange.received(launch.folder) if exchange else nullcontext(),
+        ):
+            results: list[Result] | None = launcher.run(run, argument, launch)
+    except WorkersFailedError as error:
+        # A worker may have sent the cause last of all.
+        if fault := first_fault.found():
+            raise fault from error
+        raise
     if fault := first_fault.found():
         raise fault
     if results is None:

@@ -10,7 +10,7 @@ from moray.config.schema.train import Train
 from moray.extras.memory_plan.demand import Demand, Setup
 from moray.extras.memory_plan.fit import rows_that_fit
 from moray.provenance.manifest import write_manifest
-from moray.train.job import Job, Part
+from moray.train.spec import Part, RunSpec
 
 SHAPE = LlamaConfig(
     hidden_size=512,
@@ -25,17 +25,17 @@ USABLE = 0.92
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path) -> RunSpec:
     SHAPE.save_pretrained(tmp_path / "model")
     (tmp_path / "model/model.safetensors").touch()
     (tmp_path / "rows").mkdir()
     write_manifest(tmp_path / "rows", task="language", block_size=512)
     settings = Train(micro_batch_size="auto", global_batch_size=64)
     part = Part("data", tmp_path / "rows")
-    return Job(tmp_path / "model", (part,), tmp_path, settings, None, 1, tmp_path)
+    return RunSpec("name", tmp_path / "model", (part,), settings)
 
 
-def needed(job: Job, workers: int, micro_batch_size: int) -> float:
+def needed(job: RunSpec, workers: int, micro_batch_size: int) -> float:
     """Bytes for micro-batches of so many rows."""
     settings = job.settings.model_copy(update={"micro_batch_size": micro_batch_size})
     setup = Setup("m", job.start, 512, settings, None, workers, "cuda")
@@ -45,29 +45,29 @@ def needed(job: Job, workers: int, micro_batch_size: int) -> float:
 @pytest.mark.long
 @pytest.mark.parametrize(("workers", "share"), [(1, 64), (2, 32)])
 def test_the_rows_of_a_step_are_one_micro_batch_where_they_fit(
-    job: Job, workers: int, share: int
+    job: RunSpec, workers: int, share: int
 ) -> None:
     just_enough = int(needed(job, workers, share) / USABLE) + 1
     assert rows_that_fit(job, workers, just_enough) == share
     assert rows_that_fit(job, workers, just_enough - 10**6) < share
 
 
-def test_otherwise_one_more_row_would_not_fit(job: Job) -> None:
+def test_otherwise_one_more_row_would_not_fit(job: RunSpec) -> None:
     capacity = 3 * 10**9
     rows = rows_that_fit(job, 1, capacity)
     assert 1 < rows < 63
     assert needed(job, 1, rows) <= USABLE * capacity < needed(job, 1, rows + 1)
 
 
-def test_a_row_is_tried_even_on_the_smallest_card(job: Job) -> None:
+def test_a_row_is_tried_even_on_the_smallest_card(job: RunSpec) -> None:
     assert rows_that_fit(job, 1, 10**6) == 1
 
 
-def test_other_tasks_take_what_cpus_take(job: Job, tmp_path: Path) -> None:
+def test_other_tasks_take_what_cpus_take(job: RunSpec, tmp_path: Path) -> None:
     write_manifest(tmp_path / "rows", task="preference")
     assert rows_that_fit(job, 1, 10**12) == 8
 
 
-def test_a_model_that_can_not_be_planned_takes_what_cpus_take(job: Job) -> None:
+def test_a_model_that_can_not_be_planned_takes_what_cpus_take(job: RunSpec) -> None:
     PACKED["Mixtral"]().save_pretrained(job.start)
     assert rows_that_fit(job, 1, 10**12) == 8

@@ -46,7 +46,7 @@ from moray.tasks.images.image_processor import load_processor
 from moray.tasks.images.output_layers import classifier_for
 from moray.tasks.images.predict import predict
 from moray.train.driver import run_training
-from moray.train.job import Part, RunSpec
+from moray.train.spec import Part, RunSpec
 
 FORMAT = {"format": "images"}
 

@@ -4,17 +4,17 @@ from moray.config.schema.train import MICRO_BATCH_SIZE
 from moray.errors import UserError
 from moray.model.folder import whole_model_and_adapters
 from moray.provenance.manifest import read_manifest
-from moray.train.job import Job
+from moray.train.spec import RunSpec
 
 
-def rows_that_fit(job: Job, workers: int, capacity: int) -> int:
+def rows_that_fit(spec: RunSpec, workers: int, capacity: int) -> int:
     """The most rows of a micro-batch that a GPU has memory for, as it is planned; at least 1.
 
     Depends on the run and the kind of GPU alone, never on the memory that is free, so that a
     resumed run computes as before. Of a run that can't be planned, as many as on a CPU.
 
     Args:
-        job: the run.
+        spec: the run.
         workers: number of workers.
         capacity: bytes of the memory of a GPU.
     """
@@ -22,20 +22,20 @@ def rows_that_fit(job: Job, workers: int, capacity: int) -> int:
     from moray.extras.memory_plan.advice import usable
     from moray.extras.memory_plan.demand import Demand, Setup
 
-    manifest = read_manifest(job.store)
+    manifest = read_manifest(spec.store)
     if manifest["task"] != "language":
         return MICRO_BATCH_SIZE
     setup = Setup(
         model="train.micro_batch_size",
-        folder=whole_model_and_adapters(job.start)[0],
+        folder=whole_model_and_adapters(spec.start)[0],
         block_size=manifest["block_size"],
-        settings=job.settings,
-        adapter=job.adapter,
+        settings=spec.settings,
+        adapter=spec.adapter,
         workers=workers,
         device="cuda",
     )
     limit = usable(capacity / 1e9)
-    share = -(-job.settings.global_batch_size // workers)
+    share = -(-spec.settings.global_batch_size // workers)
     try:
         at_once = Demand(setup.with_train(micro_batch_size=share))
         if at_once.total(share) <= limit:

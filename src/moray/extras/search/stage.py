@@ -23,7 +23,7 @@ from moray.storage.opened import state_of
 from moray.train.driver import run_training
 from moray.train.failures import DIVERGED
 from moray.train.identity import identity_of
-from moray.train.job import RunSpec
+from moray.train.spec import RunSpec
 
 _RECORD = "trial.json"
 

@@ -18,9 +18,9 @@ from moray.console import say
 from moray.provenance.manifest import write_json
 from moray.storage.folder import FolderStorage
 from moray.train.checkpoints import newest_step
-from moray.train.entry import train_on_worker
+from moray.train.driver import train_on_worker
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job, RunSpec
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
@@ -44,20 +44,12 @@ def smoke_test(
     execution: dict[str, Any],
 ) -> None:
     """Write `table.txt`; checkpoints go to `execution.ray.storage_path`."""
-    spec = RunSpec.of_params(run, start, stores, cfg, execution)
+    spec = RunSpec.of_params(run, start, stores, cfg, execution).with_inputs(Path.absolute)
     ray, settings = spec.ray, spec.settings
     work = Path(ray.storage_path, run, "drill").absolute()
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    job = Job(
-        start=start.absolute(),
-        parts=tuple(replace(part, store=part.store.absolute()) for part in spec.parts),
-        work=work,
-        settings=settings,
-        adapter=None,
-        threads=max(1, int(ray.shares.get("CPU", 1))),
-        cache=work / "compiled",
-    )
+    spec = replace(spec, work=work, cache=work / "compiled")
     launch = Launch(
         ray,
         f"runs.{run}.ray",
@@ -67,10 +59,10 @@ def smoke_test(
         batch_size=settings.global_batch_size,
         streams=True,
     )
-    measured = run_on_workers(measure, job, launch)
+    measured = run_on_workers(measure, spec, launch)
     timeline = Timeline(work)
     with timeline.followed():
-        facts = run_on_workers(train_and_lose_a_worker, job, replace(launch, streams=False))[0]
+        facts = run_on_workers(train_and_lose_a_worker, spec, replace(launch, streams=False))[0]
     speeds = [
         next(value for key, value in line.items() if key.endswith("_per_second"))
         for line in read_history(work / HISTORY)
@@ -108,7 +100,7 @@ def _bandwidth(measured: list[dict[str, Any]]) -> str:
     )
 
 
-def measure(job: Job, worker: Worker) -> dict[str, Any]:
+def measure(spec: RunSpec, worker: Worker) -> dict[str, Any]:
     """Where a worker is, and how fast it exchanges and reads data."""
     # Imported in workers alone, because these libraries take seconds to load.
     import ray.util
@@ -118,13 +110,13 @@ def measure(job: Job, worker: Worker) -> dict[str, Any]:
     from moray.tasks import task_of
     from moray.train.step import mixture_of, rows_of
 
-    mixture = mixture_of(job.parts, job.settings)
-    task = task_of(job.store, job.task_settings)
+    mixture = mixture_of(spec.parts, spec.settings)
+    task = task_of(spec.store, spec.task_settings)
     shard = Shard(0, _STEPS_READ, worker.rank, worker.world_size)
-    parts = tuple(replace(part, rows_url=str(part.store)) for part in job.parts)
+    parts = tuple(replace(part, rows_url=str(part.store)) for part in spec.parts)
     found = {
-        "memory": rows_of(job, task, mixture, shard),
-        "stream": rows_of(replace(job, parts=parts), task, mixture, shard),
+        "memory": rows_of(spec, task, mixture, shard),
+        "stream": rows_of(replace(spec, parts=parts), task, mixture, shard),
     }
     speeds = {}
     for name, rows in found.items():
@@ -158,11 +150,11 @@ def _all_reduce_bandwidth(worker: Worker) -> float:
     return 2 * (worker.world_size - 1) / worker.world_size * _MESSAGE_BYTES / seconds
 
 
-def train_and_lose_a_worker(job: Job, worker: Worker) -> dict[str, Any]:
+def train_and_lose_a_worker(spec: RunSpec, worker: Worker) -> dict[str, Any]:
     """Train; in the first attempt, the last worker is killed once there is a checkpoint."""
-    if worker.rank == worker.world_size - 1 and not (job.work / _MARK).exists():
-        in_thread(lambda: _die(job.work))
-    return train_on_worker(job, worker)
+    if worker.rank == worker.world_size - 1 and not (spec.work / _MARK).exists():
+        in_thread(lambda: _die(spec.work))
+    return train_on_worker(spec, worker)
 
 
 def _die(work: Path) -> None:

@@ -19,10 +19,10 @@ from moray.storage.interface import folder_of, path_of
 from moray.train import checkpoints
 from moray.train.driver import run_training
 from moray.train.history import read_history
-from moray.train.job import Job, Part, RunSpec
 from moray.train.loop import train
 from moray.train.restore import read_state
 from moray.train.schedule import learning_rate
+from moray.train.spec import Part, RunSpec
 from moray.train.statistics import statistics_of
 from moray.train.step import mixture_of
 from moray.workers.entry import Worker
@@ -45,20 +45,20 @@ LAYOUTS = {"2 x 4 x 2": (2, 4), "4 x 4": (4, 4)}
 
 
 @pytest.fixture(scope="module")
-def alone_job(make_vit_job: Make, alone: Worker) -> Job:
+def alone_job(make_vit_job: Make, alone: Worker) -> RunSpec:
     """What a single process without a process group trains: the reference."""
     job = make_vit_job("alone", micro_batch_size=16, **RUN)
     train(job, alone)
     return job
 
 
-def test_losses_are_those_of_plain_pytorch(alone_job: Job) -> None:
+def test_losses_are_those_of_plain_pytorch(alone_job: RunSpec) -> None:
     assert losses(alone_job) == pytest.approx(plain_losses(alone_job), rel=1e-5)
     found = losses(alone_job)
     assert found[-1] < 0.98 * found[0]
 
 
-def plain_losses(job: Job) -> list[float]:
+def plain_losses(job: RunSpec) -> list[float]:
     """The loss of each step, by transformers and AdamW alone."""
     settings, split = job.settings, StoredRows(job.store, "train")
     model = AutoModelForImageClassification.from_pretrained(job.start).train()
@@ -87,7 +87,7 @@ def plain_losses(job: Job) -> list[float]:
 @pytest.mark.long
 @pytest.mark.parametrize("layout", ["2 x 4 x 2", pytest.param("4 x 4", marks=pytest.mark.release)])
 def test_a_vit_has_the_losses_of_a_single_process_at_each_step(
-    layout: str, alone_job: Job, make_vit_job: Make, tmp_path: Path
+    layout: str, alone_job: RunSpec, make_vit_job: Make, tmp_path: Path
 ) -> None:
     workers, size = LAYOUTS[layout]
     jobs = {
@@ -101,7 +101,7 @@ def test_a_vit_has_the_losses_of_a_single_process_at_each_step(
         assert losses(job, "eval_loss") == pytest.approx(held_out, rel=1e-5), engine
 
 
-def last_state(job: Job) -> dict[str, torch.Tensor]:
+def last_state(job: RunSpec) -> dict[str, torch.Tensor]:
     """Weights and statistics in a job's last checkpoint."""
     model = AutoModelForImageClassification.from_pretrained(job.start)
     state = {name: value.detach() for name, value in model.named_parameters()}
@@ -113,7 +113,7 @@ def last_state(job: Job) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def resnets(make_resnet_job: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
+def resnets(make_resnet_job: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunSpec]:
     """A ResNet after some steps on two workers, by engine."""
     jobs = {
         engine: make_resnet_job(engine, micro_batch_size=8, **RUN, **settings)
@@ -126,7 +126,7 @@ def resnets(make_resnet_job: Make, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.long
 def test_a_resnet_has_the_same_losses_and_statistics_under_all_strategies(
-    resnets: dict[str, Job],
+    resnets: dict[str, RunSpec],
 ) -> None:
     expected = last_state(resnets["ddp"])
     for engine in (*ENGINES, "zero-2"):
@@ -140,7 +140,7 @@ def test_a_resnet_has_the_same_losses_and_statistics_under_all_strategies(
 
 
 @pytest.mark.long
-def test_statistics_are_the_mean_of_those_of_the_workers(resnets: dict[str, Job]) -> None:
+def test_statistics_are_the_mean_of_those_of_the_workers(resnets: dict[str, RunSpec]) -> None:
     job = resnets["one step"]
     split = StoredRows(job.store, "train")
     rows = split.rows[mixture_of(job.parts, job.settings).rows(0)[1]]

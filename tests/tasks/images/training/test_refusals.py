@@ -18,8 +18,8 @@ from moray.tasks import task_of
 from moray.tasks.images.classifier import fault_of_bf16_on_cpu, load_classifier
 from moray.train.checkpoints import _check_tensors
 from moray.train.engine import check_weights
-from moray.train.job import RunSpec
 from moray.train.loop import train
+from moray.train.spec import RunSpec
 from moray.train.statistics import statistics_of
 from moray.workers.entry import Worker
 

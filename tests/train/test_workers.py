@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ from moray.config.schema.sections import Ray
 from moray.config.schema.train import Adapter
 from moray.errors import UserError
 from moray.storage.interface import folder_of, step_of
-from moray.train.entry import _libraries, run_job
+from moray.train.driver import _libraries, train_on_workers
 from moray.train.history import HISTORY, read_history
-from moray.train.job import Job
 from moray.train.loop import train
+from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 
 
@@ -54,7 +55,7 @@ def test_a_run_is_recorded_with_the_losses_of_one_process(
 def test_a_fault_reaches_the_user_and_spends_no_restart(make_job: Any, tmp_path: Path) -> None:
     job = make_job(launcher="torchrun", learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0)
     with pytest.raises(UserError, match="at step 2"):
-        run_job(job, Ray(num_workers=1), "name")
+        train_on_workers(job)
     assert len(losses(job)) == 1
 
 
@@ -73,10 +74,11 @@ def test_nodes_are_asked_for_the_libraries_that_a_job_needs(make_job: Any) -> No
 
 
 def test_more_workers_than_cores_are_refused(make_job: Any) -> None:
+    job = replace(make_job(launcher="torchrun"), ray=Ray(num_workers=10_000))
     with pytest.raises(
         UserError, match=r"runs\.name\.ray\.num_workers: 10000 workers with 1 CPU each"
     ):
-        run_job(make_job(launcher="torchrun"), Ray(num_workers=10_000), "name")
+        train_on_workers(job)
 
 
 @pytest.mark.release
@@ -88,13 +90,13 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(
     train(undisturbed, alone)
     killing = threading.Thread(target=kill_once, args=(killed,))
     killing.start()
-    facts = run_job(killed, Ray(num_workers=1, max_failures=1), "name")
+    facts = train_on_workers(replace(killed, ray=Ray(num_workers=1, max_failures=1)))
     killing.join()
     assert facts["resumed_from"] >= 4
     assert losses(killed) == losses(undisturbed)
 
 
-def kill_once(job: Job) -> None:
+def kill_once(job: RunSpec) -> None:
     """SIGKILL the worker once it has saved two checkpoints."""
     folder = folder_of(job.work)
     until(lambda: list(folder.glob("step-0000000[4-9]")))
@@ -119,9 +121,9 @@ def test_workers_end_with_the_process_that_started_them(make_job: Any, tmp_path:
     job = make_job(max_steps=10**6, compile=False, launcher="torchrun")
     script = (
         "import pickle, sys; from pathlib import Path\n"
-        "from moray.config.schema.sections import Ray; from moray.train.entry import run_job\n"
+        "from moray.train.driver import train_on_workers\n"
         "job = pickle.loads(Path(sys.argv[1]).read_bytes())\n"
-        "run_job(job, Ray(num_workers=1), 'name')\n"
+        "train_on_workers(job)\n"
     )
     (tmp_path / "job").write_bytes(pickle.dumps(job))
     driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "job")])

@@ -1,15 +1,14 @@
-"""What is trained: a run as the config describes it, and what a worker needs to train it."""
+"""What is trained: the one object that goes from the rule to the optimizer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from moray.config.schema.base import Proofs
 from moray.config.schema.sections import Data, Ray
 from moray.config.schema.train import Adapter, Train
 from moray.storage.interface import Remote
-from moray.storage.transfer import Delivery
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,7 @@ class Part:
     """A dataset of a run.
 
     Attributes:
-        store: store of its rows; absolute in a job.
+        store: store of its rows.
         share: its share in what the loss is averaged over, for example in the trained tokens;
             relative to the other datasets' shares.
         rows_url: where its rows are streamed from; None to memory-map them.
@@ -29,9 +28,15 @@ class Part:
     rows_url: str | None = None
 
 
+RowsThatFit = Callable[["RunSpec", int, int], int]
+
+
 @dataclass(frozen=True)
 class RunSpec:
-    """A run as the config describes it: what is trained, on what, how and where.
+    """A run: what is trained, on what, how and where. The same for all of its workers.
+
+    It is made from the config. The driver makes its paths absolute and fills in what only it knows,
+    from `work` on; workers fill in a micro-batch size of `auto`, and their precision.
 
     Attributes:
         start: Hugging Face folder to start from.
@@ -42,6 +47,13 @@ class RunSpec:
         code: digest of the code that the result depends on.
         trackers: that its history is sent to.
         proofs: what follows if it differs from the plain libraries.
+        work: folder of the run on each machine: for its history, output and faults; and for its
+            checkpoints, unless they are in an object store.
+        cache: folder for compiled code, shared by runs.
+        remote: where the checkpoints are, if in an object store.
+        note: about this start, for the history of a run that continues.
+        rows_that_fit: the most rows of a micro-batch, by the run, the number of workers, and the
+            bytes of a GPU's memory; for `micro_batch_size: auto`.
     """
 
     name: str
@@ -55,6 +67,26 @@ class RunSpec:
     code: str = ""
     trackers: tuple[str, ...] = ()
     proofs: Proofs = "refuse"
+    work: Path = Path()
+    cache: Path = Path()
+    remote: Remote | None = None
+    note: str | None = None
+    rows_that_fit: RowsThatFit | None = None
+
+    @property
+    def store(self) -> Path:
+        """The store of the first dataset, which has the task and the type of rows of all."""
+        return self.parts[0].store
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of a worker."""
+        return max(1, int(self.ray.shares.get("CPU", 1)))
+
+    def with_inputs(self, here: Callable[[Path], Path]) -> Self:
+        """The run with other places of its start and its stores."""
+        parts = tuple(replace(part, store=here(part.store)) for part in self.parts)
+        return replace(self, start=here(self.start), parts=parts)
 
     @classmethod
     def of_params(
@@ -65,7 +97,7 @@ class RunSpec:
         cfg: dict[str, Any],
         execution: dict[str, Any],
         code: str = "",
-    ) -> "RunSpec":
+    ) -> Self:
         """The run of a stage's params.
 
         Args:
@@ -91,63 +123,3 @@ class RunSpec:
             trackers=tuple(execution["tracking"]),
             proofs=execution["proofs"],
         )
-
-
-RowsThatFit = Callable[["Job", int, int], int]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run to be trained; the same for all workers.
-
-    Attributes:
-        start: Hugging Face folder to start from, absolute.
-        work: folder of the run on each machine, absolute: for its history, output and faults; and
-            for its checkpoints, unless they are in an object store.
-        threads: CPU threads of a worker.
-        cache: folder for compiled code, absolute, shared by runs.
-        remote: where the checkpoints are, if in an object store.
-        deliveries: start and stores, in this order, for machines that don't have them.
-        note: about this start, for the history of a run that continues.
-        rows_that_fit: the most rows of a micro-batch, by the job, the number of workers, and the
-            bytes of a GPU's memory; for `micro_batch_size: auto`.
-        proofs: what follows if its first step differs from plain transformers'.
-    """
-
-    start: Path
-    parts: tuple[Part, ...]
-    work: Path
-    settings: Train
-    adapter: Adapter | None
-    threads: int
-    cache: Path
-    task_settings: dict[str, Any] = field(default_factory=dict)
-    remote: Remote | None = None
-    deliveries: tuple[Delivery, ...] = ()
-    note: str | None = None
-    rows_that_fit: RowsThatFit | None = None
-    proofs: Proofs = "refuse"
-
-    @property
-    def store(self) -> Path:
-        """The store of the first dataset, which has the task and the type of rows of all."""
-        return self.parts[0].store
-
-
-def with_inputs_here(job: Job) -> Job:
-    """The job with the places of start and stores on this machine.
-
-    Raises:
-        UserError: if they can't be brought here.
-    """
-    if not job.deliveries:
-        return job
-    start, *stores = job.deliveries
-    return replace(
-        job,
-        start=start.here(job.start),
-        parts=tuple(
-            replace(part, store=delivery.here(part.store))
-            for part, delivery in zip(job.parts, stores, strict=True)
-        ),
-    )
