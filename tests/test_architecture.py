@@ -162,6 +162,12 @@ def test_the_core_and_extras_know_extras_by_name_alone() -> None:
         if extra_of(module) != extra_of(other)
     ]
     assert not found, found
+    spelled = [
+        name
+        for name, path in FILES.items()
+        if not extra_of(name) and "moray.extras." in path.read_text()
+    ]
+    assert spelled == ["moray.config.extras"]
 
 
 def test_no_modules_import_each_other_in_circles() -> None:

@@ -13,13 +13,13 @@ from moray.errors import UserError
 
 _FOLDERS = Path(__file__).parents[1] / "extras"
 
-# The folder of each command of `moray`; its module `command` has a function of that name.
+# The folder of each command of `moray`; its module `command` has it as a function `command`.
 COMMANDS = {"import": "importing", "plan": "memory_plan"}
 # That of each metric that isn't in `evaluate/metrics`; its module `metric` has it as `METRIC`, and
 # `requirements` says by `missing` what it needs and is not here.
 METRICS = {"doctests": "doctests"}
-# That of each stage; its module `stage` has a function of that name, and `requirements` says by
-# `faults` what a run that asks for it needs and is not here. The rule is in `workflow/rules`.
+# That of each stage, whose rule is in `workflow/rules`; its module `stage` has a function of the
+# stage's name. If the rule is of a run, `requirements` says by `faults` what is missing here.
 STAGES = {"benchmark": "lm_eval", "gguf": "gguf", "search": "search", "smoke_test": "smoke_test"}
 # That of each tracker; its module `tracker` opens a run by `opened`.
 TRACKERS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
