@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from moray.config.schema.experiment import SMOKE_TEST_RUN, Run
-from moray.errors import UserError
+from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
+from moray.errors import ConfigError, UserError
 
 _FOLDERS = Path(__file__).parents[1] / "extras"
 
@@ -40,15 +40,24 @@ def part(folder: str, module: str) -> ModuleType:
     return import_module(f"moray.extras.{folder}.{module}")
 
 
-def absent(name: str, run: Run) -> Iterator[UserError]:
-    """The keys of a run that ask for an extra whose code isn't in this package."""
-    for key, folder in _asked_for(name, run):
-        if not is_there(folder):
-            yield UserError(
-                f"runs.{name}.{key}".rstrip("."),
-                f"needs moray/extras/{folder}, which isn't there",
-                "put the folder back, or remove the key",
-            )
+def check_all_there(experiment: Experiment) -> None:
+    """Make sure that all extras that a config asks for are in this package.
+
+    Raises:
+        ConfigError: with a line for each that isn't.
+    """
+    faults: dict[str, UserError] = {}
+    for name, run in experiment.runs.items():
+        for key, folder in _asked_for(name, run):
+            if not is_there(folder):
+                fault = UserError(
+                    f"runs.{name}.{key}".rstrip("."),
+                    f"needs moray/extras/{folder}, which isn't there",
+                    "put the folder back, or remove the key",
+                )
+                faults.setdefault(folder, fault)
+    if faults:
+        raise ConfigError(list(faults.values()))
 
 
 def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:

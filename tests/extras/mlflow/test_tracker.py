@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trackers import environment
+from extras.trackers.readers import environment
 
 pytestmark = pytest.mark.release
 
