@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from extras.trackers.readers import environment
+from trackers import environment
 
 pytestmark = pytest.mark.release
 

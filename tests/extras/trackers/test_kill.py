@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 import pytest
-from extras.trackers.readers import READERS, Points, environment
 from fleet import until
+from trackers import READERS, Points, environment
 
 from moray.train.history import HISTORY, History, read_history
 

@@ -9,8 +9,8 @@ from urllib.request import urlopen
 
 import pytest
 from deployment.daemons import free_ports
-from extras.trackers.readers import READERS, environment, in_mlflow, in_tensorboard, wandb_records
 from fleet import until
+from trackers import READERS, environment, in_mlflow, in_tensorboard, wandb_records
 
 from moray.errors import ConfigError
 from moray.provenance.manifest import write_manifest
