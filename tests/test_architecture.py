@@ -165,9 +165,9 @@ def test_the_core_and_extras_know_extras_by_name_alone() -> None:
     spelled = [
         name
         for name, path in FILES.items()
-        if not extra_of(name) and "moray.extras." in path.read_text()
+        if not extra_of(name) and re.search(r"moray\.extras\.\w", path.read_text())
     ]
-    assert spelled == ["moray.config.extras"]
+    assert not spelled, spelled
 
 
 def test_no_modules_import_each_other_in_circles() -> None:
