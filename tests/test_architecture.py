@@ -185,6 +185,12 @@ def test_the_core_and_extras_know_extras_by_name_alone() -> None:
         if extra_of(module) != extra_of(other)
     ]
     assert not found, found
+    spelled = [
+        name
+        for name, path in FILES.items()
+        if not extra_of(name) and re.search(r"moray\.extras\.\w", path.read_text())
+    ]
+    assert not spelled, spelled
 
 
 def test_no_modules_import_each_other_in_circles() -> None:

@@ -105,20 +105,6 @@ def test_report_names_damaged_files_and_shows_the_rest(
         assert "1.500" in Path("results/report.html").read_text()
 
 
-@pytest.mark.parametrize("text", ["a: " + "[" * 2000 + "]" * 2000, "a: 2024-13-45", "a: \xff"])
-def test_a_damaged_config_is_one_line(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("config").mkdir()
-    Path("config/config.yaml").write_text(text, encoding="latin-1")
-    for arguments in (["import", "config/config.yaml"], ["plan", "tuned"]):
-        done = CliRunner().invoke(app, arguments)
-        assert (done.exit_code, done.stdout) == (1, "")
-        assert done.stderr.count("\n") == 1
-        assert done.stderr.startswith("error: config/config.yaml")
-
-
 def test_report_refuses_what_is_no_folder() -> None:
     done = CliRunner().invoke(app, ["report", "elsewhere"])
     assert done.exit_code == 1

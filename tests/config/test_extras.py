@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_config import faults
+from small_config import experiment_with
 
 from moray.config import extras
+from moray.errors import ConfigError
 
 SMOKE_TEST = {"runs.smoke-test": {"model": "tiny", "dataset": "modules"}}
 
@@ -39,8 +40,22 @@ SMOKE_TEST = {"runs.smoke-test": {"model": "tiny", "dataset": "modules"}}
 def test_what_is_not_there_is_named(
     values: dict[str, Any], path: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    experiment = experiment_with(values)
     monkeypatch.setattr(extras, "_FOLDERS", tmp_path)
-    assert faults(values) == [
-        f"{path}: needs moray/extras/{folder}, which isn't there; put the folder back, "
-        "or remove the key"
-    ]
+    with pytest.raises(ConfigError) as raised:
+        extras.check_all_there(experiment)
+    assert str(raised.value) == (
+        f"{path}: needs moray/extras/{folder}, which isn't there; put the folder back, or remove "
+        "the key"
+    )
+
+
+def test_it_is_named_once_and_what_is_there_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = experiment_with({"defaults.gguf": {}, "defaults.tracking": ["wandb"]})
+    monkeypatch.setattr(extras, "_FOLDERS", tmp_path)
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb/__init__.py").touch()
+    with pytest.raises(ConfigError, match=r"^runs\.base\.gguf: needs .* remove the key$"):
+        extras.check_all_there(experiment)

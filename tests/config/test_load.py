@@ -120,7 +120,7 @@ def test_all_faults_are_reported_at_once_one_line_each() -> None:
 
 def test_checking_a_config_imports_nothing_heavy() -> None:
     script = """
-import sys, moray.workers.cluster, moray.config.identity, moray.config.plan
+import sys, moray.workers.cluster, moray.config.versions, moray.config.plan
 from small_config import experiment_with, faults
 experiment_with({})
 faults({"defaults.train.learnig_rate": 1}), faults({"runs.base.model": "none"})

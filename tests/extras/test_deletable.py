@@ -75,6 +75,16 @@ def test_the_workflow_plans_without_it(folder: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_config_that_asks_for_it_is_refused(tmp_path: Path) -> None:
+    project = without(["gguf"], tmp_path / "project")
+    project.configure(["runs", "tuned", "gguf"], {})
+    done = project.snakemake("--dry-run", "eval")
+    assert done.returncode == 1
+    assert "runs.tuned.gguf: needs moray/extras/gguf, which isn't there; " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.long
 def test_a_run_trains_and_is_evaluated_without_any(tmp_path: Path) -> None:
     project = without(FOLDERS, tmp_path / "project")
     project.configure(["defaults", "train", "launcher"], "torchrun")

@@ -69,6 +69,7 @@ def load():
     """The checked config and the files that it names; exits with one line for each fault."""
     try:
         experiment = load_experiment(with_short_keys_resolved(config))
+        extras.check_all_there(experiment)
         files = {
             name: plan.dataset_files(experiment, name) for name in experiment.datasets
         }

@@ -8,18 +8,18 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from moray.config.schema.experiment import SMOKE_TEST_RUN, Run
-from moray.errors import UserError
+from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
+from moray.errors import ConfigError, UserError
 
 _FOLDERS = Path(__file__).parents[1] / "extras"
 
-# The folder of each command of `moray`; its module `command` has a function of that name.
+# The folder of each command of `moray`; its module `command` has it as a function `command`.
 COMMANDS = {"import": "importing", "plan": "memory_plan"}
 # That of each metric that isn't in `evaluate/metrics`; its module `metric` has it as `METRIC`, and
 # `requirements` says by `missing` what it needs and is not here.
 METRICS = {"doctests": "doctests"}
-# That of each stage; its module `stage` has a function of that name, and `requirements` says by
-# `faults` what a run that asks for it needs and is not here. The rule is in `workflow/rules`.
+# That of each stage, whose rule is in `workflow/rules`; its module `stage` has a function of the
+# stage's name. If the rule is of a run, `requirements` says by `faults` what is missing here.
 STAGES = {"benchmark": "lm_eval", "gguf": "gguf", "search": "search", "smoke_test": "smoke_test"}
 # That of each tracker; its module `tracker` opens a run by `opened`.
 TRACKERS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
@@ -40,15 +40,24 @@ def part(folder: str, module: str) -> ModuleType:
     return import_module(f"moray.extras.{folder}.{module}")
 
 
-def absent(name: str, run: Run) -> Iterator[UserError]:
-    """The keys of a run that ask for an extra whose code isn't in this package."""
-    for key, folder in _asked_for(name, run):
-        if not is_there(folder):
-            yield UserError(
-                f"runs.{name}.{key}".rstrip("."),
-                f"needs moray/extras/{folder}, which isn't there",
-                "put the folder back, or remove the key",
-            )
+def check_all_there(experiment: Experiment) -> None:
+    """Make sure that all extras that a config asks for are in this package.
+
+    Raises:
+        ConfigError: with a line for each that isn't.
+    """
+    faults: dict[str, UserError] = {}
+    for name, run in experiment.runs.items():
+        for key, folder in _asked_for(name, run):
+            if not is_there(folder):
+                fault = UserError(
+                    f"runs.{name}.{key}".rstrip("."),
+                    f"needs moray/extras/{folder}, which isn't there",
+                    "put the folder back, or remove the key",
+                )
+                faults.setdefault(folder, fault)
+    if faults:
+        raise ConfigError(list(faults.values()))
 
 
 def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:

@@ -105,12 +105,12 @@ def load_experiment(config: Mapping[str, Any]) -> Experiment:
 
 
 def _searches(experiment: Experiment) -> list[UserError]:
-    """The faults of searches, if there are any searches; their runs are sound."""
-    if not any(run.search for run in experiment.runs.values()):
+    """The faults of searches, whose runs are sound."""
+    folder = extras.STAGES["search"]
+    # Otherwise the workflow refuses them anyway.
+    if not extras.is_there(folder) or not any(run.search for run in experiment.runs.values()):
         return []
-    faults: list[UserError] = extras.part(extras.STAGES["search"], "space").check_searches(
-        experiment
-    )
+    faults: list[UserError] = extras.part(folder, "space").check_searches(experiment)
     return faults
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from moray.config import extras, lineage, plan
+from moray.config import lineage, plan
 from moray.config.formats import FORMATS, sequence_length
 from moray.config.layout import new_tokens_unsharded
 from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
@@ -94,7 +94,6 @@ def _dataset(
 
 def faults_of_run(experiment: Experiment, name: str, run: Run) -> Iterator[UserError]:
     """Faults of a run that involve several of its sections, or other entries."""
-    yield from extras.absent(name, run)
     yield from _mixture(experiment, name, run)
     yield from starts(experiment, name, run.model)
     workers = run.ray.num_workers
