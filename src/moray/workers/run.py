@@ -7,8 +7,8 @@ import torch
 from moray.config.layout import lay_out_here
 from moray.workers import ray_train, torchrun
 from moray.workers.entry import Argument, EntryPoint, FirstFault, Result, Worker, followed_output
-from moray.workers.exchange import Remote
 from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
+from moray.workers.remote import Remote
 from moray.workers.repeats import forget_raised
 
 
