@@ -32,7 +32,9 @@ for module, line in json.loads(sys.argv[1]):
     file = edits.PACKAGE / module
     before = file.read_text() if file.exists() else None
     file.write_text((before or "") + line)
-    edits._edited.cache_clear(), edits._closure.cache_clear(), edits._imports.cache_clear()
+    edits._edited.cache_clear()
+    if not line.startswith("CHANGED"):
+        edits._closure.cache_clear(), edits._imports.cache_clear()
     found = {{stage: edits.edits_of(stage, names) for stage, names in {STAGES}.items()}}
     print(json.dumps({{stage: digest for stage, digest in found.items() if digest}}))
     if line.startswith("CHANGED"):
