@@ -9,9 +9,8 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from moray.evaluate.execution import Execution
+from moray.evaluate.execution import EvaluationJob
 from moray.evaluate.generation import (
-    GenerateJob,
     Sampling,
     SeededSampler,
     continue_on_worker,
@@ -156,10 +155,9 @@ def test_a_worker_s_batches_are_of_prompts_of_similar_lengths(
     prompts = [[5 + length] * length for length in (2, 9, 3, 7, 4)]
     expected = [continue_prompts(model, {n: prompts[n]}, sampling)[n] for n in range(5)]
     monkeypatch.setattr(LlamaForCausalLM, "generate", noted)
-    execution = Execution(tmp_path, 2, "key", "fp32", None)
-    job = GenerateJob({"tuned": tuned_folder}, (), execution, prompts, sampling)
+    job = EvaluationJob(tmp_path, 2, "key", "fp32", None, {"tuned": tuned_folder})
     worker = Worker(0, 1, torch.device("cpu"))
-    written = continue_on_worker(job, worker)["tuned"]
+    written = continue_on_worker(job, worker, prompts, sampling)["tuned"]
     assert [written[n] for n in range(5)] == expected
     assert shapes == [(2, 9), (2, 4), (1, 2)]
 

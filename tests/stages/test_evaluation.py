@@ -17,7 +17,7 @@ from moray.stages.evaluation import on_evaluation_workers
 
 output, execution = Path(sys.argv[1]), json.loads(sys.argv[2])
 with on_evaluation_workers("evaluate", "name", output, {"precision": "fp32"}, execution) as workers:
-    print(workers.execution.folder, flush=True)
+    print(workers.job.folder, flush=True)
     sys.stdin.read()
 """
 
@@ -37,7 +37,7 @@ def test_the_folders_of_killed_starts_are_removed_and_not_those_of_others(tmp_pa
     kept.touch()
     cfg = {"precision": "fp32"}
     with on_evaluation_workers("evaluate", "name", output, cfg, execution) as workers:
-        own = workers.execution.folder
+        own = workers.job.folder
         assert {*tmp_path.iterdir()} == {folders[1], own}
         assert kept.exists()
     assert [*tmp_path.iterdir()] == [folders[1]]

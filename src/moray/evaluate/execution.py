@@ -5,7 +5,7 @@ one after another, so that only one is in memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -29,8 +29,8 @@ Load = Callable[[Path, torch.dtype, torch.device], PreTrainedModel]
 
 
 @dataclass(frozen=True)
-class Execution:
-    """Settings common to all jobs.
+class EvaluationJob:
+    """What is evaluated, and how; the same for all workers.
 
     Attributes:
         folder: folder shared by the workers, which count their progress there.
@@ -38,6 +38,9 @@ class Execution:
         batch_size_key: config key of the batch size, for errors.
         precision: `fp32`, `bf16`, or `auto`: bf16 on GPUs that support it.
         threads: CPU threads per worker; None for all cores.
+        models: the models' folders, by name; absolute, because the current directory of a Ray
+            worker is another one.
+        stores: stores of rows, absolute.
     """
 
     folder: Path
@@ -45,21 +48,8 @@ class Execution:
     batch_size_key: str
     precision: str
     threads: int | None
-
-
-@dataclass(frozen=True)
-class EvaluationJob:
-    """What jobs have in common.
-
-    Attributes:
-        models: the models' folders, by name; absolute, because the current directory of a Ray
-            worker is another one.
-        stores: stores of rows, absolute.
-    """
-
-    models: dict[str, Path]
-    stores: tuple[Path, ...]
-    execution: Execution
+    models: dict[str, Path] = field(default_factory=dict)
+    stores: tuple[Path, ...] = ()
 
     def with_inputs(self, here: Callable[[Path], Path]) -> Self:
         """The job with other places of its models and its stores."""
@@ -78,7 +68,7 @@ class Evaluation:
     Attributes:
         figures: those of the result that are printed.
         rows: number of rows to score in each store.
-        entry_point: runs on each worker and scores its share of the rows.
+        entry_point: runs on each worker and scores its share of the rows with each model.
         compared: computes the content of `eval.json` from the entry point's results, by rank: for
             `base`, `tuned` and `difference`, each figure with its interval; and what they were
             computed from.
@@ -89,7 +79,6 @@ class Evaluation:
     figures: Sequence[str]
     rows: Sequence[int]
     entry_point: EntryPoint[Any, Any]
-    job: Callable[[Execution], EvaluationJob]
     compared: Callable[[list[Any]], dict[str, Any]]
     proof: Callable[[list[Any], float], Iterable[Comparison]]
 
@@ -101,8 +90,8 @@ def batches_of(items: Items, batch_size: int) -> list[Items]:
 
 def own_batches(items: Items, job: EvaluationJob, worker: Worker) -> Iterator[Items]:
     """Yield this worker's batches, and count each one when the next is taken."""
-    counter = BatchCounter(job.execution.folder, worker.rank)
-    for batch in batches_of(items, job.execution.batch_size)[worker.rank :: worker.world_size]:
+    counter = BatchCounter(job.folder, worker.rank)
+    for batch in batches_of(items, job.batch_size)[worker.rank :: worker.world_size]:
         yield batch
         counter.add()
 
@@ -118,10 +107,9 @@ def of_each_model(
     Raises:
         UserError: if memory is too small even for a single row.
     """
-    execution = job.execution
-    if execution.threads is not None:
-        torch.set_num_threads(execution.threads)
-    dtype = dtype_of(execution.precision, worker.device)
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    dtype = dtype_of(job.precision, worker.device)
     try:
         return {
             name: function(load(folder, dtype, worker.device))
@@ -131,7 +119,7 @@ def of_each_model(
         if not is_out_of_memory(error):
             raise
         raise UserError(
-            execution.batch_size_key,
+            job.batch_size_key,
             f"the memory of worker {worker.rank} ({worker.device.type}) is too small for the model "
             f"and a single row ({first_line(error)})",
             "use fewer workers, or a machine or GPU with more memory",

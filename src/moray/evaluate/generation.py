@@ -146,24 +146,18 @@ class Sampling:
     padding: int
 
 
-@dataclass(frozen=True)
-class GenerateJob(EvaluationJob):
-    """Continue the same prompts with each model."""
-
-    prompts: list[list[int]]
-    sampling: Sampling
-
-
-def continue_on_worker(job: GenerateJob, worker: Worker) -> dict[str, dict[int, list[int]]]:
+def continue_on_worker(
+    job: EvaluationJob, worker: Worker, prompts: list[list[int]], sampling: Sampling
+) -> dict[str, dict[int, list[int]]]:
     """Continue this worker's prompts with each model; returns new tokens by the prompt's number."""
 
     def continuations(model: PreTrainedModel) -> dict[int, list[int]]:
         written: dict[int, list[int]] = {}
         # Longest first, so that the prompts of a batch need little padding.
-        order = np.argsort([-len(prompt) for prompt in job.prompts], kind="stable")
+        order = np.argsort([-len(prompt) for prompt in prompts], kind="stable")
         for batch in own_batches(order, job, worker):
-            prompts = {number: job.prompts[number] for number in batch.tolist()}
-            written |= continue_prompts(model, prompts, job.sampling)
+            some = {number: prompts[number] for number in batch.tolist()}
+            written |= continue_prompts(model, some, sampling)
         return written
 
     return of_each_model(continuations, job, worker)

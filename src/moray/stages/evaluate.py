@@ -35,13 +35,12 @@ def evaluate(
             has the runs that train on their datasets as `trained_by`.
     """
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
-    evaluation: Evaluation = module_of(read_manifest(stores[0])["task"], "evaluation").evaluation(
-        models, tuple(store.absolute() for store in stores), cfg
-    )
+    tested = tuple(store.absolute() for store in stores)
+    module = module_of(read_manifest(stores[0])["task"], "evaluation")
+    evaluation: Evaluation = module.evaluation(models, tested, cfg)
     began = time.monotonic()
     with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
-        job = evaluation.job(workers.execution)
-        results = workers.run(evaluation.entry_point, job, *evaluation.rows)
+        results = workers.run(evaluation.entry_point, models, tested, *evaluation.rows)
     result = evaluation.compared(results)
     if execution["proofs"] != "off":
         seconds = time.monotonic() - began

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from moray.config.layout import for_stage, lay_out_here, workers_are_here
 from moray.config.schema.sections import Ray
-from moray.evaluate.execution import EvaluationJob, Execution
+from moray.evaluate.execution import EvaluationJob
 from moray.model.folder import whole_model_and_adapters
 from moray.storage.opened import needed_libraries
 from moray.storage.transfer import scratch
@@ -25,7 +25,6 @@ from moray.workers.exchange import Exchange, delivered
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
 
-Job = TypeVar("Job", bound=EvaluationJob)
 Result = TypeVar("Result")
 
 
@@ -34,15 +33,26 @@ class EvaluationWorkers:
     """Workers of a stage; without a shared folder, their files are put below a URL."""
 
     launch: Launch
-    execution: Execution
+    job: EvaluationJob
     label: str
     url: str | None
 
-    def run(self, entry_point: EntryPoint[Job, Result], job: Job, *counts: int) -> list[Result]:
-        """Run a job on so many rows of each store, and show its progress in batches."""
-        of_a_model = sum(-(-count // self.execution.batch_size) for count in counts)
-        batches = len(job.models) * of_a_model
-        with shown_batches(self.execution.folder, self.label, batches):
+    def run(
+        self,
+        entry_point: EntryPoint[EvaluationJob, Result],
+        models: dict[str, Path],
+        stores: tuple[Path, ...],
+        *counts: int,
+    ) -> list[Result]:
+        """Run an entry point on models and so many rows of each store; shows its progress.
+
+        Args:
+            models, stores: as in a job.
+            counts: numbers of rows, or of prompts.
+        """
+        job = replace(self.job, models=models, stores=stores)
+        batches = len(models) * sum(-(-count // job.batch_size) for count in counts)
+        with shown_batches(job.folder, self.label, batches):
             return run_on_workers(entry_point, job, self._launch(job))
 
     def _launch(self, job: EvaluationJob) -> Launch:
@@ -98,7 +108,7 @@ def on_evaluation_workers(
                 in_process=True,
                 libraries=() if shared else needed_libraries(ray.storage_path),
             ),
-            Execution(
+            EvaluationJob(
                 folder,
                 section["batch_size"],
                 f"runs.{run}.{stage}.batch_size",

@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from moray.errors import ConfigError
 from moray.evaluate.bootstrap import compare_means
 from moray.evaluate.execution import may_be_bf16
 from moray.evaluate.generation import (
-    GenerateJob,
     Prompt,
     Sampling,
     choose_prompts,
@@ -104,8 +104,9 @@ def generate(
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     began = time.monotonic()
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
-        job = GenerateJob(models, (), workers.execution, [p.tokens for p in prompts], sampling)
-        results = workers.run(continue_on_worker, job, len(prompts))
+        tokens = [prompt.tokens for prompt in prompts]
+        continued_by = partial(continue_on_worker, prompts=tokens, sampling=sampling)
+        results = workers.run(continued_by, models, (), len(prompts))
     continued = {
         name: _continued(prompts, [result[name] for result in results], tokenizer, sampling.stops)
         for name in models

@@ -34,8 +34,8 @@ _UNFILTERED = ",none"
 
 
 @dataclass(frozen=True)
-class BenchmarkJob(EvaluationJob):
-    """Run the same tasks on each model.
+class Benchmark:
+    """Tasks that are run on each model.
 
     Attributes:
         key: config key of the tasks, for errors.
@@ -71,60 +71,67 @@ class TaskFigures:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def benchmark_on_worker(job: BenchmarkJob, worker: Worker) -> dict[str, dict[str, TaskFigures]]:
+def benchmark_on_worker(
+    job: EvaluationJob, worker: Worker, benchmark: Benchmark
+) -> dict[str, dict[str, TaskFigures]]:
     """Run the tasks on this worker's models; returns the figures by model and task."""
-    counter = BatchCounter(job.execution.folder, worker.rank)
+    counter = BatchCounter(job.folder, worker.rank)
     found: dict[str, dict[str, TaskFigures]] = {}
     for name in list(job.models)[worker.rank :: worker.world_size]:
         folder = job.models[name]
         tokenizer = load_tokenizer(folder)
-        if job.chat_template:
-            tokenizer.chat_template = load_tokenizer(job.chat_template).chat_template
+        if benchmark.chat_template:
+            tokenizer.chat_template = load_tokenizer(benchmark.chat_template).chat_template
 
         def figures(model: PreTrainedModel, tokenizer: Any = tokenizer) -> dict[str, TaskFigures]:
-            return _figures(job, model, tokenizer)
+            return _figures(benchmark, job.batch_size, model, tokenizer)
 
-        with contextlib.chdir(job.directory):
+        with contextlib.chdir(benchmark.directory):
             found |= of_each_model(figures, replace(job, models={name: folder}), worker)
         counter.add()
     return found
 
 
-def _figures(job: BenchmarkJob, model: PreTrainedModel, tokenizer: Any) -> dict[str, TaskFigures]:
-    loaded = _load(job)
+def _figures(
+    benchmark: Benchmark, batch_size: int, model: PreTrainedModel, tokenizer: Any
+) -> dict[str, TaskFigures]:
+    loaded, size = _load(benchmark), batch_size
     # The harness's own seeds.
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
     torch.manual_seed(DEFAULT_OTHER_SEED)
-    size = job.execution.batch_size
-    while (results := _evaluated(job, loaded, model, tokenizer, size)) is None:
-        loaded, size = _load(job), size // 2
-    tasks = _of_tasks(job, results, loaded["tasks"])
-    return tasks | _of_groups(job, results, loaded["groups"], tasks)
+    while (results := _evaluated(benchmark, loaded, model, tokenizer, size)) is None:
+        loaded, size = _load(benchmark), size // 2
+    tasks = _of_tasks(benchmark, results, loaded["tasks"])
+    return tasks | _of_groups(benchmark, results, loaded["groups"], tasks)
 
 
-def _load(job: BenchmarkJob) -> dict[str, Any]:
-    """The tasks and groups, with the settings of the job."""
+def _load(benchmark: Benchmark) -> dict[str, Any]:
+    """The tasks and groups, with the settings of the benchmark."""
     try:
-        loaded: dict[str, Any] = task_manager(job.include_path, job.tasks).load(list(job.tasks))
+        loaded: dict[str, Any] = task_manager(benchmark.include_path, benchmark.tasks).load(
+            list(benchmark.tasks)
+        )
     # Task files can raise anything: they name data, templates and code.
     except Exception as error:
         raise UserError(
-            job.key, f"can't load the tasks ({first_line(error)})", "check their files and data"
+            benchmark.key,
+            f"can't load the tasks ({first_line(error)})",
+            "check their files and data",
         ) from error
     for name, task in loaded["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
-            raise UserError(job.key, f"{name} runs code that models write", "remove it")
+            raise UserError(benchmark.key, f"{name} runs code that models write", "remove it")
         # As the harness's command does: tasks that define 0 keep it.
         defined = task.get_config("num_fewshot")
-        if defined != 0 and (job.num_fewshot is not None or defined is None):
-            task.set_config("num_fewshot", job.num_fewshot or 0)
+        if defined != 0 and (benchmark.num_fewshot is not None or defined is None):
+            task.set_config("num_fewshot", benchmark.num_fewshot or 0)
         task.set_fewshot_seed(DEFAULT_OTHER_SEED)
     return loaded
 
 
 def _evaluated(
-    job: BenchmarkJob,
+    benchmark: Benchmark,
     loaded: dict[str, Any],
     model: PreTrainedModel,
     tokenizer: Any,
@@ -135,11 +142,11 @@ def _evaluated(
         results: dict[str, Any] = evaluate(
             HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size),
             loaded,
-            limit=job.limit,
+            limit=benchmark.limit,
             bootstrap_iters=0,
-            apply_chat_template=job.chat_template is not None,
+            apply_chat_template=benchmark.chat_template is not None,
             # As the harness's command does.
-            fewshot_as_multiturn=job.chat_template is not None,
+            fewshot_as_multiturn=benchmark.chat_template is not None,
         )
         return results
     except Exception as error:
@@ -152,7 +159,7 @@ def _evaluated(
 
 
 def _of_tasks(
-    job: BenchmarkJob, results: dict[str, Any], tasks: dict[str, Any]
+    benchmark: Benchmark, results: dict[str, Any], tasks: dict[str, Any]
 ) -> dict[str, TaskFigures]:
     found = {}
     for seed, name in enumerate(sorted(tasks)):
@@ -165,7 +172,7 @@ def _of_tasks(
                 values[label] = float(value)
                 # Tasks have different resamples, so that those of a group are independent.
                 resampled[label] = _resampled(
-                    documents, aggregations.get(metric, mean), job.bootstrap_samples, seed
+                    documents, aggregations.get(metric, mean), benchmark.bootstrap_samples, seed
                 )
         facts = {
             "num_fewshot": results["n-shot"][name],
@@ -198,7 +205,7 @@ def _resampled(
 
 
 def _of_groups(
-    job: BenchmarkJob,
+    benchmark: Benchmark,
     results: dict[str, Any],
     groups: dict[str, Any],
     tasks: dict[str, TaskFigures],
@@ -212,7 +219,7 @@ def _of_groups(
             if "," in key and "_stderr," not in key
         }
         resamples = []
-        for number in range(job.bootstrap_samples):
+        for number in range(benchmark.bootstrap_samples):
             metrics = {
                 task: {"sample_len": one.documents}
                 | {

@@ -1,5 +1,6 @@
 """Run benchmarks on a run's model and on its base."""
 
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,14 +49,11 @@ def benchmark(
             f"set it to false, or set runs.{run}.data.chat_template",
         )
     # Needs the optional package, which is there now.
-    from moray.extras.lm_eval.harness import BenchmarkJob, benchmark_on_worker
+    from moray.extras.lm_eval.harness import Benchmark, benchmark_on_worker
 
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     with on_evaluation_workers("benchmarks", run, output, cfg, execution) as workers:
-        job = BenchmarkJob(
-            models,
-            (),
-            workers.execution,
+        benchmark = Benchmark(
             key=f"runs.{run}.benchmarks.tasks",
             directory=Path.cwd(),
             tasks=tuple(cfg["tasks"]),
@@ -66,7 +64,8 @@ def benchmark(
             bootstrap_samples=cfg["bootstrap_samples"],
         )
         # A model at a time is what a worker has done.
-        results = workers.run(benchmark_on_worker, job, 1)
+        entry_point = partial(benchmark_on_worker, benchmark=benchmark)
+        results = workers.run(entry_point, models, (), 1)
     figures = {name: found for result in results for name, found in result.items()}
     tasks = {
         name: _compared(first, figures["tuned"][name], cfg["confidence"])

@@ -1,7 +1,7 @@
 """Image classifiers: compare what they say about held-out images."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +37,18 @@ Answers = dict[int, NDArray[np.float32]]
 """Log-probabilities of the classes, by the number of the image in its split."""
 
 
-@dataclass(frozen=True)
-class ClassifyJob(EvaluationJob):
-    """Classify the same images of one store's test split with each model; None for all."""
+def classify_on_worker(
+    job: EvaluationJob, worker: Worker, max_images: int | None
+) -> dict[str, Answers]:
+    """Classify this worker's images of the store's test split with each model.
 
-    max_images: int | None
-
-
-def classify_on_worker(job: ClassifyJob, worker: Worker) -> dict[str, Answers]:
-    """Classify this worker's images with each model."""
+    Args:
+        max_images: number of images to classify; None for all.
+    """
     (store,) = job.stores
     split = StoredRows(store, "test")
     normalization = Normalization.of(read_manifest(store)["normalization"])
-    numbers = chosen(split, job.max_images)
+    numbers = chosen(split, max_images)
 
     @torch.no_grad()
     def answers(model: PreTrainedModel) -> Answers:
@@ -131,8 +130,7 @@ def evaluation(
     return Evaluation(
         figures=("accuracy",),
         rows=[len(labels)],
-        entry_point=classify_on_worker,
-        job=lambda execution: ClassifyJob(models, stores, execution, cfg["max_documents"]),
+        entry_point=partial(classify_on_worker, max_images=cfg["max_documents"]),
         compared=compared,
         proof=proof,
     )

@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.rows.store import StoredRows
 from moray.stages.evaluation import on_evaluation_workers
-from moray.tasks.images.evaluation import ClassifyJob, chosen, classify_on_worker, in_order
+from moray.tasks.images.evaluation import chosen, classify_on_worker, in_order
 from moray.tasks.images.proofs import predictions_compared
 
 # Without a date and with fixed identifiers, the same figure is the same file.
@@ -44,8 +45,8 @@ def predict(
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     began = time.monotonic()
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
-        job = ClassifyJob(models, (store.absolute(),), workers.execution, cfg["num_samples"])
-        results = workers.run(classify_on_worker, job, len(numbers))
+        classify = partial(classify_on_worker, max_images=cfg["num_samples"])
+        results = workers.run(classify, models, (store.absolute(),), len(numbers))
     answers = {name: in_order([result[name] for result in results]) for name in models}
     labels = [names[label] for label in split.rows["label"][numbers].tolist()]
     said = {name: [names[one] for one in found.argmax(-1)] for name, found in answers.items()}

@@ -1,7 +1,7 @@
 """Language models: compare the likelihood of held-out documents."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,16 @@ from moray.tasks.language.rows import StoredSplit
 from moray.workers.entry import Worker
 
 
-@dataclass(frozen=True)
-class ScoreJob(EvaluationJob):
-    """Score models on the same documents of the test splits of token stores; None for all."""
+def score_on_worker(
+    job: EvaluationJob, worker: Worker, max_documents: int | None
+) -> dict[str, list[Scores]]:
+    """Score this worker's batches of the test split of each store with each model.
 
-    max_documents: int | None
-
-
-def score_on_worker(job: ScoreJob, worker: Worker) -> dict[str, list[Scores]]:
-    """Score this worker's batches of each store with each model."""
+    Args:
+        max_documents: number of documents to score in each store; None for all.
+    """
     splits = [StoredSplit(store, "test") for store in job.stores]
-    selections = [select_documents(split, job.max_documents) for split in splits]
+    selections = [select_documents(split, max_documents) for split in splits]
 
     def scores(model: PreTrainedModel) -> list[Scores]:
         return [
@@ -82,8 +81,7 @@ def evaluation(
     return Evaluation(
         figures=("bits_per_byte", "accuracy"),
         rows=rows,
-        entry_point=score_on_worker,
-        job=lambda execution: ScoreJob(models, stores, execution, most),
+        entry_point=partial(score_on_worker, max_documents=most),
         compared=all_compared,
         proof=proof,
     )

@@ -49,37 +49,34 @@ class Policy:
         return load_model(folder, DTYPES[self.base_dtype], device, quantization)
 
 
-@dataclass(frozen=True)
-class ScorePairsJob(EvaluationJob):
-    """Score both answers of pairs with each model; the rows are of one token store.
+def score_pairs_on_worker(
+    job: EvaluationJob,
+    worker: Worker,
+    splits: Sequence[str],
+    max_pairs: int | None = None,
+    policy: Policy | None = None,
+) -> dict[str, dict[str, Scores]]:
+    """Score both answers of this worker's pairs with each model; returns scores by model and split.
 
-    Attributes:
-        max_documents: number of pairs to score in each split; None for all.
+    Args:
+        splits: those of the token store to score.
+        max_pairs: number of pairs to score in each split; None for all.
         policy: of runs whose reference the models are; None to evaluate them.
     """
-
-    splits: Sequence[str]
-    max_documents: int | None
-    policy: Policy | None = None
-
-
-def score_pairs_on_worker(job: ScorePairsJob, worker: Worker) -> dict[str, dict[str, Scores]]:
-    """Score this worker's batches with each model; returns scores by model and split."""
     (tokens,) = job.stores
     packing = read_manifest(tokens)["recipe"]["packing"]
 
     def of_split(model: PreTrainedModel, name: str) -> Scores:
         split = StoredSplit(tokens, name)
         length = split.block_size if packing else split.block_size // 2
-        selection = select_documents(split, job.max_documents, length)
+        selection = select_documents(split, max_pairs, length)
         batches = own_batches(selection.rows, job, worker)
         return score(model, split, selection, batches, partial(as_sequences, packing=packing))
 
     def scores(model: PreTrainedModel) -> dict[str, Scores]:
         with autocast(policy.precision, worker.device) if policy else nullcontext():
-            return {name: of_split(model, name) for name in job.splits}
+            return {name: of_split(model, name) for name in splits}
 
-    policy = job.policy
     return of_each_model(scores, job, worker, policy.load if policy else load_model)
 
 
@@ -127,9 +124,8 @@ def evaluation(
     return Evaluation(
         figures=("reward_margin", "reward_accuracy", "chosen_bits_per_byte"),
         rows=[rows],
-        entry_point=score_pairs_on_worker,
-        job=lambda execution: ScorePairsJob(
-            models, stores, execution, ("test",), cfg["max_documents"]
+        entry_point=partial(
+            score_pairs_on_worker, splits=("test",), max_pairs=cfg["max_documents"]
         ),
         compared=compared,
         proof=proof,

@@ -1,5 +1,6 @@
 """Compute the log-probabilities of answers under the model that preference runs start from."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from moray.provenance.space import check_space
 from moray.rows.store import Record, Rows, RowsWriter, describe, record_of
 from moray.stages.evaluation import on_evaluation_workers
 from moray.tasks.language.rows import StoredSplit
-from moray.tasks.preference.evaluation import Policy, ScorePairsJob, score_pairs_on_worker
+from moray.tasks.preference.evaluation import Policy, score_pairs_on_worker
 from moray.tasks.preference.rows import num_pairs, with_reference
 
 # What a run trains on, and what it is watched on; the evaluation scores test by itself.
@@ -51,10 +52,9 @@ def reference(
         with on_evaluation_workers(
             "evaluate", run, output, cfg, execution, label=f"reference {output.name}"
         ) as workers:
-            job = ScorePairsJob(
-                models, (tokens.absolute(),), workers.execution, _SPLITS, None, policy
-            )
-            results = workers.run(score_pairs_on_worker, job, *map(len, splits.values()))
+            score = partial(score_pairs_on_worker, splits=_SPLITS, policy=policy)
+            rows = map(len, splits.values())
+            results = workers.run(score, models, (tokens.absolute(),), *rows)
         for name, split in splits.items():
             scores = total([result["reference"][name] for result in results])
             _write(output, name, split, scores, record)
