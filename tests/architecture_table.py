@@ -31,7 +31,7 @@ from moray.stages.tokenize import tokenize
 from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.language.tokenizer import load_tokenizer
-from moray.train.restore import trained_model
+from moray.train.checkpoint.load import trained_model
 from moray.train.spec import Part, RunSpec
 from moray.workers.entry import Worker
 

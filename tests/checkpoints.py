@@ -16,9 +16,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from moray.storage.folder import FolderStorage
 from moray.storage.interface import folder_of, path_of
-from moray.train import checkpoints
+from moray.train.checkpoint import keep
+from moray.train.checkpoint.save import Saver
 from moray.train.loop import train
-from moray.train.saver import Saver
 from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 
@@ -41,7 +41,7 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
 def last_tensors(job: RunSpec) -> dict[str, Tensor]:
     """All tensors of a job's newest checkpoint."""
     storage = FolderStorage(job.work)
-    return tensors_of(storage.fetch(checkpoints.newest_step(storage)))
+    return tensors_of(storage.fetch(keep.newest_step(storage)))
 
 
 def are_equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:

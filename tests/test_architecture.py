@@ -52,9 +52,9 @@ FLOORS = [
 TRAIN_FLOORS = [
     {"driver"},
     {"loop"},
-    {"failures", "proof", "saver"},
-    {"checkpoints"},
-    {"engine", "micro_batch", "restore", "step", "supervision"},
+    {"failures", "proof"},
+    {"checkpoint"},
+    {"engine", "micro_batch", "step", "supervision"},
     {"kernels", "strategies"},
     {"checks"},
     {"memory"},

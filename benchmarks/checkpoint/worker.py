@@ -9,9 +9,9 @@ from typing import Any
 from benchmarks.train.contestants import CORES
 from benchmarks.train.setting import BATCH_SIZE, spec_of
 from moray.config.schema.sections import Ray
+from moray.train.checkpoint.save import Saver
 from moray.train.history import History
 from moray.train.loop import train
-from moray.train.saver import Saver
 from moray.workers.entry import Worker
 
 STEPS = 20

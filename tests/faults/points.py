@@ -11,7 +11,8 @@ import torch.distributed.checkpoint.filesystem as tensors
 
 from moray.provenance import manifest
 from moray.storage import folder
-from moray.train import history, saver
+from moray.train import history
+from moray.train.checkpoint import save
 
 Original = Callable[..., Any]
 
@@ -61,17 +62,17 @@ POINTS: dict[str, tuple[Any, str, Original]] = {
     "before the history is on the disk": (history.History, "sync", _before),
     "before the temporary folder": (folder.FolderStorage, "begin", _before),
     "after the temporary folder": (folder.FolderStorage, "begin", _after),
-    "before the tensors": (saver, "save", _before),
+    "before the tensors": (save, "save", _before),
     "in the middle of a file": (tensors, "_write_item", _half_a_tensor),
     "before the list of tensors": (tensors.FileSystemWriter, "finish", _before),
     "before the list of tensors is renamed": (Path, "rename", _before),
-    "after the tensors": (saver, "save", _after),
+    "after the tensors": (save, "save", _after),
     "before the files' fsync": (folder, "list_files", _before),
     "before the manifest": (manifest, "write_bytes", _before),
     "before the folder's fsync": (folder, "_sync", _before),
     "before the rename": (Path, "rename", _before_commit),
     "after the rename": (Path, "rename", _after_commit),
-    "before old ones are deleted": (saver, "remove_old", _before),
+    "before old ones are deleted": (save, "remove_old", _before),
     "while an old one is deleted": (shutil, "rmtree", _one_file),
     "after an old one is deleted": (shutil, "rmtree", _after),
 }

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from moray.provenance.manifest import damaged_files
 from moray.storage.interface import folder_of, path_of, step_of
+from moray.train.checkpoint.save import Saver
 from moray.train.loop import train
-from moray.train.saver import Saver
 from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 

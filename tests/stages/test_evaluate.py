@@ -26,8 +26,8 @@ from moray.stages.evaluate import evaluate
 from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 from moray.tasks.preference.proofs import loss_of, pairs_of
+from moray.train.checkpoint.load import trained_model
 from moray.train.loop import train
-from moray.train.restore import trained_model
 from moray.workers.entry import Worker
 
 CFG = {"max_documents": None, "bootstrap_samples": 30, "confidence": 0.9, "precision": "auto"}

@@ -30,7 +30,7 @@ from moray.tasks.language import export as export_text
 from moray.tasks.language.loss import TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.language.tokenizer import stop_token_ids
-from moray.train.restore import trained_model
+from moray.train.checkpoint.load import trained_model
 
 
 def test_adapters_that_are_merged_by_another_factor_are_refused(

@@ -34,8 +34,8 @@ from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.loss import TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.language.tokenizer import load_tokenizer
+from moray.train.checkpoint.load import trained_model
 from moray.train.loop import train
-from moray.train.restore import trained_model
 from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 

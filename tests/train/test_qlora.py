@@ -21,8 +21,8 @@ from moray.model.adapter import merged, save_adapter
 from moray.model.load import load_model
 from moray.model.quantization import Bits
 from moray.storage.interface import folder_of, path_of
+from moray.train.checkpoint.load import trained_model
 from moray.train.loop import train
-from moray.train.restore import trained_model
 from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 

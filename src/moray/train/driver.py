@@ -27,7 +27,8 @@ from moray.storage.opened import is_remote, needed_libraries, state_of
 from moray.storage.transfer import Delivery, copy_to, scratch
 from moray.tracking.following import Ending, tracked
 from moray.tracking.interface import TrackedRun, missing_packages, tracked_run
-from moray.train.checkpoints import continued_from, newest_step, prepare_work
+from moray.train.checkpoint.continuation import continued_from, prepare_work
+from moray.train.checkpoint.keep import newest_step
 from moray.train.checks import misfits, unmet_requirements, unsharded
 from moray.train.failures import (
     MEANING,

@@ -20,7 +20,7 @@ from moray.errors import UserError, first_line
 from moray.provenance.manifest import write_json
 from moray.provenance.space import full_disk, of_full_disk
 from moray.storage.opened import open_storage
-from moray.train.checkpoints import newest_step
+from moray.train.checkpoint.keep import newest_step
 from moray.train.history import HISTORY, read_history
 from moray.train.memory import rows_of_micro_batch
 from moray.train.spec import RunSpec

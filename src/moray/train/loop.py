@@ -19,13 +19,14 @@ from moray.storage.interface import Storage
 from moray.storage.opened import open_storage
 from moray.tasks import task_of
 from moray.tasks.interface import Task
-from moray.train.checkpoints import newest_step
+from moray.train.checkpoint.keep import newest_step
+from moray.train.checkpoint.resume import resume
+from moray.train.checkpoint.save import Saver
 from moray.train.engine import build, compute_deterministically
 from moray.train.failures import DIVERGED, collective_timeout, ended_by_stall, explained
 from moray.train.micro_batch import halved_when_too_many, with_micro_batch_size
 from moray.train.performance import MeanLoss, Stopwatch, collected_when_asked, profiled
 from moray.train.proof import FirstStep, loss_of_few
-from moray.train.saver import Saver, resume
 from moray.train.schedule import learning_rate
 from moray.train.spec import RunSpec
 from moray.train.step import (

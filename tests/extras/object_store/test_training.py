@@ -19,8 +19,8 @@ from moray.config.schema.sections import Ray
 from moray.config.schema.train import Train
 from moray.model.load import load_model
 from moray.storage.objects import open_objects
+from moray.train.checkpoint.load import trained_model
 from moray.train.history import read_history
-from moray.train.restore import trained_model
 
 pytestmark = pytest.mark.long
 

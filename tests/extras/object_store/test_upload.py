@@ -13,7 +13,7 @@ from stored import BucketPlace
 from moray.extras.object_store.bucket import Commits, ObjectStorage
 from moray.provenance.manifest import Files
 from moray.storage.objects import open_objects
-from moray.train import checkpoints
+from moray.train.checkpoint import keep, resume
 
 # Two parts and a bit, so that parts are uploaded.
 PART = 5 * 2**20
@@ -59,7 +59,7 @@ POINTS: dict[str, tuple[Any, str, Original]] = {
     "after the files": (ObjectStorage, "persist", _after),
     "before the manifest": (Commits, "append", _before),
     "after the manifest": (Commits, "append", _after),
-    "before old ones are removed": (checkpoints, "remove_old", _before),
+    "before old ones are removed": (keep, "remove_old", _before),
     "after the manifest of an old one is removed": (Commits, "remove", _after),
     "before what was left is removed": (OBJECTS, "abort_uploads", _before),
 }
@@ -97,7 +97,7 @@ def die(folder: Path, url: str, point: str, environment: dict[str, str]) -> None
         original = getattr(where, name)
         setattr(where, name, lambda *given, **named: fault(original, *given, **named))
         write(storage, 20)
-        checkpoints.remove_old(storage, keep=1)
+        keep.remove_old(storage, keep=1)
 
 
 # Each costs a process of its own. Parts of uploads to GCS are sent by compiled code.
@@ -121,7 +121,7 @@ def test_an_upload_that_is_killed_costs_no_checkpoint(
     assert bool(uploads(place)) == (" part" in point)
 
     storage, notes = place.opened(), list[str]()
-    step = checkpoints.resume_point(storage, notes)
+    step = resume.resume_point(storage, notes)
     assert step == (20 if point in COMMITTED else 10)
     assert notes == []
     assert (storage.fetch(step) / "model").read_bytes() == WEIGHTS + bytes([step])

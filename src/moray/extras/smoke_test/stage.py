@@ -17,7 +17,7 @@ from moray.background import in_thread, repeated
 from moray.console import say
 from moray.provenance.manifest import write_json
 from moray.storage.folder import FolderStorage
-from moray.train.checkpoints import newest_step
+from moray.train.checkpoint.keep import newest_step
 from moray.train.driver import train_on_worker
 from moray.train.history import HISTORY, read_history
 from moray.train.spec import RunSpec

@@ -9,7 +9,7 @@ from moray.model.folder import DTYPES, stored_dtype
 from moray.stages.export import Exported
 from moray.tasks.images.classifier import load_classifier, names_of
 from moray.tasks.images.image_processor import load_processor
-from moray.train.restore import trained_model
+from moray.train.checkpoint.load import trained_model
 
 _CLASSES = """ It tells {count}
 classes apart: {classes}.

@@ -33,7 +33,7 @@ from moray.tasks.language.tokenizer import (
     stop_token_ids,
 )
 from moray.tasks.language.tokenizer_files import save_tokenizer
-from moray.train.restore import trained_model
+from moray.train.checkpoint.load import trained_model
 
 _ALONE = """ This folder contains
 only the adapter, which is loaded on top of `{start}`."""

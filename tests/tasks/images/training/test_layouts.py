@@ -16,11 +16,11 @@ from moray.config.schema.sections import Data, Ray
 from moray.rows.store import StoredRows
 from moray.storage.folder import FolderStorage
 from moray.storage.interface import folder_of, path_of
-from moray.train import checkpoints
+from moray.train.checkpoint import keep
+from moray.train.checkpoint.load import read_state
 from moray.train.driver import run_training
 from moray.train.history import read_history
 from moray.train.loop import train
-from moray.train.restore import read_state
 from moray.train.schedule import learning_rate
 from moray.train.spec import Part, RunSpec
 from moray.train.statistics import statistics_of
@@ -171,7 +171,7 @@ def test_a_resumed_run_has_the_same_bits_statistics_included(
     train_all([*jobs.values()], 2, "torchrun", tmp_path / "first")
     before = {engine: last_state(job) for engine, job in jobs.items()}
     for job in jobs.values():
-        checkpoints.remove_from(FolderStorage(job.work), 20)
+        keep.remove_from(FolderStorage(job.work), 20)
     train_all([*jobs.values()], 2, "torchrun", tmp_path / "second")
     for engine, job in jobs.items():
         after = last_state(job)

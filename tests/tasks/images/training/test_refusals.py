@@ -16,7 +16,7 @@ from moray.rows.store import StoredRows
 from moray.storage.interface import folder_of, path_of
 from moray.tasks import task_of
 from moray.tasks.images.classifier import fault_of_bf16_on_cpu, load_classifier
-from moray.train.checkpoints import _check_tensors
+from moray.train.checkpoint.continuation import _check_tensors
 from moray.train.engine import check_weights
 from moray.train.loop import train
 from moray.train.spec import RunSpec

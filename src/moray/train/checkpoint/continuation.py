@@ -1,8 +1,4 @@
-"""Which checkpoint a run resumes from, which ones are kept, and those of other fingerprints.
-
-Sample order, learning rate and dropout are functions of the step, so the step is the whole position
-of a run.
-"""
+"""Continue from a checkpoint that was made under other settings, or by another run."""
 
 import json
 import shutil
@@ -15,6 +11,7 @@ from moray.errors import UserError
 from moray.provenance.manifest import as_json
 from moray.storage.interface import Storage, name_of, step_of
 from moray.storage.opened import storage_with
+from moray.train.checkpoint.keep import newest_step, remove_from
 from moray.train.history import HISTORY, evaluations
 from moray.train.identity import Identity, differences, read_identity, write_identity
 from moray.train.optimizer import is_state
@@ -28,69 +25,6 @@ _ROUNDED = {
     "optimizer": ("adamw_8bit", "optimizer state is", "it to 8 bits"),
     "weights": ("bf16", "weights are", "them to bf16"),
 }
-
-
-def newest_step(storage: Storage) -> int:
-    """The step of the newest checkpoint, damaged or not; 0 if there is none."""
-    return max(storage.steps(), default=0)
-
-
-def remove_from(storage: Storage, step: int) -> None:
-    """Remove the checkpoints of a step and of later ones."""
-    for later in storage.steps():
-        if later >= step:
-            storage.remove(later)
-
-
-def remove_old(storage: Storage, keep: int, best: int | None = None) -> None:
-    """Remove all but the newest and the best, and partial checkpoints of dead attempts."""
-    for step in storage.steps()[:-keep]:
-        if step != best:
-            storage.remove(step)
-    storage.remove_uncommitted()
-
-
-def resume_step(spec: RunSpec, storage: Storage, notes: list[str]) -> int:
-    """The step to resume from, whose history is put into the work folder; 0 if there is none.
-
-    It is that of the newest valid checkpoint; if the best one is exported, it is valid too. Each
-    damaged one gets a note.
-    """
-    step = _restored(storage, notes)
-    while step and spec.settings.load_best_model_at_end:
-        best = Evaluations(None, evaluations(spec.work, until=step)).best
-        if best is None or not _is_damaged(storage, best, notes):
-            break
-        # The lost steps have to be trained again.
-        remove_from(storage, best)
-        step = _restored(storage, notes)
-    return step
-
-
-def _restored(storage: Storage, notes: list[str]) -> int:
-    step = resume_point(storage, notes)
-    if step and (history := storage.history_of(step)) != storage.work:
-        shutil.copyfile(history / HISTORY, storage.work / HISTORY)
-    return step
-
-
-def resume_point(storage: Storage, notes: list[str]) -> int:
-    """The step of the newest valid checkpoint, 0 if there is none; newer damaged ones are removed.
-
-    Otherwise they would count towards the number to keep. Partial checkpoints are removed too.
-    """
-    storage.remove_uncommitted()
-    steps = reversed(storage.steps())
-    step = next((step for step in steps if not _is_damaged(storage, step, notes)), 0)
-    remove_from(storage, step + 1)
-    return step
-
-
-def _is_damaged(storage: Storage, step: int, notes: list[str]) -> bool:
-    """Whether a checkpoint is damaged, which gets a note."""
-    if damaged := storage.damaged(step):
-        notes.append(f"skipped checkpoint {name_of(step)}: damaged {', '.join(damaged)}")
-    return bool(damaged)
 
 
 def prepare_work(spec: RunSpec, storage: Storage, identity: Identity, alone: bool) -> Identity:
@@ -187,7 +121,7 @@ def _check_tensors(key: str, given: str, spec: RunSpec) -> None:
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     from moray.tasks import task_of
-    from moray.train.restore import MetadataReader, with_adapters
+    from moray.train.checkpoint.load import MetadataReader, with_adapters
 
     task = task_of(spec.parts[0].store, spec.task_settings)
     tensors = with_adapters(task.empty(spec.start, torch.float32), spec.adapter)

@@ -19,9 +19,9 @@ from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.storage.folder import FolderStorage
 from moray.storage.interface import Storage, folder_of, path_of
+from moray.train.checkpoint.load import read_state
+from moray.train.checkpoint.save import Saver
 from moray.train.loop import train
-from moray.train.restore import read_state
-from moray.train.saver import Saver
 from moray.train.spec import RunSpec
 from moray.train.supervision import Request, Requests
 from moray.workers.entry import Worker
@@ -75,7 +75,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         assert free.wait(30)
         return save(*arguments, **options)
 
-    monkeypatch.setattr("moray.train.saver.save", wait)
+    monkeypatch.setattr("moray.train.checkpoint.save.save", wait)
     return free.set
 
 

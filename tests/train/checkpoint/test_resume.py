@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from stored import Place
 
-from moray.train import checkpoints
+from moray.train.checkpoint import keep, resume
 
 Change = Callable[[bytes], bytes | None]
 
@@ -25,7 +25,7 @@ def gone(content: bytes) -> None:
 def resumed(place: Place) -> tuple[int, list[str]]:
     """The step that a run resumes from, and the notes on damaged checkpoints."""
     notes = list[str]()
-    return checkpoints.resume_point(place.opened(), notes), notes
+    return resume.resume_point(place.opened(), notes), notes
 
 
 def test_the_newest_is_the_one_of_the_highest_step(place: Place) -> None:
@@ -87,7 +87,7 @@ def test_old_ones_and_leftovers_are_removed(place: Place) -> None:
     for step in (10, 20, 30):
         place.write(step)
     place.begin(40)
-    checkpoints.remove_old(place.opened(), keep=2)
+    keep.remove_old(place.opened(), keep=2)
     assert place.opened().steps() == [20, 30]
     # Two files each, in folders of the attempts that wrote them.
     assert len(place.files()) == 4
@@ -99,5 +99,5 @@ def test_old_ones_and_leftovers_are_removed(place: Place) -> None:
 def test_the_best_is_kept_however_old_it_is(best: int, kept: list[int], place: Place) -> None:
     for step in (10, 20, 30, 40):
         place.write(step)
-    checkpoints.remove_old(place.opened(), keep=2, best=best)
+    keep.remove_old(place.opened(), keep=2, best=best)
     assert place.opened().steps() == kept

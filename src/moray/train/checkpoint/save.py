@@ -1,7 +1,7 @@
-"""Save checkpoints in the background of training, and resume from the newest one.
+"""Save checkpoints in the background of training.
 
 Tensors are written with PyTorch's distributed checkpointing: each worker writes its part, and any
-number of workers can read it, see `restore`.
+number of workers can read it, see `load`.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
@@ -21,17 +20,9 @@ from moray.provenance.manifest import Files
 from moray.provenance.space import telling_of_full_disk, try_room
 from moray.storage.interface import Storage
 from moray.train.adamw_8bit import Blocks
-from moray.train.checkpoints import remove_old, resume_step
-from moray.train.history import History, evaluations
+from moray.train.checkpoint.keep import remove_old
 from moray.train.optimizer import as_saved
-from moray.train.performance import MeanLoss
-from moray.train.restore import names_in, read_state
-from moray.train.schedule import Evaluations
-from moray.train.spec import RunSpec
-from moray.train.statistics import Statistics
-from moray.train.strategies import Strategy
 from moray.workers.collectives import Value, from_first_worker, gathered, together
-from moray.workers.entry import Worker
 
 
 class Saver:
@@ -134,33 +125,3 @@ class Saver:
         whole = {name: facts for listed in files for name, facts in listed.items()}
         self._storage.commit(step, attempt, whole)
         remove_old(self._storage, self._keep, best)
-
-
-def resume(
-    spec: RunSpec,
-    worker: Worker,
-    storage: Storage,
-    strategy: Strategy,
-    statistics: Statistics,
-    mean_loss: MeanLoss,
-    num_steps: int,
-) -> tuple[int, History | None, Evaluations]:
-    """Restore the newest valid checkpoint; returns the steps done, history and evaluations."""
-    skipped = list[str]()
-    # The first worker decides: on a shared file system, others may not see all files yet.
-    step = from_first_worker(lambda: resume_step(spec, storage, skipped))
-    if step:
-        path = together(lambda: storage.fetch(step))
-        strategy.restore(lambda state: read_state(path, state))
-        if statistics.tensors:
-            read_state(path, statistics.tensors)
-        if mean_loss.NAME in names_in(path):
-            unlogged = torch.empty(2, dtype=torch.float64)
-            read_state(path, {mean_loss.NAME: unlogged})
-            mean_loss.restore(unlogged)
-    history = History(spec.work, step) if worker.rank == 0 else None
-    if history:
-        for note in skipped:
-            history.append(step=step, num_steps=num_steps, note=note)
-    losses = from_first_worker(lambda: evaluations(spec.work, until=step))
-    return step, history, Evaluations(spec.settings.early_stopping_patience, losses)

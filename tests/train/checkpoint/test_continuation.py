@@ -17,7 +17,7 @@ from moray.errors import ConfigError, UserError
 from moray.provenance.manifest import MANIFEST
 from moray.storage.folder import FolderStorage
 from moray.tasks.language.rows import StoredSplit
-from moray.train.checkpoints import continued_from
+from moray.train.checkpoint.continuation import continued_from
 from moray.train.history import read_history
 from moray.train.identity import identity_of, read_identity, write_identity
 from moray.train.loop import train
@@ -207,7 +207,7 @@ def test_an_import_that_is_cut_off_is_repeated(case: Case, monkeypatch: pytest.M
     def killed(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    places = ("moray.storage.folder.FolderStorage.adopt", "moray.train.checkpoints.as_json")
+    places = ("moray.storage.folder.FolderStorage.adopt", "moray.train.checkpoint.continuation.as_json")
     for place in places:
         monkeypatch.setattr(place, killed)
         with pytest.raises(KeyboardInterrupt):

@@ -26,9 +26,9 @@ from moray.model.load import load_model
 from moray.provenance.manifest import damaged_files, write_manifest
 from moray.storage.folder import FolderStorage
 from moray.storage.interface import folder_of, path_of
+from moray.train.checkpoint.load import MetadataReader, read_state, trained_model
+from moray.train.checkpoint.save import Saver
 from moray.train.loop import train
-from moray.train.restore import MetadataReader, read_state, trained_model
-from moray.train.saver import Saver
 from moray.workers.entry import Worker
 
 STATE = {

@@ -1,0 +1,1 @@
+"""Checkpoints of a run: saved, loaded, kept, resumed from, and continued from another run's."""
