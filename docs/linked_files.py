@@ -29,8 +29,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to those files. A folder keeps its name alone; a file that isn't there, its
-    link, which a strict build refuses.
+    """Point links to those files.
+
+    Of a link to a folder, only the text stays. A link to a missing file stays as it is, and a strict
+    build refuses it.
     """
 
     def replaced(link: re.Match[str]) -> str:

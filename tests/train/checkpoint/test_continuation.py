@@ -207,7 +207,10 @@ def test_an_import_that_is_cut_off_is_repeated(case: Case, monkeypatch: pytest.M
     def killed(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    places = ("moray.storage.folder.FolderStorage.adopt", "moray.train.checkpoint.continuation.as_json")
+    places = (
+        "moray.storage.folder.FolderStorage.adopt",
+        "moray.train.checkpoint.continuation.as_json",
+    )
     for place in places:
         monkeypatch.setattr(place, killed)
         with pytest.raises(KeyboardInterrupt):
