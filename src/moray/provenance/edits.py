@@ -22,6 +22,8 @@ _WITHOUT_EFFECT = {
     "config/schema",
     *("extras/importing", "extras/memory_plan", "extras/object_store"),
 }
+# Of modules and templates, but not of what editors leave.
+_SUFFIXES = {".css", ".html", ".js", ".py"}
 # Functions that import a module of a folder by its name.
 _BY_NAME = {"module_of": "moray.tasks.{}", "extras.part": "moray.extras.{}"}
 # Lines of the SHA-256 of a file and the digest of what it means. Parsing all files takes a quarter
@@ -84,14 +86,14 @@ def _edited() -> dict[str, str]:
 
 
 def _present() -> dict[str, str]:
-    files = [path for path in PACKAGE.rglob("*") if path.is_file() and _counts(path)]
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in _SUFFIXES and _counts(path)]
     return {path.relative_to(PACKAGE).as_posix(): _digest(path) for path in sorted(files)}
 
 
 def _counts(path: Path) -> bool:
     # A wheel has the workflow in the package.
     inner = path.relative_to(PACKAGE).parts
-    return "__pycache__" not in inner and inner[0] != "workflow" and path != LOCK
+    return inner[0] != "workflow"
 
 
 @cache
