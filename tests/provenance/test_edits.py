@@ -104,8 +104,9 @@ def test_an_edit_counts_for_the_stages_that_import_it(package: Path) -> None:
 
 
 def test_a_template_counts_for_what_is_made_with_it(package: Path) -> None:
-    (found,) = affected(package, ("report/templates/style.css", "CHANGED"))
-    assert set(found) == {"report"}
+    templates = ("report/templates/style.css", "tasks/language/report.html")
+    for found in affected(package, *((template, "CHANGED") for template in templates)):
+        assert set(found) == {"report"}
 
 
 def test_each_edit_has_another_digest_and_none_if_taken_back(package: Path) -> None:

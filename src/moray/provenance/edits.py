@@ -9,7 +9,7 @@ import ast
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
@@ -49,16 +49,20 @@ def edits_of(stage: str, names: Iterable[str] = ()) -> str:
     if not edited:
         return ""
     imported = _closure(stage, tuple(names))
-    rooms = {path.rpartition("/")[0] for path in imported} - {""}
-    counted = {
-        path: digest
-        for path, digest in edited.items()
-        # Templates belong to the modules that they lie below.
-        if path in imported
-        or (not path.endswith(".py") and any(path.startswith(f"{room}/") for room in rooms))
-    }
+    counted = {path: digest for path, digest in edited.items() if _is_used(path, imported)}
     lines = "".join(f"{path} {digest}\n" for path, digest in sorted(counted.items()))
     return hashlib.sha256(lines.encode()).hexdigest()[:8] if counted else ""
+
+
+def _is_used(path: str, imported: frozenset[str]) -> bool:
+    """Whether a file is one of some modules, or a template of theirs."""
+    file = PurePosixPath(path)
+    if file.suffix == ".py":
+        return path in imported
+    # Beside the module of its name, or in a folder beside those that share it.
+    beside = {PurePosixPath(module).parent for module in imported}
+    shared = file.parent.name == "templates" and file.parent.parent in beside
+    return shared or str(file.with_suffix(".py")) in imported
 
 
 def write_lock() -> None:
