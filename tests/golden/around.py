@@ -37,18 +37,8 @@ open(file, "w").write(kind)
 
 def folders_around(experiment: Experiment) -> dict[str, Path]:
     """Run the stages around the main job; returns the folder of the result of each."""
-    stages: dict[str, Callable[[Experiment, Path], None]] = {
-        "benchmark": _benchmark,
-        "card": _card,
-        "choose": _choose,
-        "gguf": _gguf,
-        "push": _push,
-        "report": _report,
-        "search": _search,
-        "track": _track,
-    }
     made = {}
-    for stage, make in stages.items():
+    for stage, make in AROUND.items():
         if not is_there(stage):
             continue
         made[stage] = Path("around", stage)
@@ -170,3 +160,16 @@ def _track(experiment: Experiment, output: Path) -> None:
     figures = ("loss", "eval_loss", "test/tuned/accuracy", "test/tuned/accuracy_high")
     points = {name: in_tensorboard(Path(), name) for name in figures}
     (output / "points.json").write_text(json.dumps(points))
+
+
+# By name, what runs a stage; its results go to a folder.
+AROUND: dict[str, Callable[[Experiment, Path], None]] = {
+    "benchmark": _benchmark,
+    "card": _card,
+    "choose": _choose,
+    "gguf": _gguf,
+    "push": _push,
+    "report": _report,
+    "search": _search,
+    "track": _track,
+}

@@ -50,8 +50,11 @@ _RUNS = {
 }
 
 
-def results(folder: Path) -> dict[str, Any]:
+def results(folder: Path, around: bool) -> dict[str, Any]:
     """Make the results of each stage in an empty folder.
+
+    Args:
+        around: whether of the stages around the main job too.
 
     Returns:
         By row of `moray.config.versions.RESULTS`: digests of what is the same everywhere, and
@@ -80,8 +83,8 @@ def results(folder: Path) -> dict[str, Any]:
         trained = {run: _files(run, "history.jsonl", "train.json") for run in runs}
         found[f"finetune {task}"] = trained
         found[f"evaluate {task}"] = {run: _files(run, "eval.json") for run in runs}
-    for stage, made in folders_around(experiment).items():
-        found[stage] = _folder(str(made))
+    if around:
+        found |= {name: _folder(str(made)) for name, made in folders_around(experiment).items()}
     return {"libraries": software(), **json.loads(json.dumps(found, sort_keys=True))}
 
 

@@ -1,6 +1,7 @@
 """The results of small runs of each stage are those that were recorded for their version."""
 
 import pytest
+from golden.around import AROUND
 from golden.recorded import ROWS, differences, faults, make, read
 
 from moray.config.versions import RESULTS
@@ -8,13 +9,27 @@ from moray.config.versions import RESULTS
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return faults(read(), make(tmp_path_factory.mktemp("golden"), around=False))
+
+
+@pytest.fixture(scope="module")
+def found_around(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return faults(read(), make(tmp_path_factory.mktemp("golden")))
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", [row for row in ROWS if row not in AROUND])
 def test_results_are_those_of_their_version(row: str, found: dict[str, str]) -> None:
     if row in found:
         pytest.fail(found[row], pytrace=False)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("row", [row for row in ROWS if row in AROUND])
+def test_results_around_the_main_job_are_those_of_their_version(
+    row: str, found_around: dict[str, str]
+) -> None:
+    if row in found_around:
+        pytest.fail(found_around[row], pytrace=False)
 
 
 def test_a_change_under_the_same_version_is_a_fault() -> None:
