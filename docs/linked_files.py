@@ -31,8 +31,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point links to those files.
 
-    Of a link to a folder, only the text stays. A link to a missing file stays as it is, and a strict
-    build refuses it.
+    Of a link to a folder, only the text stays. A link to a missing file stays as it is, so that a
+    strict build refuses it.
     """
 
     def replaced(link: re.Match[str]) -> str:

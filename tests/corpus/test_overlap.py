@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from moray.corpus.dataset import Document, write_dataset
-from moray.corpus.overlap import overlaps, told
+from moray.corpus.overlap import overlap_messages, overlaps
 from moray.stages.download import download
 
 Make = Callable[[int, str], Any]
@@ -163,11 +163,13 @@ def test_what_is_told() -> None:
         {**facts, "documents": 10, "trained": 6, "related": 0, "runs": ["base2"]},
         {**facts, "documents": 1000, "trained": 1000, "related": 2, "runs": ["base", "tuned"]},
     ]
-    assert told({"documents": 7, "overlaps": found}) == [
+    assert overlap_messages({"documents": 7, "overlaps": found}) == [
         "6 of 10 test documents of asked were trained on, in table (run base2)",
         "1,000 of 1,000 test documents of asked were trained on, in table (runs base, tuned)",
         "2 of 1,000 test documents of asked share their prompt or group with some that were "
         "trained on, in table (runs base, tuned)",
     ]
-    assert told({"images": 7, "overlaps": found})[0].startswith("6 of 10 test images of asked")
-    assert told({"documents": 7}) == told({}) == []
+    assert overlap_messages({"images": 7, "overlaps": found})[0].startswith(
+        "6 of 10 test images of asked"
+    )
+    assert overlap_messages({"documents": 7}) == overlap_messages({}) == []

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from moray.config.schema.train import Adapter
 from moray.model import forward as module
 from moray.model.adapter import add_adapter
-from moray.model.forward import agreed, autocast, blocks_of, decoder_of, resolve
+from moray.model.forward import autocast, blocks_of, common_precision, decoder_of, resolve
 
 LLAMA = hf.LlamaConfig(
     vocab_size=64,
@@ -96,7 +96,7 @@ def be_one_of_two(rank: int, folder: Path) -> None:
     precisions = []
     for with_bf16 in ({0, 1}, {0}, set[int]()):
         module.resolve = answering("bf16" if rank in with_bf16 else "fp32")  # type: ignore[assignment]
-        precisions.append(agreed("auto", CPU))
+        precisions.append(common_precision("auto", CPU))
     (folder / str(rank)).write_text(" ".join(precisions))
     dist.destroy_process_group()
 

@@ -19,7 +19,7 @@ from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError
 from moray.model.shapes import Shapes
 from moray.storage.folder import FolderStorage
-from moray.train.checks import unmet_requirements
+from moray.train.checks import missing_requirements
 
 CORES = len(os.sched_getaffinity(0))
 SMALL: Shapes = {"embed_tokens": (100, 10), "layer.q_proj": (10, 30), "layer.norm": (10,)}
@@ -39,7 +39,7 @@ def found(
 ) -> list[UserError]:
     """The faults of a run of one worker without a GPU, but for what is given."""
     settings = {"num_workers": 1, "use_gpu": False, "storage_path": str(folder / "state"), **ray}
-    return unmet_requirements(
+    return missing_requirements(
         "tuned",
         Train(**(train or {})),
         adapter,
@@ -237,7 +237,7 @@ import os, sys
 from pathlib import Path
 from moray.config.schema.sections import Ray
 from moray.config.schema.train import Train
-from moray.train.checks import unmet_requirements
+from moray.train.checks import missing_requirements
 
 # Permissions don't count for root.
 if os.geteuid() == 0:
@@ -245,7 +245,7 @@ if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 ray = Ray(num_workers=1, storage_path=sys.argv[1], use_gpu=False)
-for fault in unmet_requirements("tuned", Train(), None, ray, None, Path("/tmp")):
+for fault in missing_requirements("tuned", Train(), None, ray, None, Path("/tmp")):
     print(fault)
 """
 

@@ -15,12 +15,12 @@ from moray.config.schema.sections import Ray
 from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.storage.folder import FolderStorage
-from moray.train.failures import ended_by_stall, explained, forget, meaning_of, stacks
+from moray.train.failures import exit_on_stall, explain_failures, forget, meaning_of, stacks
 from moray.train.history import HISTORY
 from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 from moray.workers.launch import WorkersFailedError
-from moray.workers.repeats import raised_once
+from moray.workers.repeats import end_on_repeated_error
 
 PLACE = Worker(rank=3, world_size=4, device=torch.device("cpu"))
 FAILED = WorkersFailedError("worker 3: ValueError: odd")
@@ -62,7 +62,7 @@ def too_large_an_array() -> None:
 def test_memory_that_is_too_small_is_reported_with_what_to_lower(
     job: RunSpec, allocate: Callable[[], object], error: type[Exception], text: str
 ) -> None:
-    with pytest.raises(error), explained(job, PLACE):
+    with pytest.raises(error), explain_failures(job, PLACE):
         allocate()
     line = report(job)
     assert line.startswith(
@@ -76,7 +76,7 @@ def test_memory_that_is_too_small_is_reported_with_what_to_lower(
 
 def test_a_single_row_is_not_asked_to_be_lowered(job: RunSpec) -> None:
     job = replace(job, settings=Train(micro_batch_size=1))
-    with pytest.raises(MemoryError), explained(job, PLACE):
+    with pytest.raises(MemoryError), explain_failures(job, PLACE):
         too_large_an_array()
     assert report(job).endswith("; set train.gradient_checkpointing: true or train.strategy: fsdp2")
 
@@ -84,7 +84,7 @@ def test_a_single_row_is_not_asked_to_be_lowered(job: RunSpec) -> None:
 def test_the_memory_of_a_gpu_is_reported_too(job: RunSpec) -> None:
     """PyTorch's exception for it, which needs no GPU to be raised."""
     worker = replace(PLACE, device=torch.device("cuda", 1))
-    with pytest.raises(torch.OutOfMemoryError), explained(job, worker):
+    with pytest.raises(torch.OutOfMemoryError), explain_failures(job, worker):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 1 has")
     assert "memory of worker 3 (cuda: CUDA out of memory. Tried to allocate 2.00 GiB.); " in (
         report(job)
@@ -94,7 +94,7 @@ def test_the_memory_of_a_gpu_is_reported_too(job: RunSpec) -> None:
 def test_a_full_disk_is_reported_as_such(job: RunSpec) -> None:
     (job.work / "file").write_bytes(bytes(2345))
     # The kernel's own device for it: every write says that no space is left.
-    with pytest.raises(OSError, match="No space left"), explained(job, PLACE):
+    with pytest.raises(OSError, match="No space left"), explain_failures(job, PLACE):
         Path("/dev/full").write_text("x")
     assert report(job) == (
         f"{job.work}: the disk is full after writing 2,345 bytes; "
@@ -103,9 +103,9 @@ def test_a_full_disk_is_reported_as_such(job: RunSpec) -> None:
 
 
 def test_what_an_earlier_attempt_died_of_is_not_told_of_a_later_one(job: RunSpec) -> None:
-    with pytest.raises(MemoryError), explained(job, PLACE):
+    with pytest.raises(MemoryError), explain_failures(job, PLACE):
         too_large_an_array()
-    with pytest.raises(ValueError, match="odd"), explained(job, replace(PLACE, rank=0)):
+    with pytest.raises(ValueError, match="odd"), explain_failures(job, replace(PLACE, rank=0)):
         raise ValueError("odd")
     assert report(job).startswith("runs.tuned.ray.max_failures: workers failed more than 3 times")
 
@@ -119,7 +119,7 @@ def test_a_disk_too_full_for_the_meaning_hides_nothing(job: RunSpec) -> None:
         file.write_bytes(b"x")
 
     try:
-        with pytest.raises(OSError, match="File too large") as caught, explained(job, PLACE):
+        with pytest.raises(OSError, match="File too large") as caught, explain_failures(job, PLACE):
             fill(job.work / "history")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -147,14 +147,14 @@ def test_a_disk_that_took_no_meaning_is_reported_by_the_last_failure(job: RunSpe
 def test_what_needs_no_meaning_or_has_none_passes_as_it_is(
     job: RunSpec, error: BaseException
 ) -> None:
-    with pytest.raises(type(error)) as caught, explained(job, PLACE):
+    with pytest.raises(type(error)) as caught, explain_failures(job, PLACE):
         raise error
     assert caught.value is error
     assert list(job.work.iterdir()) == []
 
 
 def test_a_body_that_does_not_fail_leaves_nothing(job: RunSpec) -> None:
-    with explained(job, PLACE):
+    with explain_failures(job, PLACE):
         pass
     assert list(job.work.iterdir()) == []
 
@@ -167,7 +167,7 @@ def hang(job: RunSpec, *ranks: int) -> None:
 
 def write_stack(work: Path, rank: int, text: str) -> None:
     before = set(work.iterdir())
-    with ended_by_stall(work, rank, 600):
+    with exit_on_stall(work, rank, 600):
         pass
     (file,) = set(work.iterdir()) - before
     file.write_text(text)
@@ -212,8 +212,8 @@ def test_an_error_of_code_is_reported_as_it_is_with_the_last_known_step(job: Run
     (job.work / HISTORY).write_text('{"step": 6, "loss": 1.0}\n')
     with (
         pytest.raises(IndexError),
-        raised_once(job.work, PLACE.rank),
-        explained(job, PLACE),
+        end_on_repeated_error(job.work, PLACE.rank),
+        explain_failures(job, PLACE),
     ):
         [][PLACE.rank]
     assert report(job) == (
@@ -224,7 +224,7 @@ def test_an_error_of_code_is_reported_as_it_is_with_the_last_known_step(job: Run
 
 def test_a_meaning_goes_before_the_stacks_of_those_who_waited_for_that_worker(job: RunSpec) -> None:
     hang(job, 0)
-    with pytest.raises(MemoryError), explained(job, PLACE):
+    with pytest.raises(MemoryError), explain_failures(job, PLACE):
         too_large_an_array()
     assert report(job).startswith("train.micro_batch_size: ")
 
@@ -232,7 +232,7 @@ def test_a_meaning_goes_before_the_stacks_of_those_who_waited_for_that_worker(jo
 def test_what_earlier_starts_have_left_is_forgotten_but_for_the_history(job: RunSpec) -> None:
     forget(job.work)
     hang(job, 0)
-    with pytest.raises(MemoryError), explained(job, PLACE):
+    with pytest.raises(MemoryError), explain_failures(job, PLACE):
         too_large_an_array()
     (job.work / HISTORY).touch()
     assert stacks(job.work)
@@ -244,7 +244,7 @@ def test_what_earlier_starts_have_left_is_forgotten_but_for_the_history(job: Run
 SCRIPT = """
 import ctypes, os, sys, threading, time
 from pathlib import Path
-from moray.train.failures import ended_by_stall
+from moray.train.failures import exit_on_stall
 
 def wait_for_a_lock():
     lock = threading.Lock()
@@ -262,7 +262,7 @@ def go_on(alive, seconds):
 work, rank, seconds, body = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 """
 HANGING = """
-with ended_by_stall(work, rank, seconds):
+with exit_on_stall(work, rank, seconds):
     globals()[body]()
 print("went on")
 """
@@ -281,7 +281,7 @@ def more_threads(expected):
 
 before = threads()
 try:
-    with ended_by_stall(work, rank, seconds) as alive:
+    with exit_on_stall(work, rank, seconds) as alive:
         for _ in range(3):
             alive()
         print(more_threads(1))
@@ -342,5 +342,5 @@ def test_stacks_are_those_of_workers_that_hung_in_the_order_of_their_ranks(tmp_p
 def test_stacks_of_an_earlier_attempt_go_when_the_next_one_begins(tmp_path: Path) -> None:
     write_stack(tmp_path, 0, "stack")
     assert stacks(tmp_path)
-    with ended_by_stall(tmp_path, 0, 600):
+    with exit_on_stall(tmp_path, 0, 600):
         assert stacks(tmp_path) == {}

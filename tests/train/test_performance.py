@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from moray.train.performance import Stopwatch, collected_when_asked, peak_flops
+from moray.train.performance import Stopwatch, manual_gc, peak_flops
 from moray.workers.entry import Worker
 
 Pass = Callable[[float], None]
@@ -108,7 +108,7 @@ def _collector() -> Iterator[None]:
 
 
 def test_in_the_body_nothing_is_collected_until_asked() -> None:
-    with collected_when_asked() as collect:
+    with manual_gc() as collect:
         assert not gc.isenabled()
         garbage = dropped()
         filled = [[number] for number in range(50_000)]
@@ -119,7 +119,7 @@ def test_in_the_body_nothing_is_collected_until_asked() -> None:
 
 
 def test_what_was_there_before_or_when_first_asked_is_not_looked_at_again() -> None:
-    with collected_when_asked() as collect:
+    with manual_gc() as collect:
         before = gc.get_freeze_count()
         assert before > 0
         kept = [[number] for number in range(50_000)]
@@ -134,10 +134,10 @@ def test_what_was_there_before_or_when_first_asked_is_not_looked_at_again() -> N
 
 
 def test_after_the_body_the_collector_is_as_before() -> None:
-    with collected_when_asked():
+    with manual_gc():
         pass
     assert gc.isenabled()
-    with pytest.raises(KeyboardInterrupt), collected_when_asked():
+    with pytest.raises(KeyboardInterrupt), manual_gc():
         raise KeyboardInterrupt
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0

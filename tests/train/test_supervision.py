@@ -19,11 +19,11 @@ from moray.train.history import HISTORY, History, read_history
 from moray.train.supervision import (
     Request,
     Requests,
-    beside_signals,
     judged,
     prunes_of,
+    run_outside_main_thread,
     shown,
-    stopped_by_signals,
+    stop_on_signals,
 )
 
 HANDLED = (signal.SIGTERM, signal.SIGINT)
@@ -125,7 +125,7 @@ def test_asking_and_being_done_twice_is_fine(requests: Requests) -> None:
 def test_a_signal_asks_for_the_end_and_costs_one_line(
     requests: Requests, number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with stopped_by_signals(requests, "tuned"):
+    with stop_on_signals(requests, "tuned"):
         assert requests.pending() is Request.NONE
         send(number)
         assert requests.pending() is Request.STOP
@@ -136,7 +136,7 @@ def test_a_signal_asks_for_the_end_and_costs_one_line(
 
 @pytest.mark.parametrize("first", HANDLED)
 def test_ctrl_c_after_a_signal_ends_at_once(requests: Requests, first: signal.Signals) -> None:
-    with stopped_by_signals(requests, "tuned"):
+    with stop_on_signals(requests, "tuned"):
         send(first)
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
@@ -144,7 +144,7 @@ def test_ctrl_c_after_a_signal_ends_at_once(requests: Requests, first: signal.Si
 
 def test_sigterm_again_and_again_only_asks(requests: Requests) -> None:
     """Batch systems send it several times; only a person's Ctrl-C is in a hurry."""
-    with stopped_by_signals(requests, "tuned"):
+    with stop_on_signals(requests, "tuned"):
         send(signal.SIGINT)
         for _ in range(3):
             send(signal.SIGTERM)
@@ -160,7 +160,7 @@ def test_the_handlers_before_are_put_back(
     for number, handler in zip(HANDLED, ours, strict=True):
         signal.signal(number, handler)
     try:
-        with stopped_by_signals(requests, "tuned"):
+        with stop_on_signals(requests, "tuned"):
             assert signal.getsignal(signal.SIGTERM) is not ours[0]
             if error:
                 raise error
@@ -174,7 +174,7 @@ def test_the_handlers_before_are_put_back(
 
 @pytest.mark.parametrize("value", [None, 0, {"steps": 8}])
 def test_beside_signals_a_function_returns_what_it_returns(value: object) -> None:
-    assert beside_signals(lambda: value) is value
+    assert run_outside_main_thread(lambda: value) is value
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(3), KeyboardInterrupt()])
@@ -183,7 +183,7 @@ def test_beside_signals_a_function_raises_what_it_raises(error: BaseException) -
         raise error
 
     with pytest.raises(type(error)) as caught:
-        beside_signals(fail)
+        run_outside_main_thread(fail)
     assert caught.value is error
     assert "fail" in [entry.name for entry in caught.traceback]
 
@@ -194,9 +194,9 @@ def test_beside_signals_a_library_cannot_take_the_handlers(requests: Requests) -
     def take() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    with stopped_by_signals(requests, "tuned"):
+    with stop_on_signals(requests, "tuned"):
         with pytest.raises(ValueError, match="main thread"):
-            beside_signals(take)
+            run_outside_main_thread(take)
         send(signal.SIGTERM)
     assert requests.pending() is Request.STOP
 
@@ -210,8 +210,8 @@ def test_a_signal_is_heard_while_the_function_runs(
         assert requests.asked.wait(30)
         return requests.pending()
 
-    with stopped_by_signals(requests, "tuned"):
-        assert beside_signals(run) is Request.STOP
+    with stop_on_signals(requests, "tuned"):
+        assert run_outside_main_thread(run) is Request.STOP
 
 
 def test_ctrl_c_twice_ends_though_the_function_never_does(requests: Watched) -> None:
@@ -223,8 +223,8 @@ def test_ctrl_c_twice_ends_though_the_function_never_does(requests: Watched) -> 
         send(signal.SIGINT)
         freed.wait()
 
-    with pytest.raises(KeyboardInterrupt), stopped_by_signals(requests, "tuned"):
-        beside_signals(hang)
+    with pytest.raises(KeyboardInterrupt), stop_on_signals(requests, "tuned"):
+        run_outside_main_thread(hang)
     freed.set()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from moray.workers.memory import in_parts_that_fit, is_out_of_memory
+from moray.workers.memory import is_out_of_memory, split_on_out_of_memory
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_items_are_taken_in_parts_that_fit_and_in_their_order(most: int) -> None
         sizes.append(len(numbers))
         return [number**2 for number in numbers]
 
-    assert in_parts_that_fit(squares, range(7)) == [number**2 for number in range(7)]
+    assert split_on_out_of_memory(squares, range(7)) == [number**2 for number in range(7)]
     assert max(sizes) <= most
 
 
@@ -49,5 +49,5 @@ def test_what_smaller_parts_would_not_help_is_raised(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error), match=str(error)):
-        in_parts_that_fit(fail, range(4))
+        split_on_out_of_memory(fail, range(4))
     assert sizes == ([4, 2, 1] if isinstance(error, MemoryError) else [4])

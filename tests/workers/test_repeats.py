@@ -7,14 +7,14 @@ import torch
 from torch.distributed import DistBackendError
 
 from moray.errors import UserError
-from moray.workers.repeats import forget_raised, last_raised, raised_once
+from moray.workers.repeats import end_on_repeated_error, forget_raised, last_raised
 
 
 def attempt(folder: Path, error: Exception, rank: int = 0, note: str | None = None) -> Exception:
     """What a worker raises whose entry point raises an error."""
     if note:
         error.add_note(note)
-    with pytest.raises(Exception) as caught, raised_once(folder, rank):  # noqa: PT011 - any
+    with pytest.raises(Exception) as caught, end_on_repeated_error(folder, rank):  # noqa: PT011 - any
         raise error
     return caught.value
 
@@ -36,7 +36,7 @@ def test_an_error_that_is_raised_again_is_a_fault(tmp_path: Path) -> None:
 
 def test_the_first_worker_to_raise_it_may_be_another(tmp_path: Path) -> None:
     attempt(tmp_path, index_error(), rank=1)
-    with raised_once(tmp_path, 1):
+    with end_on_repeated_error(tmp_path, 1):
         assert isinstance(attempt(tmp_path, index_error(), rank=0), UserError)
 
 

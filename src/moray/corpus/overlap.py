@@ -80,7 +80,7 @@ def _identities(file: Path) -> Iterator[tuple[bytes, bytes]]:
             yield identity, identity if group == whole else digest(f"\0group {group}")
 
 
-def told(scores: Mapping[str, Any]) -> list[str]:
+def overlap_messages(scores: Mapping[str, Any]) -> list[str]:
     """What a user reads of the overlaps in the content of an `eval.json`; empty without any."""
     unit = next((unit for unit in SCORED if unit in scores), "")
     return [

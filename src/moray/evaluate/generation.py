@@ -20,7 +20,7 @@ from moray.errors import UserError
 from moray.evaluate.execution import EvaluationJob, of_each_model, own_batches
 from moray.tasks.language.encode import Encoder
 from moray.workers.entry import Worker
-from moray.workers.memory import in_parts_that_fit
+from moray.workers.memory import split_on_out_of_memory
 
 # More than one, because some documents leave no room for a continuation.
 _DOCUMENTS_A_SAMPLE = 16
@@ -199,7 +199,7 @@ def continue_prompts(
             for number, tokens in zip(numbers, new, strict=True)
         ]
 
-    return dict(in_parts_that_fit(continue_some, list(prompts)))
+    return dict(split_on_out_of_memory(continue_some, list(prompts)))
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from moray.model.attention import varlen_if_possible
 from moray.rows.store import Rows, sample
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.rows import TRAINED, Segment, StoredSplit, row_type
-from moray.workers.memory import in_parts_that_fit
+from moray.workers.memory import split_on_out_of_memory
 
 # The piece of each trained token of a batch, and the batch.
 _Prepared = tuple[NDArray[np.int64], TokenBatch]
@@ -174,7 +174,7 @@ def score(
                 piece, batch = whole if len(some) == count else prepared(np.asarray(some))
                 return [(piece, *module.scores(batch.to(model.device)))]
 
-            scores = in_parts_that_fit(score_rows, list(rows))
+            scores = split_on_out_of_memory(score_rows, list(rows))
             # While a GPU computes this batch.
             add(last)
             last = scores

@@ -16,7 +16,7 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=resolve(precision, device) == "bf16")
 
 
-def agreed(precision: str, device: torch.device) -> str:
+def common_precision(precision: str, device: torch.device) -> str:
     """The precision for all workers: `bf16` if `precision` resolves to it on each, else `fp32`."""
     return (
         from_any_worker(lambda: None if resolve(precision, device) == "bf16" else "fp32") or "bf16"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from moray.errors import UserError, first_line
-from moray.provenance.space import telling_of_full_disk
+from moray.provenance.space import full_disk_as_error
 
 MANIFEST = "manifest.json"
 # What was compared with the plain libraries.
@@ -103,7 +103,7 @@ def whole_or_nothing(folder: Path) -> Iterator[Path]:
     """
     new_folder(folder)
     try:
-        with telling_of_full_disk(folder):
+        with full_disk_as_error(folder):
             yield folder
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

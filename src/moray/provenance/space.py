@@ -51,7 +51,7 @@ def of_full_disk(error: Exception) -> bool:
 
 
 @contextmanager
-def telling_of_full_disk(folder: Path) -> Iterator[None]:
+def full_disk_as_error(folder: Path) -> Iterator[None]:
     """Convert the various errors that libraries raise for a full disk or a quota to one line.
 
     Raises:

@@ -12,7 +12,7 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.experiment import Sections
 from moray.config.schema.train import Train
 from moray.config.tasks import MODALITIES, SCORED, TASKS, module_of
-from moray.corpus.overlap import told
+from moray.corpus.overlap import overlap_messages
 from moray.proofs.comparison import short
 from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import PROOF
@@ -190,7 +190,7 @@ def remarks(run: Run, notes: Iterable[str]) -> list[tuple[str, str]]:
         ("warning" if note.startswith(alarming) else "note", note.removeprefix("warning: "))
         for note in notes
     ]
-    trained = (("warning", line) for line in told(run.figures("eval.json") or {}))
+    trained = (("warning", line) for line in overlap_messages(run.figures("eval.json") or {}))
     return [*_of_training(run), *_of_figures(run), *said, *trained, *_of_data(run)]
 
 

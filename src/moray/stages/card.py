@@ -9,7 +9,7 @@ from huggingface_hub import EvalResult, ModelCard
 
 from moray.config.tasks import MODALITIES, TASKS
 from moray.console import say
-from moray.corpus.overlap import told
+from moray.corpus.overlap import overlap_messages
 from moray.proofs.comparison import read_proof, short, summary
 
 _EVALUATION = """
@@ -97,7 +97,7 @@ def card(
             example=MODALITIES[task.modality].example or prompt,
             number=f"{found[task.scored]:,} {task.scored}",
             confidence=found["confidence"],
-            overlaps="".join(f"\n{line}." for line in told(found)),
+            overlaps="".join(f"\n{line}." for line in overlap_messages(found)),
             rows="\n".join(_rows(found)),
             benchmarks=of_benchmarks,
             checks=_checks([*read_proof(model), *found.get("proof", ())]),

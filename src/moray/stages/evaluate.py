@@ -7,7 +7,7 @@ from typing import Any
 
 from moray.config.tasks import module_of
 from moray.console import say
-from moray.corpus.overlap import overlaps, told
+from moray.corpus.overlap import overlap_messages, overlaps
 from moray.evaluate.execution import Evaluation
 from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
@@ -54,5 +54,5 @@ def evaluate(
     for name in evaluation.figures:
         before, after = (shown(result[model][name]) for model in ("base", "tuned"))
         say(f"{run}: {name} {before} before, {after} after")
-    for line in told(result):
+    for line in overlap_messages(result):
         say(f"{run}: {line}")

@@ -26,7 +26,7 @@ from moray.model.shapes import (
     shapes_in,
 )
 from moray.tracking.interface import missing_packages
-from moray.train.checks import misfits, unmet_requirements, unsharded
+from moray.train.checks import missing_requirements, model_faults, sharding_faults
 
 _RESULTS = Path("results")
 
@@ -67,10 +67,10 @@ def preflight(
             found += _no_template(experiment, name, model)
             format = experiment.datasets[next(iter(run.datasets))].format
             length = sequence_length(format, run.data.block_size)
-            found += misfits(name, length, positions, run.adapter, shapes)
+            found += model_faults(name, length, positions, run.adapter, shapes)
             share = threads(experiment, name, "train", cores or machine.cores())
             ray = on_cores_of(experiment, name, "train", share)
-            found += unmet_requirements(name, run.train, run.adapter, ray, shapes, _RESULTS)
+            found += missing_requirements(name, run.train, run.adapter, ray, shapes, _RESULTS)
         for name in runs:
             found += missing_packages(name, experiment.runs[name].tracking)
     for name in generated:
@@ -139,7 +139,7 @@ def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterato
     Files of a mixture of experts name other layers than the model has, so it is made without them.
     """
     config = _config(experiment, model)
-    yield from unsharded(name, run.train, run.adapter, config)
+    yield from sharding_faults(name, run.train, run.adapter, config)
     if not run.adapter or not config or not has_experts(config):
         return
     # Takes a while to import.

@@ -45,7 +45,7 @@ _LONGEST_SOCKET = 107
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
-def unmet_requirements(
+def missing_requirements(
     run: str,
     settings: Train,
     adapter: Adapter | None,
@@ -97,7 +97,7 @@ def unmet_requirements(
     return found
 
 
-def misfits(
+def model_faults(
     run: str,
     length: int | None,
     positions: int | None,
@@ -136,7 +136,7 @@ def misfits(
             )
 
 
-def unsharded(
+def sharding_faults(
     run: str, settings: Train, adapter: Adapter | None, config: Path | None
 ) -> Iterator[UserError]:
     """What of an adapter can't be sharded, by the `config.json` of its base; None if not known."""

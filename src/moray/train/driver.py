@@ -29,7 +29,7 @@ from moray.tracking.following import Ending, tracked
 from moray.tracking.interface import TrackedRun, missing_packages, tracked_run
 from moray.train.checkpoint.continuation import continued_from, prepare_work
 from moray.train.checkpoint.keep import newest_step
-from moray.train.checks import misfits, unmet_requirements, unsharded
+from moray.train.checks import missing_requirements, model_faults, sharding_faults
 from moray.train.failures import (
     MEANING,
     collective_timeout,
@@ -39,16 +39,16 @@ from moray.train.failures import (
 )
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import id_of_training, identity_of, other_libraries
-from moray.train.performance import uncollected
+from moray.train.performance import gc_disabled
 from moray.train.spec import Part, RowsThatFit, RunSpec
 from moray.train.supervision import (
     Judge,
     Requests,
-    beside_signals,
     judged,
     prunes_of,
+    run_outside_main_thread,
     shown,
-    stopped_by_signals,
+    stop_on_signals,
 )
 from moray.workers.entry import Worker
 from moray.workers.exchange import Exchange, delivered
@@ -90,9 +90,9 @@ def run_training(
     length: int | None = store.get("block_size")
     if length:
         length = sequence_length(store["recipe"]["format"], length)
-    found = unmet_requirements(run, settings, adapter, ray, shapes, output, storage.work)
-    found += [*misfits(run, length, positions, adapter, shapes)]
-    found += [*unsharded(run, settings, adapter, whole / "config.json")]
+    found = missing_requirements(run, settings, adapter, ray, shapes, output, storage.work)
+    found += [*model_faults(run, length, positions, adapter, shapes)]
+    found += [*sharding_faults(run, settings, adapter, whole / "config.json")]
     if found := [*found, *missing_packages(run, spec.trackers)]:
         raise ConfigError(found)
     output.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def run_training(
         }
         began = time.perf_counter()
         with _followed(placed, storage, tracked_run(described), judge) as ending:
-            facts = beside_signals(lambda: train_on_workers(placed, deliveries))
+            facts = run_outside_main_thread(lambda: train_on_workers(placed, deliveries))
             ending.finished = facts["ended"]
         seconds = time.perf_counter() - began
         ended, pruned = facts.pop("ended"), facts.pop("pruned")
@@ -191,7 +191,7 @@ def _followed(
         shown(spec.work, spec.name),
         tracked(spec.trackers, following, spec.work, spec.work / HISTORY) as ending,
         judged(judge, spec.work / HISTORY, own) if judge else nullcontext(),
-        stopped_by_signals(requests, spec.name),
+        stop_on_signals(requests, spec.name),
     ):
         try:
             yield ending
@@ -232,7 +232,7 @@ def train_on_workers(
 def train_on_worker(spec: RunSpec, worker: Worker) -> dict[str, Any]:
     """The training loop. Imported only in workers, because its libraries take seconds to load."""
     # Garbage collections during these imports would take half a second.
-    with uncollected():
+    with gc_disabled():
         from moray.train.loop import train
     return train(spec, worker)
 

@@ -38,7 +38,7 @@ _NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 @contextmanager
-def explained(spec: RunSpec, worker: Worker) -> Iterator[None]:
+def explain_failures(spec: RunSpec, worker: Worker) -> Iterator[None]:
     """Write the explanation of a failure in the body to a file; replaces earlier attempts'."""
     if worker.rank == 0:
         (spec.work / MEANING).unlink(missing_ok=True)
@@ -122,7 +122,7 @@ def collective_timeout(settings: Train) -> float:
 
 
 @contextmanager
-def ended_by_stall(work: Path, rank: int, seconds: float) -> Iterator[Callable[[], None]]:
+def exit_on_stall(work: Path, rank: int, seconds: float) -> Iterator[Callable[[], None]]:
     """During the body, end this process if the yielded function isn't called in time.
 
     The stacks of its threads are written to the folder first, by a thread that doesn't need the

@@ -13,7 +13,7 @@ from torch import Tensor
 from moray import machine
 from moray.config.schema.train import Train
 from moray.errors import UserError
-from moray.model.forward import agreed
+from moray.model.forward import common_precision
 from moray.rows.loader import Shard, drawn
 from moray.storage.interface import Storage
 from moray.storage.opened import open_storage
@@ -23,9 +23,9 @@ from moray.train.checkpoint.keep import newest_step
 from moray.train.checkpoint.resume import resume
 from moray.train.checkpoint.save import Saver
 from moray.train.engine import build, compute_deterministically
-from moray.train.failures import DIVERGED, collective_timeout, ended_by_stall, explained
-from moray.train.micro_batch import halved_when_too_many, with_micro_batch_size
-from moray.train.performance import MeanLoss, Stopwatch, collected_when_asked, profiled
+from moray.train.failures import DIVERGED, collective_timeout, exit_on_stall, explain_failures
+from moray.train.micro_batch import halve_on_out_of_memory, with_micro_batch_size
+from moray.train.performance import MeanLoss, Stopwatch, manual_gc, profiled
 from moray.train.proof import FirstStep, loss_of_few
 from moray.train.schedule import learning_rate
 from moray.train.spec import RunSpec
@@ -61,11 +61,11 @@ def train(spec: RunSpec, worker: Worker) -> dict[str, Any]:
         compute_deterministically(worker.device)
     storage = open_storage(spec.work, spec.remote)
     with (
-        explained(spec, worker),
-        nullcontext() if spec is asked else halved_when_too_many(spec, worker),
+        explain_failures(spec, worker),
+        nullcontext() if spec is asked else halve_on_out_of_memory(spec, worker),
         storage.sole_writer() if worker.rank == 0 else nullcontext(),
-        collected_when_asked() as collect,
-        ended_by_stall(spec.work, worker.rank, spec.settings.stall_timeout) as alive,
+        manual_gc() as collect,
+        exit_on_stall(spec.work, worker.rank, spec.settings.stall_timeout) as alive,
         profiled(spec.settings, spec.work, worker) as next_step,
     ):
         return _train(spec, worker, storage, (alive, next_step), collect)
@@ -79,7 +79,7 @@ def _train(
     collect: Callable[[], None],
 ) -> dict[str, Any]:
     task, validation = task_of(spec.store, spec.task_settings), held_out(spec)
-    precision = agreed(_precision(spec, task, worker), worker.device)
+    precision = common_precision(_precision(spec, task, worker), worker.device)
     settings = spec.settings.model_copy(update={"precision": precision})
     spec = replace(spec, settings=settings)
     mixture = mixture_of(spec.parts, settings)

@@ -35,7 +35,7 @@ def _rows(spec: RunSpec, worker: Worker) -> int:
 
 
 @contextmanager
-def halved_when_too_many(spec: RunSpec, worker: Worker) -> Iterator[None]:
+def halve_on_out_of_memory(spec: RunSpec, worker: Worker) -> Iterator[None]:
     """If memory runs out in the body, the next start takes half the rows; but only once."""
     try:
         yield

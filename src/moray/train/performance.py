@@ -131,7 +131,7 @@ class Stopwatch:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """Disable garbage collection during the body."""
     gc.disable()
     try:
@@ -141,7 +141,7 @@ def uncollected() -> Iterator[None]:
 
 
 @contextmanager
-def collected_when_asked() -> Iterator[Callable[[], None]]:
+def manual_gc() -> Iterator[Callable[[], None]]:
     """Disable automatic garbage collection during the body, where workers would wait for it.
 
     Yields:
@@ -160,7 +160,7 @@ def collected_when_asked() -> Iterator[Callable[[], None]]:
     gc.collect()
     gc.freeze()
     try:
-        with uncollected():
+        with gc_disabled():
             yield collect
     finally:
         gc.unfreeze()

@@ -97,7 +97,7 @@ def _name(request: Request) -> str:
 
 
 @contextmanager
-def stopped_by_signals(requests: Requests, run: str) -> Iterator[None]:
+def stop_on_signals(requests: Requests, run: str) -> Iterator[None]:
     """During the body, SIGTERM and SIGINT request `STOP`; a second SIGINT interrupts at once.
 
     Raises:
@@ -121,7 +121,7 @@ def stopped_by_signals(requests: Requests, run: str) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def beside_signals(function: Callable[[], Result]) -> Result:
+def run_outside_main_thread(function: Callable[[], Result]) -> Result:
     """Call a function in a thread, where libraries can't replace the signal handlers.
 
     The processes that it starts block SIGTERM (on Linux). Batch systems send it to every process of

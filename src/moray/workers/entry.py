@@ -22,7 +22,7 @@ from moray.console import progress
 from moray.errors import UserError
 from moray.workers.collectives import gathered
 from moray.workers.memory import keep_freed_memory
-from moray.workers.repeats import raised_once
+from moray.workers.repeats import end_on_repeated_error
 
 # Files of all workers.
 FAULT = "fault.json"
@@ -190,7 +190,7 @@ def run_entry_point(
                 # Each thread has a current GPU of its own, at first that of index 0, and FSDP2
                 # gathers weights there.
                 torch.cuda.set_device(worker.device)
-            with raised_once(folder, worker.rank):
+            with end_on_repeated_error(folder, worker.rank):
                 results.append(gathered(entry_point(argument, worker)))
         except UserError as error:
             first_fault.record(error)

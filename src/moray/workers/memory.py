@@ -55,7 +55,7 @@ def _memory_is_left() -> bool:
     return True
 
 
-def in_parts_that_fit(
+def split_on_out_of_memory(
     function: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item]
 ) -> list[Result]:
     """Call a function on items; if memory runs out, call it on each half of them instead.
@@ -73,6 +73,6 @@ def in_parts_that_fit(
         torch.cuda.empty_cache()
     middle = len(items) // 2
     return [
-        *in_parts_that_fit(function, items[:middle]),
-        *in_parts_that_fit(function, items[middle:]),
+        *split_on_out_of_memory(function, items[:middle]),
+        *split_on_out_of_memory(function, items[middle:]),
     ]

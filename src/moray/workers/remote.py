@@ -18,7 +18,7 @@ from moray.workers.entry import (
     output_name,
 )
 from moray.workers.exchange import Exchange
-from moray.workers.repeats import raised_name, raised_once
+from moray.workers.repeats import end_on_repeated_error, raised_name
 
 
 class Job(Protocol):
@@ -55,7 +55,7 @@ class Remote:
         with sent(self.folder, exchange.url, names, FAULT):
             try:
                 # Here too, so that the others have the fault.
-                with raised_once(self.folder, rank):
+                with end_on_repeated_error(self.folder, rank):
                     yield
             except UserError as error:
                 # Before the files are sent for the last time.

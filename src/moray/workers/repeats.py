@@ -41,7 +41,7 @@ def raised_name(rank: int) -> str:
 
 
 @contextmanager
-def raised_once(folder: Path, rank: int) -> Iterator[None]:
+def end_on_repeated_error(folder: Path, rank: int) -> Iterator[None]:
     """Record an error of code in the body; what an earlier attempt has raised becomes a fault.
 
     Errors with notes are the same if their notes are.

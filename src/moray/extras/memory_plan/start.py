@@ -22,7 +22,7 @@ from moray.extras.memory_plan.advice import Accepts
 from moray.extras.memory_plan.demand import Setup
 from moray.model.scratch import llama_config
 from moray.model.shapes import positions_in
-from moray.train.checks import misfits
+from moray.train.checks import model_faults
 
 
 def accepted_by_check(experiment: Experiment, run: str) -> Accepts:
@@ -76,7 +76,7 @@ def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
         model = experiment.base_model(run)
         folder = _folder(experiment, model, Path(temporary))
         block_size, positions = section.data.block_size, positions_in(folder / "config.json")
-        if found := [*misfits(run, block_size, positions, section.adapter, None)]:
+        if found := [*model_faults(run, block_size, positions, section.adapter, None)]:
             raise ConfigError(found)
         yield Setup(
             model=f"models.{model}",

@@ -28,7 +28,7 @@ from moray.tasks.images.classifier import load_classifier
 from moray.tasks.images.proofs import loss_of, num_images_affordable
 from moray.tasks.images.task import Normalization, make_batch
 from moray.workers.entry import Worker
-from moray.workers.memory import in_parts_that_fit
+from moray.workers.memory import split_on_out_of_memory
 
 # Images that are compared with plain transformers.
 _COMPARED = 16
@@ -60,7 +60,7 @@ def classify_on_worker(
         found: Answers = {}
         for batch in own_batches(numbers, job, worker):
             some = batch.tolist()
-            found |= zip(some, in_parts_that_fit(classify, some), strict=True)
+            found |= zip(some, split_on_out_of_memory(classify, some), strict=True)
         return found
 
     return of_each_model(answers, job, worker, load_classifier)
