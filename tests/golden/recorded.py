@@ -112,7 +112,8 @@ def main() -> None:
         made = make(Path(folder))
     if recorded.get("libraries") == made["libraries"]:
         found = faults(recorded, made)
-        if same := [found[row] for row in found if recorded[row]["version"] == RESULTS[row]]:
+        versions = {row: recorded.get(row, {}).get("version") for row in found}
+        if same := [found[row] for row in found if versions[row] == RESULTS[row]]:
             sys.exit("\n".join(same))
     new = {row: {"version": RESULTS[row], "results": made[row]} for row in ROWS}
     new = {"libraries": made["libraries"]} | new

@@ -76,6 +76,7 @@ def test_the_lock_is_that_of_the_package(package: Path) -> None:
     assert written == LOCK.read_text(), "run make code-lock"
 
 
+MODELS = {"base_model", "finetune", "export", "evaluate", "generate", "predict"}
 TOKENS = {"tokenize", "finetune", "export", "evaluate", "generate"}
 AFFECTED = {
     "corpus/sources/text_files.py": {"download", "tokenize"},
@@ -91,6 +92,17 @@ AFFECTED = {
     "extras/tensorboard/tracker.py": {"track"},
     "extras/memory_plan/demand.py": set(),
     "extras/object_store/bucket.py": set(),
+    "workers/collectives.py": {
+        "base_model",
+        "finetune",
+        "export",
+        "evaluate",
+        "generate",
+        "predict",
+    },
+    "workers/ray_train.py": set(),
+    "train/supervision.py": set(),
+    "config/tasks.py": set(),
     "config/schema/sections.py": set(),
     "proofs/tokens.py": set(),
     "storage/locks.py": set(),
@@ -116,6 +128,18 @@ def test_each_edit_has_another_digest_and_none_if_taken_back(package: Path) -> N
     )
     assert len({first["finetune"], second["finetune"]}) == 2
     assert none == {}
+
+
+def test_what_is_no_module_or_cannot_be_parsed_stops_nothing(package: Path) -> None:
+    (package / "train/.#loop.py").symlink_to("nowhere")
+    (package / "train/._loop.py").write_bytes(b"\0")
+    draft = package / "train/draft.py"
+    draft.write_text("def half(")
+    try:
+        (found,) = affected(package, ("errors.py", "CHANGED = True\n"))
+    finally:
+        draft.unlink()
+    assert found == {}
 
 
 def test_a_module_of_ones_own_counts_where_it_is_imported(package: Path) -> None:

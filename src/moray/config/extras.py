@@ -3,13 +3,19 @@
 The core names them here alone. It imports a module of theirs by `part`, where one is asked for.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
 from moray.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    # The command lists its extras, and needs no pydantic for that.
+    from moray.config.schema.experiment import Experiment, Run
 
 _FOLDERS = Path(__file__).parents[1] / "extras"
 
@@ -62,6 +68,8 @@ def check_all_there(experiment: Experiment) -> None:
 
 def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:
     """Keys of a run, with the folders that they need."""
+    from moray.config.schema.experiment import SMOKE_TEST_RUN
+
     if name == SMOKE_TEST_RUN:
         yield "", STAGES["smoke_test"]
     if run.benchmarks.tasks:

@@ -5,7 +5,7 @@ it with the change that makes other results; `tests/golden` compares the results
 recorded ones, and fails if they differ under the same version.
 """
 
-from moray.config.tasks import MODALITIES
+from moray.config.tasks import MODALITIES, TASKS
 from moray.provenance.edits import edits_of
 
 # By stage, and by task, modality, source or metric where they differ.
@@ -49,9 +49,12 @@ def version_of(stage: str, *names: str) -> str:
     Returns:
         Such as `finetune language 4`. If modules that it imports were edited, with their digest.
     """
-    rows = [row for row in (stage, *(f"{stage} {name}" for name in names)) if row in RESULTS]
-    # A task of one's own has no version: all of its code is an edit.
-    versions = [f"{row} {RESULTS[row]}" for row in rows] or [" ".join([stage, *names])]
+    # A task of one's own has no version, but it is computed with the code of another.
+    shared = [MODALITIES[TASKS[name].modality].task for name in TASKS if name in names]
+    found = [stage, *(f"{stage} {name}" for name in names)]
+    if not any(row in RESULTS for row in found):
+        found += [f"{stage} {name}" for name in shared]
+    versions = [f"{row} {RESULTS[row]}" for row in found if row in RESULTS] or [stage]
     # What a modality's tasks share lies in the folder of one of them.
     tasks = [MODALITIES[name].task for name in MODALITIES if name in names]
     edits = edits_of(stage, (*names, *tasks))

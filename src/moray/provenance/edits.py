@@ -15,20 +15,24 @@ from typing import Any
 PACKAGE = Path(__file__).parents[1]
 LOCK = PACKAGE / "code.lock"
 # Rooms and modules that only say, start, keep or watch something. Keys of the config, whose schema
-# is among them, are params of the rules.
+# is among them, are params of the rules, and so are names in its tables.
 _WITHOUT_EFFECT = {
     *("background", "chat", "cli", "console", "doctor", "errors", "hub", "lines", "machine"),
-    *("project", "proofs", "provenance", "results", "storage", "tracking"),
-    "config/schema",
+    *("project", "proofs", "provenance", "storage", "tracking", "workers"),
+    *(f"config/{name}" for name in ("extras", "formats", "layout", "schema", "tasks")),
     *("extras/importing", "extras/memory_plan", "extras/object_store"),
+    *("tasks/images/proofs", "tasks/preference/proofs"),
+    *(f"train/{name}" for name in ("checks", "failures", "supervision")),
 }
+# In a room without effect, what sums figures over workers.
+_WITH_EFFECT = "workers/collectives"
 # Of modules and templates, but not of what editors leave.
 _SUFFIXES = {".css", ".html", ".js", ".py"}
 # Functions that import a module of a folder by its name.
 _BY_NAME = {"module_of": "moray.tasks.{}", "extras.part": "moray.extras.{}"}
 # Lines of the SHA-256 of a file and the digest of what it means. Parsing all files takes a quarter
 # of a second, which each start of the workflow would cost. Named by the version of `_spell`.
-_CACHE = Path(".snakemake/moray-code-2")
+_CACHE = Path(".snakemake/moray-code-3")
 
 
 def edits_of(stage: str, names: Iterable[str] = ()) -> str:
@@ -67,6 +71,8 @@ def _is_used(path: str, imported: frozenset[str]) -> bool:
 
 def write_lock() -> None:
     """Record the package's modules as they are as released."""
+    # Not those of another version of `_spell`.
+    _known_digests().clear()
     LOCK.write_text("".join(f"{path} {digest}\n" for path, digest in _present().items()))
 
 
@@ -90,14 +96,15 @@ def _edited() -> dict[str, str]:
 
 
 def _present() -> dict[str, str]:
-    files = [path for path in PACKAGE.rglob("*") if path.suffix in _SUFFIXES and _counts(path)]
+    files = [path for path in PACKAGE.rglob("*") if _counts(path)]
     return {path.relative_to(PACKAGE).as_posix(): _digest(path) for path in sorted(files)}
 
 
 def _counts(path: Path) -> bool:
     # A wheel has the workflow in the package.
     inner = path.relative_to(PACKAGE).parts
-    return inner[0] != "workflow"
+    is_own = path.suffix in _SUFFIXES and not path.name.startswith(".") and path.is_file()
+    return is_own and inner[0] != "workflow"
 
 
 @cache
@@ -127,6 +134,8 @@ def _modules_of(stage: str) -> list[str]:
 
 def _is_inert(module: str, stage: str) -> bool:
     rooms = _WITHOUT_EFFECT - ({"tracking"} if stage == "track" else set())
+    if module == _WITH_EFFECT:
+        return False
     return any(module == room or module.startswith(f"{room}/") for room in rooms)
 
 
@@ -174,11 +183,19 @@ def _digest(path: Path) -> str:
         return whole[:16]
     known = _known_digests()
     if whole not in known:
-        known[whole] = meaning(content)[:16]
+        known[whole] = _meaning_or_bytes(content, whole)[:16]
         if _CACHE.parent.is_dir():
             with _CACHE.open("a") as file:
                 file.write(f"{whole} {known[whole]}\n")
     return known[whole]
+
+
+def _meaning_or_bytes(content: bytes, whole: str) -> str:
+    try:
+        return meaning(content)
+    except (SyntaxError, ValueError):
+        # Half written, say. It stops the workflow where it is imported, and nowhere else.
+        return whole
 
 
 @cache
@@ -217,6 +234,9 @@ def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
         # Whether a name is read or written follows from its position.
         if name == "ctx" or field is None or field == []:
             continue
+        if name == "values" and isinstance(node, ast.JoinedStr):
+            # Python 3.12 has an empty one in some places.
+            field = [part for part in field if not _is_empty(part)]
         if name == "args" and isinstance(node, ast.Call) and _is_read(node.func):
             field = [argument for argument in field if not _is_text(argument)]
         if name == "body" and isinstance(node, _HAVE_DOCSTRINGS) and _is_docstring(field[0]):
@@ -236,6 +256,10 @@ def _is_read(function: ast.expr) -> bool:
 
 def _is_text(value: ast.expr) -> bool:
     return isinstance(value, ast.JoinedStr) or _is_constant(value)
+
+
+def _is_empty(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value == ""
 
 
 def _is_constant(value: ast.expr) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from moray.config.formats import TaskName
 from moray.config.schema.base import result_keys
 from moray.config.schema.experiment import Sections
 from moray.config.schema.train import Train
@@ -62,6 +63,14 @@ class Limits:
         )
 
 
+def _task_of(run: Run, evaluation: dict[str, Any] | None) -> TaskName:
+    """The task of a run; of one whose settings are damaged, by what was scored."""
+    for name, task in TASKS.items():
+        if run.task is None and evaluation and task.scored in evaluation:
+            return name
+    return run.task or "language"
+
+
 def details(
     results: Results, run: Run, notes: list[str], samples: list[dict[str, Any]], limits: Limits
 ) -> dict[str, Any]:
@@ -72,11 +81,10 @@ def details(
     """
     record, evaluation = run.record or {}, run.figures("eval.json")
     generation = run.figures("generation.json") or {}
-    # That of a run without settings isn't known, and it has nothing to show.
-    task = run.task and MODALITIES[TASKS[run.task].modality].task
+    task = MODALITIES[TASKS[_task_of(run, evaluation)].modality].task
     return {
-        **(module_of(task, "report").part(run, samples, limits) if task else {}),
-        "part": task and f"{task}/report.html",
+        **module_of(task, "report").part(run, samples, limits),
+        "part": f"{task}/report.html",
         "model": model if (model := run.folder / "model").is_dir() else None,
         "scores": _by_dataset(evaluation) if evaluation else {},
         "benchmarks": _of_benchmarks(run.figures("benchmarks.json")),

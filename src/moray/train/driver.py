@@ -256,7 +256,7 @@ def _exchange(spec: RunSpec, deliveries: Mapping[Path, Delivery]) -> Exchange | 
     left.delete(left.listed(""))
     # The folder's name is of this start of the driver alone.
     url = f"{spec.remote.url}/{_LIVE}/{spec.work.name}"
-    return Exchange(url, deliveries, _files, of_an_attempt=(MEANING,))
+    return Exchange(url, dict(deliveries), _files, of_an_attempt=(MEANING,))
 
 
 def _files(rank: int) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from moray.results import Run
 
 def part(run: Run, samples: list[dict[str, Any]], limits: Limits) -> dict[str, Any]:
     """The values of `report.html`, besides the samples."""
-    scores, figure = run.figures("eval.json"), run.folder / "predictions.svg"
+    scores, figure = run.figures("eval.json") or {}, run.folder / "predictions.svg"
     return {
-        "confusion": scores and confusion_of(scores, limits.classes),
+        "confusion": confusion_of(scores, limits.classes) if "by_class" in scores else None,
         "figure": _figure(figure, limits.figure_bytes) if samples else None,
     }
 
