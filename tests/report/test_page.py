@@ -193,6 +193,15 @@ def test_a_run_without_finite_figures_hides_no_other(
     assert Parsed(page).text.count("x-seed=0") >= 2
 
 
+def test_a_run_whose_record_is_damaged_keeps_its_samples_and_scores(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "damaged")
+    (folder / "train.json").write_text("{")
+    shown = Parsed(runs_in(page_of(tmp_path))["damaged"]["html"]).text
+    assert "Samples" in shown
+    assert "def f():" in shown
+    assert "bits_per_byte" in shown
+
+
 @pytest.mark.long
 def test_a_page_of_a_thousand_runs_is_small(tmp_path: Path) -> None:
     text = " ".join(f"word{number % 97}" for number in range(400))
