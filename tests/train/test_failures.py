@@ -16,7 +16,7 @@ from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.storage.folder import FolderStorage
 from moray.train.failures import exit_on_stall, explain_failures, forget, meaning_of, stacks
-from moray.train.history import HISTORY
+from moray.train.history import HISTORY, History
 from moray.train.spec import RunSpec
 from moray.workers.entry import Worker
 from moray.workers.launch import WorkersFailedError
@@ -125,6 +125,18 @@ def test_a_disk_too_full_for_the_meaning_hides_nothing(job: RunSpec) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert caught.traceback[-1].name == "write_bytes"
     assert "the last failure: worker 3: ValueError: odd" in report(job)
+
+
+def test_the_last_known_step_is_the_worker_s_own(job: RunSpec) -> None:
+    """The first worker may be writing the history of the step meanwhile, or on another machine."""
+    history = History(job.work, first_step=0)
+    history.append(step=4, num_steps=8, loss=1.0)
+    for reached, step in (([], 4), ([2, 3], 3)):
+        with pytest.raises(ValueError, match="odd") as caught, explain_failures(job, PLACE) as done:
+            for each in reached:
+                done(each)
+            raise ValueError("odd")
+        assert caught.value.__notes__ == [f"the last known step is {step}"]
 
 
 def test_a_disk_that_took_no_meaning_is_reported_by_the_last_failure(job: RunSpec) -> None:

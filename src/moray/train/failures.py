@@ -11,6 +11,7 @@ import faulthandler
 import json
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,17 +39,23 @@ _NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 @contextmanager
-def explain_failures(spec: RunSpec, worker: Worker) -> Iterator[None]:
-    """Write the explanation of a failure in the body to a file; replaces earlier attempts'."""
+def explain_failures(spec: RunSpec, worker: Worker) -> Iterator[Callable[[int], None]]:
+    """Write the explanation of a failure in the body to a file; replaces earlier attempts'.
+
+    Yields:
+        A function that is told the steps done.
+    """
     if worker.rank == 0:
         (spec.work / MEANING).unlink(missing_ok=True)
+    steps = deque[int](maxlen=1)
     try:
-        yield
+        yield steps.append
     except UserError:
         raise
     except Exception as error:
-        # Without progress, it is the same error as that of the attempt before.
-        error.add_note(f"the last known step is {_last_step(spec)}")
+        # Without progress, it is the same error as that of the attempt before. Another worker may
+        # be writing the history of this step right now, so that is read only before the first one.
+        error.add_note(f"the last known step is {steps[-1] if steps else _last_step(spec)}")
         if meaning := _meaning(error, spec, worker):
             # A full disk may not even have room for this.
             with suppress(OSError):

@@ -61,14 +61,14 @@ def train(spec: RunSpec, worker: Worker) -> dict[str, Any]:
         compute_deterministically(worker.device)
     storage = open_storage(spec.work, spec.remote)
     with (
-        explain_failures(spec, worker),
+        explain_failures(spec, worker) as reached,
         nullcontext() if spec is asked else halve_on_out_of_memory(spec, worker),
         storage.sole_writer() if worker.rank == 0 else nullcontext(),
         manual_gc() as collect,
         exit_on_stall(spec.work, worker.rank, spec.settings.stall_timeout) as alive,
         profiled(spec.settings, spec.work, worker) as next_step,
     ):
-        return _train(spec, worker, storage, (alive, next_step), collect)
+        return _train(spec, worker, storage, (alive, next_step), reached, collect)
 
 
 def _train(
@@ -76,6 +76,7 @@ def _train(
     worker: Worker,
     storage: Storage,
     begin_step: Sequence[Callable[[], None]],
+    reached: Callable[[int], None],
     collect: Callable[[], None],
 ) -> dict[str, Any]:
     task, validation = task_of(spec.store, spec.task_settings), held_out(spec)
@@ -122,6 +123,7 @@ def _train(
         )
 
     done = looked_at = first_step
+    reached(done)
     # What was computed before isn't a part of the first steps.
     stopwatch.start(done)
     request = Request.NONE
@@ -150,6 +152,7 @@ def _train(
         # Keeps NaN and infinity.
         largest_norm = torch.maximum(largest_norm, norm.to(worker.device))
         done += 1
+        reached(done)
 
         due = _due(settings, done, num_steps)
         if request:
