@@ -131,12 +131,17 @@ def test_the_last_known_step_is_the_worker_s_own(job: RunSpec) -> None:
     """The first worker may be writing the history of the step meanwhile, or on another machine."""
     history = History(job.work, first_step=0)
     history.append(step=4, num_steps=8, loss=1.0)
-    for reached, step in (([], 4), ([2, 3], 3)):
-        with pytest.raises(ValueError, match="odd") as caught, explain_failures(job, PLACE) as done:
-            for each in reached:
-                done(each)
+
+    def fail_after(*steps: int) -> None:
+        with explain_failures(job, PLACE) as reached:
+            for step in steps:
+                reached(step)
             raise ValueError("odd")
-        assert caught.value.__notes__ == [f"the last known step is {step}"]
+
+    for steps, last in (((), 4), ((2, 3), 3)):
+        with pytest.raises(ValueError, match="odd") as caught:
+            fail_after(*steps)
+        assert caught.value.__notes__ == [f"the last known step is {last}"]
 
 
 def test_a_disk_that_took_no_meaning_is_reported_by_the_last_failure(job: RunSpec) -> None:
