@@ -12,7 +12,7 @@ import pytest
 from moray.provenance.edits import LOCK, PACKAGE, meaning
 
 STAGES = {
-    "download": ["moray.corpus.sources.text_files"],
+    "download": ["moray.tasks.language.sources.files"],
     "base_model": ["text", "language"],
     "tokenize": ["language"],
     "finetune": ["language"],
@@ -79,8 +79,8 @@ def test_the_lock_is_that_of_the_package(package: Path) -> None:
 MODELS = {"base_model", "finetune", "export", "evaluate", "generate", "predict"}
 TOKENS = {"tokenize", "finetune", "export", "evaluate", "generate"}
 AFFECTED = {
-    "corpus/sources/text_files.py": {"download", "tokenize"},
-    "corpus/sources/text_hub.py": set(),
+    "tasks/language/sources/files.py": {"download", "tokenize"},
+    "tasks/language/sources/hub.py": set(),
     "train/schedule.py": {"finetune"},
     "train/performance.py": {"finetune"},
     "train/strategies/fsdp2.py": {"finetune"},
@@ -104,7 +104,7 @@ AFFECTED = {
     "train/supervision.py": set(),
     "config/tasks.py": set(),
     "config/schema/sections.py": set(),
-    "proofs/tokens.py": set(),
+    "tasks/language/proofs/tokens.py": set(),
     "storage/locks.py": set(),
     "errors.py": set(),
 }

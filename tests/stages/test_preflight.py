@@ -313,7 +313,7 @@ def test_files_that_cannot_be_read_are_reported_all_of_them(tmp_path: Path, fold
 def test_what_metrics_and_uploading_need_is_known_before_the_first_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("moray.evaluate.requirements.find_spec", lambda name: None)
+    monkeypatch.setattr("moray.tasks.language.metric_requirements.find_spec", lambda name: None)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     wanted = {
         "runs.tuned.generate": {"metrics": ["chrf"]},

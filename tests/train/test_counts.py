@@ -22,11 +22,11 @@ from moray.config.schema.train import Adapter
 from moray.model.forward import blocks_of
 from moray.model.load import load_model
 from moray.rows.store import StoredRows
-from moray.tasks import task_of
 from moray.train import engine, kernels, step
 from moray.train.spec import RunSpec
 from moray.train.step import gradients, micro_batches
 from moray.train.strategies import make_strategy
+from moray.train.task import task_of
 from moray.workers.entry import Worker
 
 

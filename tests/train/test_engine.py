@@ -20,7 +20,6 @@ from moray.errors import UserError
 from moray.model.forward import compiler_options
 from moray.model.size import num_quantized
 from moray.storage.interface import folder_of, path_of
-from moray.tasks import task_of
 from moray.tasks.language.loss import TokenLoss
 from moray.train.checkpoint.load import trained_model
 from moray.train.engine import build, compute_deterministically
@@ -29,6 +28,7 @@ from moray.train.loop import train
 from moray.train.memory import frozen_bytes
 from moray.train.spec import RunSpec
 from moray.train.strategies import make_strategy
+from moray.train.task import task_of
 from moray.workers.entry import Worker
 
 

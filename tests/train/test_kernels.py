@@ -29,10 +29,9 @@ from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError
 from moray.model.forward import blocks_of
 from moray.model.load import empty_model, load_model
-from moray.model.loss import softmax_loss
 from moray.rows.store import StoredRows
-from moray.tasks import task_of
 from moray.tasks.language import loss
+from moray.tasks.language.cross_entropy import softmax_loss
 from moray.tasks.language.loss import TokenBatch, TokenLoss
 from moray.tasks.language.rows import FIRST, TRAINED
 from moray.train import engine, kernels
@@ -47,6 +46,7 @@ from moray.train.kernels import (
 from moray.train.loop import train
 from moray.train.step import gradients, micro_batches
 from moray.train.strategies import make_strategy
+from moray.train.task import task_of
 from moray.workers.entry import Worker
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from moray.errors import UserError
-from moray.proofs.language import log_probabilities, pieces_of
 from moray.provenance.manifest import damaged_files
 from moray.rows.store import sample
 from moray.storage.interface import folder_of, path_of, step_of
+from moray.tasks.language.proofs.plain import log_probabilities, pieces_of
 from moray.tasks.language.rows import StoredSplit
 from moray.train.history import HISTORY, evaluations, read_history
 from moray.train.loop import train

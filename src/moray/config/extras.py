@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _FOLDERS = Path(__file__).parents[1] / "extras"
 
 # The folder of each command of `moray`; its module `command` has it as a function `command`.
-COMMANDS = {"import": "importing", "plan": "memory_plan"}
-# That of each metric that isn't in `evaluate/metrics`; its module `metric` has it as `METRIC`, and
-# `requirements` says by `missing` what it needs and is not here.
+COMMANDS = {"chat": "chat", "doctor": "doctor", "import": "importing", "plan": "memory_plan"}
+# That of each metric that isn't in `tasks/language/metrics`: its module `metric` has it as `METRIC`
+# and `requirements` says by `missing` what it needs and is not here.
 METRICS = {"doctests": "doctests"}
 # That of each stage, whose rule is in `workflow/rules`; its module `stage` has a function of the
 # stage's name. If the rule is of a run, `requirements` says by `faults` what is missing here.

@@ -16,9 +16,9 @@ class ModalityFacts:
     """What datasets and models are of, for planning and for reporting.
 
     Attributes:
-        task: the task in whose folder the modules are that all tasks of the modality share.
+        task: the task in whose folder the modules are that all tasks of the modality share, such as
+            its sources.
         prepared: the folder of the stores that datasets are prepared into.
-        sources: the beginning of the names of the modules of its sources.
         has_tokens: whether rows are of tokens, so that a base has a tokenizer, and a run's `data`
             section and chat template say how documents become rows.
         model_key: the key of a base model that says that it is of this modality, and names a
@@ -30,7 +30,6 @@ class ModalityFacts:
 
     task: TaskName
     prepared: str
-    sources: str
     has_tokens: bool = False
     model_key: str = ""
     libraries: Mapping[str, str] = field(default_factory=dict)
@@ -42,13 +41,11 @@ MODALITIES: dict[Modality, ModalityFacts] = {
     "text": ModalityFacts(
         "language",
         prepared="results/tokens",
-        sources="moray.corpus.sources.text_",
         has_tokens=True,
     ),
     "images": ModalityFacts(
         "images",
         prepared="results/pixels",
-        sources="moray.tasks.images.sources.",
         model_key="classes_of",
         libraries={"Pillow": "PIL", "Matplotlib": "matplotlib"},
         extra="vision",
@@ -137,7 +134,8 @@ def modality_of_format(format: FormatName) -> Modality:
 
 def source_module(source: str, format: FormatName) -> str:
     """The module of a source of documents, by the names in the config."""
-    return MODALITIES[modality_of_format(format)].sources + source.replace("-", "_")
+    shared = MODALITIES[modality_of_format(format)].task
+    return f"moray.tasks.{shared}.sources.{source.replace('-', '_')}"
 
 
 SCORED = tuple(task.scored for task in TASKS.values())

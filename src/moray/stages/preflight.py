@@ -12,9 +12,8 @@ from moray.config.layout import on_cores_of, threads
 from moray.config.recorded import made_folder
 from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
-from moray.config.tasks import MODALITIES
+from moray.config.tasks import MODALITIES, TASKS, module_of
 from moray.errors import ConfigError, UserError
-from moray.evaluate.requirements import missing_for_metrics
 from moray.hub import has_token, no_token
 from moray.model.shapes import (
     Shapes,
@@ -74,7 +73,7 @@ def preflight(
         for name in runs:
             found += missing_packages(name, experiment.runs[name].tracking)
     for name in generated:
-        found += missing_for_metrics(name, experiment.runs[name].generate.metrics)
+        found += _missing_for_metrics(experiment, name)
     for stage, names in stages.items():
         for name in names:
             requirements = extras.part(extras.STAGES[stage], "requirements")
@@ -83,6 +82,13 @@ def preflight(
         found += map(no_token, pushed)
     if found:
         raise ConfigError(list({str(fault): fault for fault in found}.values()))
+
+
+def _missing_for_metrics(experiment: Experiment, run: str) -> Iterator[UserError]:
+    """What the metrics of a run's continuations need and is not installed."""
+    if metrics := experiment.runs[run].generate.metrics:
+        shared = MODALITIES[TASKS[plan.task(experiment, run)].modality].task
+        yield from module_of(shared, "metric_requirements").missing(run, metrics)
 
 
 def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserError]:

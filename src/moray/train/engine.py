@@ -13,7 +13,6 @@ from moray.model.folder import DTYPES
 from moray.model.forward import hook_saved
 from moray.model.quantization import Quantization, quantize_empty
 from moray.model.size import num_quantized
-from moray.tasks.interface import Task
 from moray.train.kernels import (
     choose_attention,
     compile_module,
@@ -27,6 +26,7 @@ from moray.train.optimizer import trained_parameters
 from moray.train.spec import RunSpec
 from moray.train.statistics import Statistics, statistics_of
 from moray.train.strategies import Strategy
+from moray.train.task import Task
 from moray.train.trained import Trained, trained_of
 from moray.workers.collectives import from_any_worker, from_first_worker, together
 from moray.workers.entry import Worker

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.forward import resolve
-from moray.tasks.interface import LossModule
 from moray.train.adamw_8bit import Blocks
 from moray.train.optimizer import set_learning_rate, state_name, trained_parameters
 from moray.train.strategies import Read, Strategy
+from moray.train.task import LossModule
 from moray.workers.collectives import together
 from moray.workers.entry import Worker
 

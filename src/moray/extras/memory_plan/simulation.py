@@ -28,7 +28,7 @@ from transformers.pytorch_utils import Conv1D
 
 from moray.model.forward import autocast, blocks_of, decoder_of
 from moray.model.quantization import Bits, quantize_empty
-from moray.tasks.interface import Batch, LossModule
+from moray.train.task import Batch, LossModule
 
 _CPU = torch.device("cpu")
 

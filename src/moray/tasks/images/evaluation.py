@@ -20,7 +20,7 @@ from moray.evaluate.execution import (
 )
 from moray.proofs.budget import TOO_LARGE
 from moray.proofs.comparison import Comparison, transformers_version
-from moray.proofs.language import ROUNDED
+from moray.proofs.figures import ROUNDED
 from moray.provenance.manifest import read_manifest
 from moray.rows.groups import groups_of
 from moray.rows.store import StoredRows, sample

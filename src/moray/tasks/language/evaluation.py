@@ -16,9 +16,9 @@ from moray.evaluate.execution import (
     of_each_model,
     own_batches,
 )
-from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
 from moray.proofs.comparison import Comparison
-from moray.proofs.scores import scores_compared
+from moray.tasks.language.likelihood import Scores, figures, score, select_documents, total
+from moray.tasks.language.proofs.scores import scores_compared
 from moray.tasks.language.rows import StoredSplit
 from moray.workers.entry import Worker
 

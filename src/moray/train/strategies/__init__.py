@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from moray.config import extras
 from moray.config.schema.train import Train
-from moray.tasks.interface import LossModule
 from moray.train.adamw_8bit import Blocks
 from moray.train.optimizer import Optimizer, trained_parameters
+from moray.train.task import LossModule
 from moray.workers.entry import Worker
 
 # Fills tensors in place, by their names, from a checkpoint.

@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from moray.tasks.interface import LossModule
 from moray.train.adamw_8bit import Blocks
 from moray.train.strategies import Strategy
+from moray.train.task import LossModule
 
 
 class _DDP(Strategy):

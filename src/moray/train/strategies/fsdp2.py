@@ -22,9 +22,9 @@ from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.forward import blocks_of, resolve
 from moray.model.quantization import to_bytes
-from moray.tasks.interface import LossModule
 from moray.train.adamw_8bit import Blocks
 from moray.train.strategies import Strategy
+from moray.train.task import LossModule
 from moray.workers.entry import Worker
 
 

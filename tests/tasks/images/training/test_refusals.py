@@ -14,13 +14,13 @@ from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.rows.store import StoredRows
 from moray.storage.interface import folder_of, path_of
-from moray.tasks import task_of
 from moray.tasks.images.classifier import fault_of_bf16_on_cpu, load_classifier
 from moray.train.checkpoint.continuation import _check_tensors
 from moray.train.engine import check_weights
 from moray.train.loop import train
 from moray.train.spec import RunSpec
 from moray.train.statistics import statistics_of
+from moray.train.task import task_of
 from moray.workers.entry import Worker
 
 
