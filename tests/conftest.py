@@ -18,8 +18,8 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import SPLITS, Document, write_dataset
 from moray.model.load import load_model
-from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import write_manifest
+from moray.tasks.language.scratch import save_llama, train_tokenizer
 from moray.tasks.language.sources.python_stdlib import pairs
 from moray.tasks.language.tokenize import tokenize
 from moray.tasks.language.tokenizer import load_tokenizer

@@ -19,7 +19,7 @@ STAGES = {
     "export": ["text", "language"],
     "evaluate": ["language"],
     "generate": [],
-    "predict": [],
+    "predict": ["images"],
     "report": [],
     "track": [],
 }
@@ -105,7 +105,7 @@ AFFECTED = {
     "config/tasks.py": set(),
     "config/schema/sections.py": set(),
     "tasks/language/proofs/tokens.py": set(),
-    "storage/locks.py": set(),
+    "storage/folder.py": set(),
     "errors.py": set(),
 }
 

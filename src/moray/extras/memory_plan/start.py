@@ -20,8 +20,8 @@ from moray.config.schema.sections import WorkerRange
 from moray.errors import ConfigError, UserError
 from moray.extras.memory_plan.advice import Accepts
 from moray.extras.memory_plan.demand import Setup
-from moray.model.scratch import llama_config
 from moray.model.shapes import positions_in
+from moray.tasks.language.scratch import llama_config
 from moray.train.checks import model_faults
 
 

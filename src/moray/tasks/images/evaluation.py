@@ -22,8 +22,7 @@ from moray.proofs.budget import TOO_LARGE
 from moray.proofs.comparison import Comparison, transformers_version
 from moray.proofs.figures import ROUNDED
 from moray.provenance.manifest import read_manifest
-from moray.rows.groups import groups_of
-from moray.rows.store import StoredRows, sample
+from moray.rows.store import StoredRows, groups_of, sample
 from moray.tasks.images.classifier import load_classifier
 from moray.tasks.images.proofs import loss_of, num_images_affordable
 from moray.tasks.images.task import Normalization, make_batch

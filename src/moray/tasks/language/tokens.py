@@ -31,8 +31,7 @@ from moray.corpus.dataset import (
 )
 from moray.proofs.comparison import Comparison
 from moray.provenance.space import check_space
-from moray.rows.groups import write_groups
-from moray.rows.store import Rows, RowsWriter
+from moray.rows.store import Rows, RowsWriter, write_groups
 from moray.tasks.language import alterations
 from moray.tasks.language.alterations import Alterations, as_facts
 from moray.tasks.language.encode import Encoder

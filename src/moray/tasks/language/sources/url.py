@@ -10,8 +10,7 @@ from fsspec.callbacks import TqdmCallback
 from tqdm import tqdm
 
 from moray.config.schema.datasets import Url
-from moray.config.split_names import check_unmixed
-from moray.config.splits import paths_by_split
+from moray.config.splits import check_unmixed, paths_by_split
 from moray.console import terminal
 from moray.corpus.sources import Opened
 from moray.errors import UserError, first_line

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from moray.config.schema.train import Adapter
 from moray.model.adapter import add_adapter, merged, save_adapter
-from moray.model.rounding import share_unchanged
+from moray.tasks.language.rounding import share_unchanged
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from moray.config.split_names import folders_by_split
+from moray.config.splits import folders_by_split
 
 
 @pytest.mark.parametrize(

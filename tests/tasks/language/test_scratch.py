@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from moray.errors import UserError
-from moray.model.scratch import save_llama, save_random_weights, train_tokenizer
+from moray.tasks.language.scratch import save_llama, save_random_weights, train_tokenizer
 
 UNSEEN = [
     "",
