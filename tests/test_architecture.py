@@ -59,7 +59,7 @@ TRAIN_FLOORS = [
     {"checks"},
     {"memory"},
     {
-        "adamw_8bit",
+        "adamw",
         "history",
         "identity",
         "optimizer",
@@ -67,7 +67,6 @@ TRAIN_FLOORS = [
         "schedule",
         "spec",
         "statistics",
-        "stochastic_rounding",
         "trained",
     },
 ]

@@ -34,6 +34,8 @@ SMOKE_TEST = {"runs.smoke-test": {"model": "tiny", "dataset": "modules"}}
             "search",
         ),
         ({"runs.tuned.train.strategy": "deepspeed"}, "runs.tuned.train.strategy", "deepspeed"),
+        ({"runs.tuned.train.optimizer": "adamw_8bit"}, "runs.tuned.train.optimizer", "adamw_8bit"),
+        ({"runs.tuned.train.weights": "bf16"}, "runs.tuned.train.weights", "bf16_weights"),
         ({"runs.tuned.tracking": ["wandb"]}, "runs.tuned.tracking", "wandb"),
     ],
 )

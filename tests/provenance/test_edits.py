@@ -89,6 +89,8 @@ AFFECTED = {
     "tasks/images/task.py": {"predict"},
     "tasks/images/report.py": {"report"},
     "report/overview.py": {"report"},
+    "extras/adamw_8bit/optimizer.py": {"finetune", "export"},
+    "extras/bf16_weights/rounding.py": {"finetune", "export"},
     "extras/tensorboard/tracker.py": {"track"},
     "extras/memory_plan/demand.py": set(),
     "extras/object_store/bucket.py": set(),

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
+from moray.config import extras
 from moray.config.schema.train import Adapter
 from moray.model.forward import blocks_of
 from moray.model.load import load_model
@@ -30,9 +31,14 @@ from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
 
 
+def present(table: dict[str, str]) -> list[str]:
+    """The values of a key whose extras are there."""
+    return [value for value, folder in table.items() if extras.is_there(folder)]
+
+
 @pytest.mark.parametrize("adapter", [None, Adapter(rank=2)], ids=["full", "LoRA"])
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
-@pytest.mark.parametrize("weights", ["fp32", "bf16"])
+@pytest.mark.parametrize("optimizer", ["adamw", *present(extras.OPTIMIZERS)])
+@pytest.mark.parametrize("weights", ["fp32", *present(extras.WEIGHTS)])
 def test_a_step_never_waits_for_the_device(
     adapter: Adapter | None,
     optimizer: str,

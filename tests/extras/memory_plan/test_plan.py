@@ -11,7 +11,7 @@ from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 from moray.cli import app
-from moray.config import plan
+from moray.config import extras, plan
 from moray.config.recorded import made_folder
 from moray.config.schema.train import Adapter, Train
 from moray.extras.memory_plan.advice import Advice, Change
@@ -182,6 +182,16 @@ def test_only_changes_that_the_check_accepts_are_advised(
             path, value = key.split(": ")
             changed[f"runs.base.{path}"] = yaml.safe_load(value)
         experiment_with(changed)
+
+
+def test_no_change_is_advised_whose_extra_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepts = accepted_by_check(experiment_with({}), "base")
+    assert accepts(["train.optimizer: adamw_8bit"])
+    monkeypatch.setattr(extras, "_FOLDERS", tmp_path)
+    assert not accepts(["train.optimizer: adamw_8bit"])
+    assert accepts(["train.gradient_checkpointing: true"])
 
 
 def test_what_is_offloaded_is_on_the_device_for_one_block_at_a_time(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from moray.errors import UserError
 from moray.model.forward import blocks_of, resolve
 from moray.model.quantization import to_bytes
 from moray.tasks.interface import LossModule
-from moray.train.adamw_8bit import Blocks
+from moray.train.optimizer import Moment
 from moray.train.strategies import Strategy
 from moray.workers.entry import Worker
 
@@ -96,7 +96,7 @@ class _FSDP2(Strategy):
         module.set_reshard_after_backward(last or self._settings.fsdp2.reshard_after_forward)
         yield
 
-    def state(self) -> dict[str, Tensor | Blocks]:
+    def state(self) -> dict[str, Tensor | Moment]:
         # After an evaluation, which has no backward pass, parameters may still be gathered, and the
         # optimizer knows only the shards.
         for module in self.module.modules():

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from moray.config.schema.train import Adapter, Train
-from moray.train.adamw_8bit import Blocks, make_blocks
+from moray.extras.adamw_8bit.optimizer import Blocks, moments_of
 from moray.train.loop import train
 from moray.train.optimizer import Optimizer, as_saved
 from moray.workers.entry import Worker
@@ -188,9 +188,9 @@ def test_moments_take_a_byte_each_and_their_scales_a_64th_of_it() -> None:
 
 
 def test_tensors_that_are_small_or_too_large_for_the_kernel_have_no_blocks() -> None:
-    assert make_blocks(torch.zeros(4095)) == {}
-    assert make_blocks(torch.zeros(4096)).keys() == {"exp_avg", "exp_avg_sq"}
-    assert make_blocks(torch.empty(2**31, device="meta")) == {}
+    assert moments_of(torch.zeros(4095)) == {}
+    assert moments_of(torch.zeros(4096)).keys() == {"exp_avg", "exp_avg_sq"}
+    assert moments_of(torch.empty(2**31, device="meta")) == {}
 
 
 def fill(saved: dict[str, Tensor], state: dict[str, Tensor]) -> None:
