@@ -18,6 +18,11 @@ SMOKE_TEST = {"runs.smoke-test": {"model": "tiny", "dataset": "modules"}}
         (SMOKE_TEST, "runs.smoke-test", "smoke_test"),
         ({"runs.tuned.benchmarks.tasks": ["words"]}, "runs.tuned.benchmarks.tasks", "lm_eval"),
         (
+            {"runs.tuned.adapter.quantize_base": "8bit"},
+            "runs.tuned.adapter.quantize_base",
+            "quantized_base",
+        ),
+        (
             {"runs.tuned.generate.metrics": ["doctests"]},
             "runs.tuned.generate.metrics",
             "doctests",

@@ -17,6 +17,7 @@ TABLES = [
     extras.COMMANDS,
     extras.METRICS,
     extras.OPTIMIZERS,
+    extras.QUANTIZED,
     extras.SCHEMES,
     extras.STAGES,
     extras.STRATEGIES,

@@ -91,6 +91,7 @@ AFFECTED = {
     "report/overview.py": {"report"},
     "extras/adamw_8bit/optimizer.py": {"finetune", "export"},
     "extras/bf16_weights/rounding.py": {"finetune", "export"},
+    "extras/quantized_base/base.py": MODELS,
     "extras/tensorboard/tracker.py": {"track"},
     "extras/memory_plan/demand.py": set(),
     "extras/object_store/bucket.py": set(),

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from forks import run_forks
 from jobs import Make
+from present import present
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,11 +30,6 @@ from moray.train.spec import RunSpec
 from moray.train.step import gradients, micro_batches
 from moray.train.strategies import make_strategy
 from moray.workers.entry import Worker
-
-
-def present(table: dict[str, str]) -> list[str]:
-    """The values of a key whose extras are there."""
-    return [value for value, folder in table.items() if extras.is_there(folder)]
 
 
 @pytest.mark.parametrize("adapter", [None, Adapter(rank=2)], ids=["full", "LoRA"])

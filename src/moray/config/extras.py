@@ -34,6 +34,9 @@ STRATEGIES = {"deepspeed": "deepspeed"}
 # That of each optimizer but AdamW; its module `optimizer` has PyTorch's class of this name, and the
 # moments of a parameter by `moments_of`.
 OPTIMIZERS = {"adamw_8bit": "adamw_8bit"}
+# That of each number of bits of a frozen base; its module `base` has the `keywords` of transformers
+# that load one, checks it by `check_quantized`, and prepares it for training.
+QUANTIZED = {"4bit": "quantized_base", "8bit": "quantized_base"}
 # That of each type of trained weights but fp32; its module `rounding` has their step as
 # `step_in_fp32`, the norm of their gradients as `norm_of`, and says by `check_weights` which models
 # it doesn't take.
@@ -96,6 +99,8 @@ def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:
         yield "train.optimizer", OPTIMIZERS[run.train.optimizer]
     if run.train.weights in WEIGHTS:
         yield "train.weights", WEIGHTS[run.train.weights]
+    if run.adapter and run.adapter.quantize_base:
+        yield "adapter.quantize_base", QUANTIZED[run.adapter.quantize_base]
     places = {
         "ray.storage_path": run.ray.storage_path,
         "train.resume_from_checkpoint": run.train.resume_from_checkpoint or "",

@@ -11,7 +11,7 @@ from moray.config import extras
 from moray.errors import UserError
 from moray.model.folder import DTYPES
 from moray.model.forward import hook_saved
-from moray.model.quantization import Quantization, quantize_empty
+from moray.model.quantization import Quantization
 from moray.model.size import num_quantized
 from moray.tasks.interface import Task
 from moray.train.kernels import (
@@ -124,7 +124,7 @@ def _model(spec: RunSpec, task: Task, with_weights: bool) -> PreTrainedModel:
     else:
         model = task.empty(spec.start, dtype)
         if bits:
-            quantize_empty(model, bits)
+            extras.part(extras.QUANTIZED[bits], "base").quantize_empty(model, bits)
     if adapter is not None:
         # PEFT takes a while to import.
         from moray.model.adapter import add_adapter

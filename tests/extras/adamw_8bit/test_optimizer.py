@@ -14,6 +14,7 @@ from engines import check_two_workers
 from fleet import losses
 from forks import run_forks
 from jobs import Make, job_maker, without_later
+from present import needs
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -259,7 +260,7 @@ QLORA = Adapter(rank=48, quantize_base="4bit")
     [
         pytest.param(None, id="whole"),
         pytest.param(LORA, id="lora"),
-        pytest.param(QLORA, id="qlora", marks=pytest.mark.release),
+        pytest.param(QLORA, id="qlora", marks=[pytest.mark.release, needs("quantized_base")]),
     ],
 )
 def test_a_killed_run_ends_with_the_same_bits(

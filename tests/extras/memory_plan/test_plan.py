@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from present import needs
 from small_config import config_with, experiment_with
 from transformers import LlamaConfig
 from typer.testing import CliRunner
@@ -120,6 +121,7 @@ def test_what_cannot_be_planned_is_said_in_one_line(
 
 
 @pytest.mark.long
+@needs("adamw_8bit", "bf16_weights", "quantized_base")
 def test_changes_are_tried_from_the_cheapest_on(tmp_path: Path) -> None:
     setup = setup_of(tmp_path, micro_batch_size=1, global_batch_size=1)
     advice = Advice(setup)
@@ -184,6 +186,7 @@ def test_only_changes_that_the_check_accepts_are_advised(
         experiment_with(changed)
 
 
+@needs("adamw_8bit")
 def test_no_change_is_advised_whose_extra_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +251,7 @@ def test_fsdp2_shares_weights_and_state_and_gathers_a_part(tmp_path: Path) -> No
 
 
 @pytest.mark.long
+@needs("quantized_base")
 def test_fsdp2_shares_4_bit_weights_but_not_their_scales(tmp_path: Path) -> None:
     setup = replace(
         setup_of(tmp_path, strategy="fsdp2", global_batch_size=16),

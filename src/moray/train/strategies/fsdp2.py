@@ -18,10 +18,10 @@ from torch.distributed.fsdp import (
 )
 from transformers import PreTrainedModel
 
+from moray.config import extras
 from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.forward import blocks_of, resolve
-from moray.model.quantization import to_bytes
 from moray.tasks.interface import LossModule
 from moray.train.optimizer import Moment
 from moray.train.strategies import Strategy
@@ -42,7 +42,9 @@ class _FSDP2(Strategy):
 
     def wrap(self, module: LossModule) -> None:
         _check_blocks(module.model)
-        to_bytes(module.model, self._worker.device)
+        if getattr(module.model, "is_loaded_in_4bit", False):
+            quantized = extras.part(extras.QUANTIZED["4bit"], "base")
+            quantized.to_bytes(module.model, self._worker.device)
         weights = dict(module.state_dict()) if self.loads_weights else {}
         buffers = dict(module.named_buffers())
         module.to("meta")

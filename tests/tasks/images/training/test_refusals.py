@@ -9,6 +9,7 @@ import pytest
 import torch
 from fleet import losses
 from jobs import Make
+from present import present
 
 from moray.config import extras
 from moray.errors import UserError
@@ -46,7 +47,7 @@ def test_convolutions_are_not_trained_in_bf16_on_cpus(make_resnet_job: Make, alo
 
 
 def test_patches_are_trained_in_bf16(make_vit_job: Make, alone: Worker) -> None:
-    kinds = ["fp32", *(["bf16"] if extras.is_there("bf16_weights") else [])]
+    kinds = ["fp32", *present(extras.WEIGHTS)]
     jobs = [make_vit_job(f"bf16 {kind}", precision="bf16", weights=kind) for kind in kinds]
     assert fault_of_bf16_on_cpu(load_classifier(jobs[0].start)) is None
     for job in jobs:
