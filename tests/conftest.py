@@ -37,7 +37,7 @@ _SLOWEST_FIRST = (
     "golden",
     "workflow/test_whole.py",
     "train/test_equality.py",
-    "train/test_qlora.py",
+    "extras/quantized_base/test_training.py",
     "workflow/test_kill.py",
     "train",
     "tasks",

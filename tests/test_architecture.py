@@ -49,7 +49,7 @@ TRAIN_FLOORS = [
     {"checks"},
     {"memory"},
     {
-        "adamw_8bit",
+        "adamw",
         "history",
         "identity",
         "optimizer",
@@ -57,7 +57,6 @@ TRAIN_FLOORS = [
         "schedule",
         "spec",
         "statistics",
-        "stochastic_rounding",
         "task",
         "trained",
     },

@@ -14,6 +14,7 @@ import pytest
 import torch
 from architectures import HYBRID, PACKED, UNPACKED, build
 from fleet import losses
+from present import needs
 from torch import Tensor, nn
 from transformers import (
     GPT2Config,
@@ -110,8 +111,8 @@ def test_a_small_model_is_compiled_as_a_whole_if_a_gpu_sees_many_batches_of_it(
     [
         None,
         Adapter(rank=2),
-        Adapter(rank=2, quantize_base="4bit"),
-        Adapter(rank=2, quantize_base="8bit"),
+        pytest.param(Adapter(rank=2, quantize_base="4bit"), marks=needs("quantized_base")),
+        pytest.param(Adapter(rank=2, quantize_base="8bit"), marks=needs("quantized_base")),
     ],
     ids=["full", "LoRA", "QLoRA", "8 bits"],
 )

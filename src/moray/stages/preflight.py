@@ -150,14 +150,13 @@ def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterato
         return
     # Takes a while to import.
     from moray.model.load import empty_model
-    from moray.model.quantization import check_quantized
     from moray.model.targets import lora_config
 
     empty = empty_model(config.parent)
     try:
         lora_config(empty, run.adapter)
-        if run.adapter.quantize_base:
-            check_quantized(empty, run.adapter.quantize_base)
+        if bits := run.adapter.quantize_base:
+            extras.part(extras.QUANTIZED[bits], "base").check_quantized(empty, bits)
     except UserError as error:
         yield UserError(f"runs.{name}.{error.path}", error.problem, error.remedy)
 

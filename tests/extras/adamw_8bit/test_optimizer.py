@@ -14,12 +14,13 @@ from engines import check_two_workers
 from fleet import losses
 from forks import run_forks
 from jobs import Make, job_maker, without_later
+from present import needs
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from moray.config.schema.train import Adapter, Train
-from moray.train.adamw_8bit import Blocks, make_blocks
+from moray.extras.adamw_8bit.optimizer import Blocks, moments_of
 from moray.train.loop import train
 from moray.train.optimizer import Optimizer, as_saved
 from moray.workers.entry import Worker
@@ -188,9 +189,9 @@ def test_moments_take_a_byte_each_and_their_scales_a_64th_of_it() -> None:
 
 
 def test_tensors_that_are_small_or_too_large_for_the_kernel_have_no_blocks() -> None:
-    assert make_blocks(torch.zeros(4095)) == {}
-    assert make_blocks(torch.zeros(4096)).keys() == {"exp_avg", "exp_avg_sq"}
-    assert make_blocks(torch.empty(2**31, device="meta")) == {}
+    assert moments_of(torch.zeros(4095)) == {}
+    assert moments_of(torch.zeros(4096)).keys() == {"exp_avg", "exp_avg_sq"}
+    assert moments_of(torch.empty(2**31, device="meta")) == {}
 
 
 def fill(saved: dict[str, Tensor], state: dict[str, Tensor]) -> None:
@@ -259,7 +260,7 @@ QLORA = Adapter(rank=48, quantize_base="4bit")
     [
         pytest.param(None, id="whole"),
         pytest.param(LORA, id="lora"),
-        pytest.param(QLORA, id="qlora", marks=pytest.mark.release),
+        pytest.param(QLORA, id="qlora", marks=[pytest.mark.release, needs("quantized_base")]),
     ],
 )
 def test_a_killed_run_ends_with_the_same_bits(

@@ -18,22 +18,25 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from transformers import ResNetConfig, ResNetForImageClassification
 
+from moray.config import extras
 from moray.config.schema.train import Train
 from moray.errors import UserError
+from moray.extras.bf16_weights import rounding
+from moray.extras.bf16_weights.rounding import check_weights, round_stochastically
 from moray.model.load import load_model
 from moray.storage.interface import folder_of, path_of
-from moray.train import stochastic_rounding
-from moray.train.engine import check_weights
 from moray.train.loop import train
 from moray.train.memory import footprint
 from moray.train.optimizer import Optimizer, is_state
 from moray.train.spec import RunSpec
-from moray.train.stochastic_rounding import round_stochastically
 from moray.workers.entry import Worker
 
 BF16 = torch.bfloat16
 KEY = (0, 1, 2)
+# And bytes of both moments.
+KINDS = {"adamw": 8} | ({"adamw_8bit": 2} if extras.is_there("adamw_8bit") else {})
 
 
 def rounded(values: Tensor, key: tuple[int, ...] = KEY, first: int = 0) -> Tensor:
@@ -86,7 +89,7 @@ def test_bits_are_a_function_of_seed_step_name_and_index(monkeypatch: pytest.Mon
         parts = rounded(values[:cut]), rounded(values[cut:], first=cut)
         assert torch.equal(torch.cat(parts), whole)
     # Parts that lie across the borders of chunks.
-    monkeypatch.setattr(stochastic_rounding, "CHUNK", 256)
+    monkeypatch.setattr(rounding, "CHUNK", 256)
     whole = rounded(values)
     assert torch.equal(rounded(values[200:700], first=200), whole[200:700])
     assert not torch.equal(rounded(values[:256].clone(), first=256), whole[:256])
@@ -101,7 +104,7 @@ class Two(nn.Module):
         self.small = nn.Parameter(torch.randn(9))
 
 
-@pytest.mark.parametrize("kind", ["adamw", "adamw_8bit"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_step_is_that_of_fp32_rounded_to_a_neighbour(device: str, kind: str) -> None:
     torch.manual_seed(0)
@@ -142,7 +145,7 @@ def test_a_small_step_is_not_lost() -> None:
     assert model.weight.float().mean().item() == pytest.approx(1 - 100 * 1e-4, abs=4e-4)
 
 
-@pytest.mark.parametrize(("kind", "moments"), [("adamw", 8), ("adamw_8bit", 2)])
+@pytest.mark.parametrize(("kind", "moments"), KINDS.items())
 def test_memory_is_what_is_planned(kind: str, moments: int) -> None:
     settings = Train(weights="bf16", optimizer=kind)
     model, optimizer = nn.Linear(64, 128, bias=False).to(BF16), Optimizer(settings)
@@ -164,7 +167,7 @@ def test_memory_is_what_is_planned(kind: str, moments: int) -> None:
 def step_sharded(rank: int, world_size: int, store: str, kind: str) -> None:
     """Hold a step of sharded tensors to that of whole ones, under FSDP2 and HSDP."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
-    stochastic_rounding.CHUNK = 512
+    rounding.CHUNK = 512
     torch.manual_seed(0)
     # Of the second, one worker has nothing.
     shapes = {"first": (75, 64), "second": (1, 100)}
@@ -198,7 +201,7 @@ def step_sharded(rank: int, world_size: int, store: str, kind: str) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("kind", ["adamw", "adamw_8bit"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_shards_are_rounded_as_the_whole(kind: str, tmp_path: Path) -> None:
     run_forks(step_sharded, (2, str(tmp_path / "store"), kind), 2)
 
@@ -225,7 +228,10 @@ def kinds_in(job: RunSpec) -> set[tuple[bool, torch.dtype]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", [pytest.param("adamw", marks=pytest.mark.release), "adamw_8bit"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.release if kind == "adamw" else []) for kind in KINDS],
+)
 def test_a_killed_run_ends_with_the_same_bits(kind: str, make_bf16: Make, alone: Worker) -> None:
     undisturbed = check_resumption(make_bf16, alone, 4, optimizer=kind)
     assert kinds_in(undisturbed) == {(False, BF16), (True, torch.float32)}
@@ -278,3 +284,10 @@ def test_fsdp2_refuses_a_model_that_keeps_weights_in_fp32(wide: Path) -> None:
     check_weights(model, Train(weights="bf16"))
     with pytest.raises(UserError, match=r"which keeps model\.norm\.weight in fp32"):
         check_weights(model, settings)
+
+
+def test_statistics_of_batches_are_not_kept_in_bf16() -> None:
+    shape = ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1])
+    model = ResNetForImageClassification(shape).bfloat16()
+    with pytest.raises(UserError, match=r"^train\.weights: bf16 can't be used with a resnet model"):
+        check_weights(model, Train(weights="bf16"))

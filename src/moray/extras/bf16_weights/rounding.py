@@ -20,12 +20,42 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
-from moray.train.adamw_8bit import local_shard, step_shard
+from moray.config.schema.train import Train
+from moray.errors import UserError
+from moray.train.adamw import local_shard, step_shard
+from moray.train.optimizer import trained_parameters
+from moray.train.statistics import statistics_of
 
 # Elements of a tensor that are in fp32 at a time, and whose random bits are drawn together. Part of
 # what the bits are.
 CHUNK = 2**22
+
+
+def check_weights(model: PreTrainedModel, settings: Train) -> None:
+    """Check that a model can be trained with weights in bf16.
+
+    Raises:
+        UserError: if it can't.
+    """
+    kind = model.config.model_type
+    if statistics_of(model):
+        raise UserError(
+            "train.weights",
+            f"bf16 can't be used with a {kind} model, because statistics of BatchNorm need fp32",
+            "set it to fp32",
+        )
+    kept = [
+        name for name, value in trained_parameters(model).items() if value.dtype != torch.bfloat16
+    ]
+    if kept and settings.strategy == "fsdp2":
+        raise UserError(
+            "train.strategy",
+            f"fsdp2 can't be used with train.weights: bf16 and a {kind} model, which keeps "
+            f"{kept[0]} in fp32",
+            "set it to ddp",
+        )
 
 
 @cache

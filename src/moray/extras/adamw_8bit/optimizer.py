@@ -4,17 +4,23 @@ Quantization", 2022.
 A moment has a code of 8 bits for each weight, and for each block of 256 codes a scale, the largest
 magnitude in the block. A step dequantizes, steps in fp32, and quantizes; on GPUs, it is a kernel of
 bitsandbytes.
+
+The optimizers of libraries don't keep what is asked of a run: bitsandbytes' refuses DTensors, and
+torchao's has a lowest level of -0.993, so that moments can't be restored from their values in fp32,
+the one form of all checkpoints.
 """
 
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.optim.adamw import AdamW, adamw
+from torch.optim import AdamW
+
+from moray.train.adamw import local_shard, step_shard
+from moray.train.optimizer import Moment
 
 _BLOCK = 256
 # Elements of a tensor, over all workers, whose moments are in 8 bits: as in bitsandbytes, no fewer,
@@ -24,7 +30,7 @@ _ELEMENTS = range(4096, 2**31)
 _REST = 14
 
 
-class Blocks:
+class Blocks(Moment):
     """A moment of this worker's shard of a parameter.
 
     Attributes:
@@ -56,7 +62,7 @@ class Blocks:
             self._parameter, dtype=torch.float32, device="cpu", requires_grad=False
         )
 
-    def __getitem__(self, part: slice) -> "Blocks":
+    def __getitem__(self, part: slice) -> Self:
         """A view of some of the shard's elements; the first one begins a block."""
         some = copy(self)
         some.codes = self.codes[part]
@@ -91,6 +97,45 @@ class Blocks:
         shares = (blocks / scales.unsqueeze(1)).nan_to_num_(0.0)
         self.codes.copy_(_nearest(shares.flatten()[: len(given)], self._signed))
         self.scales.copy_(scales)
+
+    def step(
+        self,
+        square: Self,
+        weights: Tensor,
+        gradients: Tensor,
+        number: int,
+        group: Mapping[str, Any],
+    ) -> None:
+        """Take a step of AdamW, whose mean of the gradient this is."""
+        if weights.device.type == "cpu":
+            # What the kernel does on GPUs. On CPUs, bitsandbytes looks shares up in a table of 2^15
+            # rows, so that a moment of zero becomes 2e-5 of the block's largest.
+            means, squares = self.values(), square.values()
+            step_shard(weights, gradients, means, squares, number, group)
+            self.quantize(means)
+            square.quantize(squares)
+        else:
+            torch.ops.bitsandbytes.optimizer_update_8bit_blockwise(
+                "adam",
+                gradients,
+                weights,
+                self.codes,
+                square.codes,
+                *group["betas"],
+                # Of other optimizers.
+                0.0,
+                0.0,
+                group["eps"],
+                number,
+                group["lr"],
+                self.levels,
+                square.levels,
+                self.scales,
+                square.scales,
+                group["weight_decay"],
+                1.0,
+                False,
+            )
 
 
 @cache
@@ -130,17 +175,7 @@ def _nearest(shares: Tensor, signed: bool) -> Tensor:
     return codes + (shares > borders.index_select(0, codes))
 
 
-def make_blocks(parameter: Tensor) -> dict[str, Blocks]:
-    """The moments of a parameter before the first step, by AdamW's names; empty for fp32."""
-    if parameter.numel() not in _ELEMENTS:
-        return {}
-    return {
-        "exp_avg": Blocks(parameter, signed=True),
-        "exp_avg_sq": Blocks(parameter, signed=False),
-    }
-
-
-class AdamW8bit(AdamW):
+class _AdamW8bit(AdamW):
     """PyTorch's AdamW, in which moments can be `Blocks`."""
 
     @torch.no_grad()
@@ -164,98 +199,14 @@ class AdamW8bit(AdamW):
         return super().step(closure)
 
 
-def step_shard(
-    weights: Tensor,
-    gradients: Tensor,
-    mean: "Blocks | Tensor",
-    square: "Blocks | Tensor",
-    step: int,
-    group: Mapping[str, Any],
-) -> None:
-    """Take a step of AdamW.
-
-    Args:
-        weights: fp32, shape (elements,), as the rest.
-        step: number of the step, from 1.
-    """
-    # Of a small tensor, some workers have nothing.
-    if not len(weights):
-        return
-    if isinstance(mean, Tensor) or isinstance(square, Tensor):
-        assert isinstance(mean, Tensor)
-        assert isinstance(square, Tensor)
-        _step_in_fp32(weights, gradients, mean, square, step, group)
-    elif weights.device.type == "cpu":
-        # What the kernel does on GPUs. On CPUs, bitsandbytes looks shares up in a table of 2^15
-        # rows, so that a moment of zero becomes 2e-5 of the block's largest.
-        means, squares = mean.values(), square.values()
-        _step_in_fp32(weights, gradients, means, squares, step, group)
-        mean.quantize(means)
-        square.quantize(squares)
-    else:
-        _step_on_gpu(weights, gradients, mean, square, step, group)
+def moments_of(parameter: Tensor) -> dict[str, Blocks]:
+    """The moments of a parameter before the first step, by AdamW's names; empty for fp32."""
+    if parameter.numel() not in _ELEMENTS:
+        return {}
+    return {
+        "exp_avg": Blocks(parameter, signed=True),
+        "exp_avg_sq": Blocks(parameter, signed=False),
+    }
 
 
-def _step_in_fp32(
-    weights: Tensor,
-    gradients: Tensor,
-    means: Tensor,
-    squares: Tensor,
-    step: int,
-    group: Mapping[str, Any],
-) -> None:
-    beta1, beta2 = group["betas"]
-    # It adds one.
-    before = torch.full((), step - 1.0, device=weights.device)
-    adamw(
-        [weights],
-        [gradients],
-        [means],
-        [squares],
-        [],
-        [before],
-        fused=True,
-        amsgrad=False,
-        beta1=beta1,
-        beta2=beta2,
-        lr=group["lr"],
-        weight_decay=group["weight_decay"],
-        eps=group["eps"],
-        maximize=False,
-    )
-
-
-def _step_on_gpu(
-    weights: Tensor,
-    gradients: Tensor,
-    mean: Blocks,
-    square: Blocks,
-    step: int,
-    group: Mapping[str, Any],
-) -> None:
-    torch.ops.bitsandbytes.optimizer_update_8bit_blockwise(
-        "adam",
-        gradients,
-        weights,
-        mean.codes,
-        square.codes,
-        *group["betas"],
-        # Of other optimizers.
-        0.0,
-        0.0,
-        group["eps"],
-        step,
-        group["lr"],
-        mean.levels,
-        square.levels,
-        mean.scales,
-        square.scales,
-        group["weight_decay"],
-        1.0,
-        False,
-    )
-
-
-def local_shard(tensor: Tensor) -> Tensor:
-    """What this worker has of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+optimizer = _AdamW8bit

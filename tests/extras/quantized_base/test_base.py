@@ -11,16 +11,15 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from moray.config.schema.train import Adapter
-from moray.model.adapter import add_adapter
-from moray.model.load import empty_model, load_model
-from moray.model.quantization import (
-    Bits,
+from moray.extras.quantized_base.base import (
     Linear8bit,
-    Quantization,
     quantize_empty,
     quantize_rows,
     to_bytes,
 )
+from moray.model.adapter import add_adapter
+from moray.model.load import empty_model, load_model
+from moray.model.quantization import Bits, Quantization
 
 SMALL = {"vocab_size": 64, "bos_token_id": 0, "eos_token_id": 0}
 LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
