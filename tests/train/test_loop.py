@@ -277,8 +277,11 @@ def test_the_history_is_on_the_disk_before_a_checkpoint_is(
 
     monkeypatch.setattr(os, "fsync", recorded)
     train(make_job(), alone)
-    tensors = "__0_0.distcp"
-    assert [name for name in flushed if name in (HISTORY, tensors)] == [HISTORY, tensors] * 4
+    saved = [number for number, name in enumerate(flushed) if name == "__0_0.distcp"]
+    assert len(saved) == 4
+    # The next steps may have been written too, as tensors are saved in another thread.
+    for number, place in enumerate(saved, 1):
+        assert flushed[:place].count(HISTORY) >= number
 
 
 # Keys of the `train` section that show in what a run does, not in its losses.
