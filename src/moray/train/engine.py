@@ -84,8 +84,7 @@ def build(spec: RunSpec, worker: Worker, strategy: Strategy, task: Task, num_row
 
         leave_casts_to_autocast(model, spec.adapter)
     if settings.gradient_checkpointing:
-        _check_checkpointing(model)
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        enable_gradient_checkpointing(model)
     if settings.gradient_checkpointing == "offload":
         hook_saved(model, lambda: save_on_cpu(pin_memory=True))
     whole = compiles_whole(model, settings, spec.adapter, flops, num_rows, worker)
@@ -104,13 +103,19 @@ def build(spec: RunSpec, worker: Worker, strategy: Strategy, task: Task, num_row
     return Built(flops, reason is None, note, trained, statistics)
 
 
-def _check_checkpointing(model: PreTrainedModel) -> None:
+def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
+    """Have a model compute the states inside its blocks again in the backward pass.
+
+    Raises:
+        UserError: if it can't.
+    """
     if not model.supports_gradient_checkpointing:
         raise UserError(
             "train.gradient_checkpointing",
             f"a {model.config.model_type} model doesn't support it",
             "set it to false",
         )
+    model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def _model(spec: RunSpec, task: Task, with_weights: bool) -> PreTrainedModel:
