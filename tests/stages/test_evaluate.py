@@ -17,7 +17,7 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.train import Preference
 from moray.corpus.dataset import content, read_documents, write_dataset
 from moray.errors import UserError
-from moray.evaluate.execution import batches_of
+from moray.evaluate.worker import batches_of
 from moray.model.load import load_model
 from moray.provenance.manifest import write_manifest
 from moray.stages.evaluate import evaluate

@@ -22,7 +22,7 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.config.schema.train import Adapter
 from moray.errors import UserError
-from moray.evaluate.execution import batches_of
+from moray.evaluate.worker import batches_of
 from moray.model.load import load_model
 from moray.provenance.manifest import read_manifest
 from moray.stages.base_model import base_model

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from moray.evaluate.execution import EvaluationJob
+from moray.evaluate.worker import EvaluationJob
 from moray.tasks.language.generation import (
     Sampling,
     SeededSampler,

@@ -14,7 +14,7 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document, read_documents
 from moray.evaluate.bootstrap import summed
-from moray.evaluate.execution import batches_of
+from moray.evaluate.worker import batches_of
 from moray.model.attention import varlen_if_possible
 from moray.tasks.language.likelihood import Scores, Selection, score, select_documents, total
 from moray.tasks.language.loss import TokenBatch, TokenLoss

@@ -14,7 +14,7 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data, Generate
 from moray.corpus.dataset import RowError
 from moray.errors import UserError
-from moray.evaluate.execution import dtype_of
+from moray.evaluate.worker import dtype_of
 from moray.model.load import load_config, load_model, longest_sequence
 from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import MANIFEST, read_json, sha256_file

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.evaluate.bootstrap import compare, resampled_units, summed
-from moray.evaluate.execution import (
+from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
     may_be_bf16,

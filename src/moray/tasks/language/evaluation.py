@@ -9,7 +9,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from moray.evaluate.bootstrap import compare, resampled_units, summed
-from moray.evaluate.execution import (
+from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
     may_be_bf16,

@@ -15,12 +15,12 @@ from moray.console import say
 from moray.corpus.dataset import Document, halves, read_documents
 from moray.errors import ConfigError
 from moray.evaluate.bootstrap import compare_means
-from moray.evaluate.execution import may_be_bf16
+from moray.evaluate.driver import on_evaluation_workers, shown
+from moray.evaluate.worker import may_be_bf16
 from moray.model.load import load_config, longest_sequence
 from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
-from moray.stages.evaluation import on_evaluation_workers, shown
 from moray.tasks.language import metric_requirements
 from moray.tasks.language.encode import make_encoder
 from moray.tasks.language.generation import (

@@ -17,7 +17,7 @@ from transformers.generation import BaseStreamer
 
 from moray.corpus.dataset import Document, RowError, group_of
 from moray.errors import UserError
-from moray.evaluate.execution import EvaluationJob, of_each_model, own_batches
+from moray.evaluate.worker import EvaluationJob, of_each_model, own_batches
 from moray.tasks.language.encode import Encoder
 from moray.workers.entry import Worker
 from moray.workers.memory import split_on_out_of_memory

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from moray.config.schema.train import Preference
 from moray.evaluate.bootstrap import compare, resampled_units, summed
-from moray.evaluate.execution import (
+from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
     may_be_bf16,

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from jobs import execution_of
 
-from moray.stages.evaluation import on_evaluation_workers
+from moray.evaluate.driver import on_evaluation_workers
 
 _IN_ITS_FOLDER = """
 import json, sys
 from pathlib import Path
-from moray.stages.evaluation import on_evaluation_workers
+from moray.evaluate.driver import on_evaluation_workers
 
 output, execution = Path(sys.argv[1]), json.loads(sys.argv[2])
 with on_evaluation_workers("evaluate", "name", output, {"precision": "fp32"}, execution) as workers:

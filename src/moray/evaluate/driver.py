@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from moray.config.layout import for_stage, lay_out_here, workers_are_here
 from moray.config.schema.sections import Ray
-from moray.evaluate.execution import EvaluationJob
+from moray.evaluate.worker import EvaluationJob
 from moray.model.folder import whole_model_and_adapters
 from moray.storage.opened import needed_libraries
 from moray.storage.transfer import scratch
