@@ -1,6 +1,7 @@
 """Keys of Transformers, PEFT, TRL, axolotl and LLaMA-Factory, for those who write them from habit.
 
-`moray import` converts whole configs; its tables have the values too.
+The config's check answers unknown keys with it. `moray import` converts whole configs; its tables
+have the values too.
 """
 
 _PRECISION, _RANK, _TARGETS = "train.precision", "adapter.rank", "adapter.target_modules"
