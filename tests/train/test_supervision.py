@@ -19,10 +19,10 @@ from moray.train.history import HISTORY, History, read_history
 from moray.train.supervision import (
     Request,
     Requests,
-    judged,
+    ask_judge,
     prunes_of,
     run_outside_main_thread,
-    shown,
+    show_progress,
     stop_on_signals,
 )
 
@@ -234,7 +234,7 @@ LINE = {"num_steps": 40, "learning_rate": 1e-3, "tokens_per_second": 1234.0, "st
 def test_without_a_terminal_there_are_plain_lines_and_not_too_many(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with shown(tmp_path, "tuned"):
+    with show_progress(tmp_path, "tuned"):
         history = History(tmp_path, first_step=0)
         for step in range(1, 41):
             history.append(step=step, loss=3.0, **LINE)
@@ -248,7 +248,7 @@ def test_without_a_terminal_there_are_plain_lines_and_not_too_many(
 def test_notes_are_reported_as_they_are_and_cost_no_line_of_a_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with shown(tmp_path, "tuned"):
+    with show_progress(tmp_path, "tuned"):
         history = History(tmp_path, first_step=0)
         history.append(step=0, num_steps=40, note="blocks are compiled")
         history.append(step=1, loss=3.0, **LINE)
@@ -260,7 +260,7 @@ def test_notes_are_reported_as_they_are_and_cost_no_line_of_a_step(
 def test_the_share_of_the_peak_is_shown_where_it_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with shown(tmp_path, "tuned"):
+    with show_progress(tmp_path, "tuned"):
         History(tmp_path, first_step=0).append(step=1, loss=3.0, mfu=0.4567, **LINE)
     assert "tokens/s 1,234  mfu 46%  left" in capsys.readouterr().err
 
@@ -300,7 +300,7 @@ def test_steps_of_an_earlier_attempt_are_not_told_again(
     first = History(tmp_path, first_step=0)
     for step in range(1, 31):
         first.append(step=step, loss=3.0, **LINE)
-    with shown(tmp_path, "tuned"):
+    with show_progress(tmp_path, "tuned"):
         second = History(tmp_path, first_step=20)
         second.append(step=21, loss=1.0, **LINE)
     assert [line.split()[2] for line in capsys.readouterr().err.splitlines()] == ["21/40"]
@@ -314,7 +314,7 @@ def test_a_training_is_asked_to_end_while_it_runs_and_nothing_is_left(tmp_path: 
         return seen[-1] >= 2
 
     history = History(tmp_path, first_step=0)
-    with judged(judge, tmp_path / HISTORY, requests):
+    with ask_judge(judge, tmp_path / HISTORY, requests):
         history.append(step=1, eval_loss=1.0)
         history.append(step=2, eval_loss=2.0)
         while requests.pending() is not Request.PRUNE:
@@ -335,7 +335,7 @@ def test_the_end_of_a_training_that_fails_is_seen_too(tmp_path: Path) -> None:
     history = tmp_path / HISTORY
     with (
         pytest.raises(ValueError, match="lost"),
-        judged(judge, history, prunes_of(tmp_path)),
+        ask_judge(judge, history, prunes_of(tmp_path)),
     ):
         raise ValueError("lost")
     assert seen[-1] == history

@@ -76,9 +76,9 @@ def convert(model: PreTrainedModel, dtype: torch.dtype) -> None:
     Some architectures keep weights in fp32, such as the biases that choose between experts. So are
     buffers that aren't stored: angles of rotary positions in bf16 would be wrong.
     """
-    kept = model._get_dtype_plan(dtype)
+    in_fp32 = model._get_dtype_plan(dtype)
     for name, value in model.state_dict(keep_vars=True).items():
-        if value.is_floating_point() and not any(part in name for part in kept):
+        if value.is_floating_point() and not any(part in name for part in in_fp32):
             value.data = value.data.to(dtype)
 
 

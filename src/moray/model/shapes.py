@@ -97,8 +97,8 @@ def positions_of(config: Mapping[str, Any]) -> int | None:
     if rope.get("rope_type", rope.get("type")) == "longrope":
         keys = ["original_max_position_embeddings", *keys]
         sections = [rope, text]
-    found = (section.get(key) for key in keys for section in sections)
-    return next((int(value) for value in found if value), None)
+    values = (section.get(key) for key in keys for section in sections)
+    return next((int(value) for value in values if value), None)
 
 
 def has_experts(config: Path) -> bool:

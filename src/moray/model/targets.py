@@ -158,10 +158,10 @@ def _left_out(
 
 
 def _check_experts(model: PreTrainedModel, settings: Adapter, config: "LoraConfig") -> None:
-    given = {"dropout": settings.dropout, "use_dora": settings.use_dora}
-    for key in [key for key, value in given.items() if value]:
+    choices = {"dropout": settings.dropout, "use_dora": settings.use_dora}
+    for key in [key for key, value in choices.items() if value]:
         off = " and ".join(
-            f"{other} to {type(value)(0)}" for other, value in given.items() if value
+            f"{other} to {type(value)(0)}" for other, value in choices.items() if value
         ).replace("False", "false")
         others = ", ".join(sorted(config.target_modules))
         raise UserError(

@@ -61,7 +61,7 @@ def missing_requirements(
         results: folder that its model will be written below.
         work: folder of its checkpoints; None if it isn't known yet.
     """
-    found = [
+    faults = [
         *_processors(run, ray, settings.global_batch_size),
         *_libraries(run, settings, adapter, ray),
         *_checkpoint(run, settings),
@@ -71,7 +71,7 @@ def missing_requirements(
         *_writable("the working directory", results),
     ]
     if shapes is None:
-        return found
+        return faults
     whole = num_parameters(shapes)
     trained = whole if adapter is None else num_adapter_parameters(shapes, adapter.rank)
     linear = num_in_linear_layers(shapes)
@@ -80,21 +80,21 @@ def missing_requirements(
         if not layout.use_gpu:
             workers, other = layout.num_workers, whole - linear
             each = footprint(settings, workers, trained, adapter, linear, other).total
-            found += _memory(run, workers, each)
+            faults += _memory(run, workers, each)
     checkpoint = (BYTES[settings.weights] + Optimizer(settings).saved_bytes) * trained
-    kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
+    num_kept = settings.save_total_limit + 1 + settings.load_best_model_at_end
     if settings.max_steps:
-        kept = min(kept, -(-settings.max_steps // settings.save_steps))
+        num_kept = min(num_kept, -(-settings.max_steps // settings.save_steps))
     # A resumed run already has some of them. Until the fingerprint is known, any can be its own.
     folders = [work] if work else Path(ray.storage_path, run).glob("*")
     steps = [step for folder in folders for step in folder.glob("checkpoints/step-????????")]
-    missing = kept * checkpoint - sum(map(bytes_below, steps))
+    missing = num_kept * checkpoint - sum(map(bytes_below, steps))
     if ray.in_object_store:
         # A checkpoint is on this machine's disk only until it is uploaded.
-        found += _disk(scratch(), checkpoint, results, FLOAT * whole)
+        faults += _disk(scratch(), checkpoint, results, FLOAT * whole)
     else:
-        found += _disk(Path(ray.storage_path), max(0, missing), results, FLOAT * whole)
-    return found
+        faults += _disk(Path(ray.storage_path), max(0, missing), results, FLOAT * whole)
+    return faults
 
 
 def model_faults(
@@ -185,19 +185,21 @@ def _libraries(run: str, settings: Train, adapter: Adapter | None, ray: Ray) -> 
 
 
 def _checkpoint(run: str, settings: Train) -> Iterator[UserError]:
-    given = settings.resume_from_checkpoint
-    if given is not None and not (re.fullmatch(r"step-\d{8}", Path(given).name) and _there(given)):
+    checkpoint = settings.resume_from_checkpoint
+    if checkpoint is None:
+        return
+    if not (re.fullmatch(r"step-\d{8}", Path(checkpoint).name) and _there(checkpoint)):
         yield UserError(
             f"runs.{run}.train.resume_from_checkpoint",
-            f"got {given}, expected a checkpoint folder, …/checkpoints/step-NNNNNNNN",
+            f"got {checkpoint}, expected a checkpoint folder, …/checkpoints/step-NNNNNNNN",
             "check the path; it is relative to the working directory",
         )
 
 
-def _there(given: str) -> bool:
-    if is_remote(given):
-        return step_of(Path(given)) in storage_with(given).steps()
-    return Path(given, MANIFEST).is_file()
+def _there(checkpoint: str) -> bool:
+    if is_remote(checkpoint):
+        return step_of(Path(checkpoint)) in storage_with(checkpoint).steps()
+    return Path(checkpoint, MANIFEST).is_file()
 
 
 def _attention(run: str, settings: Train, ray: Ray) -> Iterator[UserError]:

@@ -44,10 +44,10 @@ from moray.train.spec import Part, RunSpec
 from moray.train.supervision import (
     Judge,
     Requests,
-    judged,
+    ask_judge,
     prunes_of,
     run_outside_main_thread,
-    shown,
+    show_progress,
     stop_on_signals,
 )
 from moray.workers.entry import Worker
@@ -84,11 +84,11 @@ def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> Non
     length: int | None = store.get("block_size")
     if length:
         length = sequence_length(store["recipe"]["format"], length)
-    found = missing_requirements(run, settings, adapter, ray, shapes, output, storage.work)
-    found += [*model_faults(run, length, positions, adapter, shapes)]
-    found += [*sharding_faults(run, settings, adapter, whole / "config.json")]
-    if found := [*found, *missing_packages(run, spec.trackers)]:
-        raise ConfigError(found)
+    faults = missing_requirements(run, settings, adapter, ray, shapes, output, storage.work)
+    faults += [*model_faults(run, length, positions, adapter, shapes)]
+    faults += [*sharding_faults(run, settings, adapter, whole / "config.json")]
+    if faults := [*faults, *missing_packages(run, spec.trackers)]:
+        raise ConfigError(faults)
     output.mkdir(parents=True, exist_ok=True)
     with storage.sole_driver():
         identity = prepare_work(spec, storage, identity, alone=judge is None)
@@ -117,7 +117,7 @@ def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> Non
             },
         }
         began = time.perf_counter()
-        with _followed(placed, storage, tracked_run(described), judge) as ending:
+        with _follow(placed, storage, tracked_run(described), judge) as ending:
             facts = run_outside_main_thread(lambda: train_on_workers(placed, deliveries))
             ending.finished = facts["ended"]
         seconds = time.perf_counter() - began
@@ -131,7 +131,7 @@ def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> Non
                 "run the same command again to continue from there",
             )
         shutil.copyfile(storage.work / HISTORY, output / HISTORY)
-        exported = _brought_here(storage, facts["exported_step"], output)
+        exported = _fetch_exported(storage, facts["exported_step"], output)
         origin = continued_from(storage)
     lines = list(read_history(output / HISTORY))
     record: dict[str, Any] = {
@@ -167,7 +167,7 @@ def _starting(spec: RunSpec, step: int | None) -> str:
 
 
 @contextmanager
-def _followed(
+def _follow(
     spec: RunSpec, storage: Storage, following: TrackedRun, judge: Judge | None
 ) -> Iterator[Ending]:
     """During the body, progress is shown and sent, and requests are passed on.
@@ -181,9 +181,9 @@ def _followed(
     for place in (requests, own):
         place.forget(before=psutil.Process().create_time())
     with (
-        shown(spec.work, spec.name),
+        show_progress(spec.work, spec.name),
         tracked(spec.trackers, following, spec.work, spec.work / HISTORY) as ending,
-        judged(judge, spec.work / HISTORY, own) if judge else nullcontext(),
+        ask_judge(judge, spec.work / HISTORY, own) if judge else nullcontext(),
         stop_on_signals(requests, spec.name),
     ):
         try:
@@ -245,8 +245,8 @@ def _exchange(spec: RunSpec, deliveries: Mapping[Path, Delivery]) -> Exchange | 
     if spec.remote is None:
         return None
     # What drivers that were killed have left; this one has the run's lock.
-    left = open_objects(f"{spec.remote.url}/{_LIVE}")
-    left.delete(left.listed(""))
+    leftovers = open_objects(f"{spec.remote.url}/{_LIVE}")
+    leftovers.delete(leftovers.listed(""))
     # The folder's name is of this start of the driver alone.
     url = f"{spec.remote.url}/{_LIVE}/{spec.work.name}"
     return Exchange(url, dict(deliveries), _files, of_an_attempt=(MEANING,))
@@ -266,7 +266,7 @@ def _deliveries(spec: RunSpec, start: list[Path]) -> dict[Path, Delivery]:
     return delivered(inputs, spec.ray.storage_path)
 
 
-def _brought_here(storage: Storage, step: int, output: Path) -> Path:
+def _fetch_exported(storage: Storage, step: int, output: Path) -> Path:
     """The checkpoint of a step where export finds it."""
     fetched = storage.fetch(step)
     if storage.remote is None:

@@ -155,5 +155,5 @@ def stacks_name(rank: int) -> str:
 def stacks(work: Path) -> dict[int, str]:
     """The stacks of workers that hung, by rank."""
     files = work.glob(f"{_STALLED}*.txt")
-    found = {int(path.stem.removeprefix(_STALLED)): path.read_text() for path in files}
-    return {rank: text for rank, text in sorted(found.items()) if text}
+    stacks = {int(path.stem.removeprefix(_STALLED)): path.read_text() for path in files}
+    return {rank: text for rank, text in sorted(stacks.items()) if text}

@@ -19,9 +19,9 @@ class History:
         """Open a history at a step; lines of later steps are dropped."""
         self.path = work / HISTORY
         lines = read_history(self.path) if first_step else []
-        kept = [line for line in lines if line["step"] <= first_step]
+        earlier = [line for line in lines if line["step"] <= first_step]
         temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in earlier))
         temporary.replace(self.path)
 
     def append(self, **line: Any) -> None:
@@ -31,8 +31,8 @@ class History:
 
     def compare_with_start(self, best: int, loss: float, step: int, num_steps: int) -> None:
         """Add a warning if the best evaluated step is no better than the run's start."""
-        found = (line["start_loss"] for line in read_history(self.path) if "start_loss" in line)
-        start = next(found, None)
+        losses = (line["start_loss"] for line in read_history(self.path) if "start_loss" in line)
+        start = next(losses, None)
         # A loss that is NaN isn't better either.
         if start is not None and not loss < start:
             note = (

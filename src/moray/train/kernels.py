@@ -167,29 +167,29 @@ def choose_attention(
     Raises:
         UserError: if the device or the model doesn't support what the config asks for.
     """
-    wanted = settings.attention
-    if wanted in ("eager", "sdpa"):
-        return wanted
+    attention = settings.attention
+    if attention in ("eager", "sdpa"):
+        return attention
     if device.type == "cpu":
-        if wanted != "auto":
-            raise needs_gpu("train.attention", wanted)
+        if attention != "auto":
+            raise needs_gpu("train.attention", attention)
         short = row_length is not None and row_length <= _PLAIN_ATTENTION_TOKENS
         return "eager" if compiled and short else None
-    if wanted == "auto" and row_length is None:
+    if attention == "auto" and row_length is None:
         return None
-    if wanted == "flex":
+    if attention == "flex":
         fault = fault_of_kernel(model, FLEX)
     else:
         fault = fault_of_varlen(model, DTYPES[settings.precision], device)
-    if wanted == "auto":
+    if attention == "auto":
         return None if fault else "varlen"
     if fault:
         raise UserError(
             "train.attention",
-            f"{wanted} can't be used with this {model.config.model_type} model: {fault}",
+            f"{attention} can't be used with this {model.config.model_type} model: {fault}",
             "set it to auto or sdpa",
         )
-    return wanted
+    return attention
 
 
 def use_attention(model: PreTrainedModel, kind: str | None) -> None:

@@ -55,13 +55,13 @@ def train(spec: RunSpec, worker: Worker) -> dict[str, Any]:
             if the disk is full.
     """
     torch.set_num_threads(spec.threads)
-    asked, spec = spec, with_micro_batch_size(spec, worker)
+    configured, spec = spec, with_micro_batch_size(spec, worker)
     if spec.settings.deterministic:
         compute_deterministically(worker.device)
     storage = open_storage(spec.work, spec.remote)
     with (
         explain_failures(spec, worker) as reached,
-        nullcontext() if spec is asked else halve_on_out_of_memory(spec, worker),
+        nullcontext() if spec is configured else halve_on_out_of_memory(spec, worker),
         storage.sole_writer() if worker.rank == 0 else nullcontext(),
         manual_gc() as collect,
         exit_on_stall(spec.work, worker.rank, spec.settings.stall_timeout) as alive,
@@ -89,7 +89,7 @@ def _train(
     size = settings.global_batch_size
     built = build(spec, worker, strategy, task, num_steps * size)
     losses = MeanLoss(worker)
-    first_step, history, judged = resume(
+    first_step, history, evaluations = resume(
         spec, worker, storage, strategy, built.statistics, losses, num_steps
     )
     if history:
@@ -104,14 +104,14 @@ def _train(
     shard = Shard(first_step, num_steps, worker.rank, worker.world_size)
     rows, where = rows_of(spec, task, mixture, shard), drawn(mixture, shard)
 
-    def evaluated() -> dict[str, float]:
+    def evaluate() -> dict[str, float]:
         return {
             dataset: held_out_loss(strategy, task, split, settings, worker)
             for dataset, split in validation.items()
         }
 
     if first_step == 0 and validation and settings.load_best_model_at_end:
-        start = mean_loss(spec.parts, evaluated())
+        start = mean_loss(spec.parts, evaluate())
         if history:
             note = f"validation loss before training {start:.4f}"
             history.append(step=0, num_steps=num_steps, note=note, start_loss=start)
@@ -131,15 +131,15 @@ def _train(
     count = ceil(ceil(size / worker.world_size) / settings.micro_batch_rows)
     pinned = worker.device.type == "cuda"
     for feed in feeds(task, rows, where, settings.micro_batch_rows, count, pinned):
-        if judged.stop:
+        if evaluations.stop:
             break
         for begin in begin_step:
             begin()
         _seed_dropout(settings.seed, done, worker.rank)
         # One collective for both: what the loss is averaged over, and the request, which only the
         # first worker reads.
-        asked = max(place.pending() for place in places) if worker.rank == 0 else Request.NONE
-        weight, number = sum_over_workers(torch.tensor((feed.weight, asked))).tolist()
+        request = max(place.pending() for place in places) if worker.rank == 0 else Request.NONE
+        weight, number = sum_over_workers(torch.tensor((feed.weight, request))).tolist()
         request = Request(number)
         losses.add(gradients(strategy, feed.batches, weight, settings, worker))
         rate = learning_rate(settings, done, num_steps)
@@ -181,8 +181,8 @@ def _train(
                     **stopwatch.speed(),
                 )
         if "evaluate" in due and validation:
-            held_out_losses = evaluated()
-            judged.losses[done] = mean_loss(spec.parts, held_out_losses)
+            held_out_losses = evaluate()
+            evaluations.losses[done] = mean_loss(spec.parts, held_out_losses)
             each: dict[str, Any] = {}
             if len(held_out_losses) > 1:
                 each["eval_losses"] = held_out_losses
@@ -192,11 +192,11 @@ def _train(
                 history.append(
                     step=done,
                     num_steps=num_steps,
-                    eval_loss=judged.losses[done],
+                    eval_loss=evaluations.losses[done],
                     **each,
                 )
-        best = judged.best if settings.load_best_model_at_end else None
-        if "save" in due or best == done or judged.stop:
+        best = evaluations.best if settings.load_best_model_at_end else None
+        if "save" in due or best == done or evaluations.stop:
             if history:
                 history.sync()
             saver.save(done, strategy.state() | built.statistics.state() | losses.state(), best)
@@ -210,10 +210,10 @@ def _train(
         collect()
         stopwatch.start(done)
     saver.finish()
-    best = judged.best if settings.load_best_model_at_end else None
-    ended = judged.stop or done == num_steps
+    best = evaluations.best if settings.load_best_model_at_end else None
+    ended = evaluations.stop or done == num_steps
     if history and best and ended and done > first_step:
-        history.compare_with_start(best, judged.losses[best], done, num_steps)
+        history.compare_with_start(best, evaluations.losses[best], done, num_steps)
     return {
         "steps": done,
         "exported_step": done if best is None else best,

@@ -101,7 +101,9 @@ class Optimizer:
         kind: type[AdamW] = extra.optimizer if extra else AdamW
         return kind(filled, lr=settings.learning_rate, betas=betas, fused=True)
 
-    def make_state(self, made: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> None:
+    def make_state(
+        self, torch_optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor]
+    ) -> None:
         """Initialise the state of parameters, as before the first step."""
         import torch
 
@@ -111,32 +113,32 @@ class Optimizer:
             # A step of ours takes its number from the host; PyTorch's from the device.
             device = "cpu" if own or self._rounding else parameter.device
             zeros = partial(torch.zeros_like, parameter, dtype=torch.float32)
-            made.state[parameter] = {
+            torch_optimizer.state[parameter] = {
                 **{key: torch.zeros((), device=device) for key in self.numbers},
                 **(own or {key: zeros() for key in self.moments}),
             }
 
     def training_state(
-        self, model: nn.Module, made: torch.optim.Optimizer
+        self, model: nn.Module, torch_optimizer: torch.optim.Optimizer
     ) -> dict[str, Tensor | Moment]:
         """Weights and their state, by their names in a checkpoint; they share memory with both."""
         state: dict[str, Tensor | Moment] = {}
         for name, parameter in trained_parameters(model).items():
             state[name] = parameter.detach()
             for key in (*self.moments, *self.numbers):
-                state[state_name(name, key)] = made.state[parameter][key]
+                state[state_name(name, key)] = torch_optimizer.state[parameter][key]
         return state
 
     def restore(
         self,
         model: nn.Module,
-        made: torch.optim.Optimizer,
+        torch_optimizer: torch.optim.Optimizer,
         read: Callable[[dict[str, Tensor]], None],
     ) -> None:
         """Load weights and their state from a checkpoint; `read` fills tensors by their names."""
         from torch import Tensor
 
-        state = self.training_state(model, made)
+        state = self.training_state(model, torch_optimizer)
         read({name: value for name, value in state.items() if isinstance(value, Tensor)})
         others = [(name, value) for name, value in state.items() if not isinstance(value, Tensor)]
         for start in range(0, len(others), _READ_AT_ONCE):
@@ -146,7 +148,9 @@ class Optimizer:
             for name, moment in some:
                 moment.quantize(values[name])
 
-    def step(self, model: nn.Module, made: torch.optim.Optimizer, learning_rate: float) -> Tensor:
+    def step(
+        self, model: nn.Module, torch_optimizer: torch.optim.Optimizer, learning_rate: float
+    ) -> Tensor:
         """Clip, step, and clear the gradients; returns their norm before clipping, shape ().
 
         On a CPU, no step is taken if the norm is not finite.
@@ -163,14 +167,16 @@ class Optimizer:
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         if norm.device.type != "cpu" or torch.isfinite(norm):
-            set_learning_rate(made, learning_rate)
+            set_learning_rate(torch_optimizer, learning_rate)
             if rounding:
                 # Gradients are clipped once they are in fp32.
                 scale = (settings.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-                rounding.step_in_fp32(trained_parameters(model), made, scale, settings.seed)
+                rounding.step_in_fp32(
+                    trained_parameters(model), torch_optimizer, scale, settings.seed
+                )
             else:
-                made.step()
-        made.zero_grad()
+                torch_optimizer.step()
+        torch_optimizer.zero_grad()
         return norm
 
 
@@ -183,9 +189,9 @@ def _is_decayed(name: str, parameter: nn.Parameter) -> bool:
     return parameter.dim() >= 2 and "bias" not in own and own != "A_log"
 
 
-def set_learning_rate(made: torch.optim.Optimizer, learning_rate: float) -> None:
+def set_learning_rate(torch_optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
     """Set the learning rate of the next step."""
-    for group in made.param_groups:
+    for group in torch_optimizer.param_groups:
         group["lr"] = learning_rate
 
 

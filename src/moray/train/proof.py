@@ -55,10 +55,10 @@ class FirstStep:
         if len(self._rows):
             here = loss_of_rows(strategy, task, self._rows, spec.settings, worker)
         # The gradient of an adapter follows from its random weights.
-        wanted = stored and len(self._rows) == len(step) and spec.adapter is None
+        with_gradient = stored and len(self._rows) == len(step) and spec.adapter is None
 
         def compared() -> Figures:
-            return self._compared(task, worker, here, wanted)
+            return self._compared(task, worker, here, with_gradient)
 
         self._plain = from_first_worker(compared)
 
@@ -87,7 +87,7 @@ class FirstStep:
         count = num_affordable(spec.start, seconds, device, flops, spec.threads)
         return min(count, max(1, _MOST_TOKENS // task.units_per_row))
 
-    def _compared(self, task: Task, worker: Worker, here: float, wanted: bool) -> Figures:
+    def _compared(self, task: Task, worker: Worker, here: float, with_gradient: bool) -> Figures:
         spec, what = self._spec, "loss before the first step"
         bits = spec.adapter.quantize_base if spec.adapter else None
         if not len(self._rows):
@@ -99,7 +99,7 @@ class FirstStep:
         def compare() -> Iterator[Comparison]:
             nonlocal plain
             with in_precision(precision, device):
-                plain = task.plain(spec.start, spec.start, self._rows, bits, device, wanted)
+                plain = task.plain(spec.start, spec.start, self._rows, bits, device, with_gradient)
             most = tolerance(precision, bits, device)
             yield Comparison(what, here, plain.loss, transformers_version(), len(self._rows), most)
 

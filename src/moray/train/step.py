@@ -63,10 +63,10 @@ def describe_mixture(spec: RunSpec, mixture: Mixture, num_steps: int) -> str | N
     if len(spec.parts) == 1:
         return None
     total = sum(part.share for part in spec.parts)
-    seen = mixture.counts(num_steps)
+    counts = mixture.counts(num_steps)
     texts = (
         f"{part.dataset} {part.share / total:.1%}, each row seen {count / order.num_rows:.2g} times"
-        for part, count, order in zip(spec.parts, seen, mixture.orders, strict=True)
+        for part, count, order in zip(spec.parts, counts, mixture.orders, strict=True)
     )
     return f"mixture: {'; '.join(texts)}"
 

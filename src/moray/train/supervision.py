@@ -82,8 +82,8 @@ class Requests:
     def forget(self, before: float) -> None:
         """Remove requests made before a time, in seconds since the epoch."""
         for request in self._kinds:
-            made = self._records.changed(_name(request))
-            if made is not None and made < before:
+            time_of_request = self._records.changed(_name(request))
+            if time_of_request is not None and time_of_request < before:
                 self.done(request)
 
 
@@ -140,7 +140,7 @@ def run_outside_main_thread(function: Callable[[], Result]) -> Result:
 
 
 @contextmanager
-def judged(judge: Judge, history: Path, requests: Requests) -> Iterator[None]:
+def ask_judge(judge: Judge, history: Path, requests: Requests) -> Iterator[None]:
     """Have a history judged while the body trains, and once more at its end."""
 
     def look() -> None:
@@ -157,7 +157,7 @@ def judged(judge: Judge, history: Path, requests: Requests) -> Iterator[None]:
 
 
 @contextmanager
-def shown(work: Path, run: str) -> Iterator[None]:
+def show_progress(work: Path, run: str) -> Iterator[None]:
     """Follow a run's history while the body trains it."""
     display = _Bar(run) if terminal().isatty() else _Lines(run)
     follower = Follower(work / HISTORY)
@@ -200,8 +200,8 @@ class _Bar:
         self._facts |= _facts(line)
         first = {_ON_BAR[name]: self._facts[name] for name in _ON_BAR if name in self._facts}
         rest = {name: value for name, value in self._facts.items() if name.endswith("/s")}
-        shown = (f"{name} {value}" for name, value in (first | rest).items())
-        self._bar.set_postfix_str(", ".join(shown), refresh=False)
+        figures = (f"{name} {value}" for name, value in (first | rest).items())
+        self._bar.set_postfix_str(", ".join(figures), refresh=False)
         self._bar.update(line["step"] - self._bar.n)
         self._bar.refresh()
 

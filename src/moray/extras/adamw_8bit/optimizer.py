@@ -73,10 +73,10 @@ class Blocks(Moment):
         """The values of the shard in fp32, in one dimension."""
         if not len(self.codes):
             return torch.empty(0, device=self.codes.device)
-        found: Tensor = torch.ops.bitsandbytes.dequantize_blockwise(
+        values: Tensor = torch.ops.bitsandbytes.dequantize_blockwise(
             self.codes, self.scales, self.levels, _BLOCK, torch.float32
         )
-        return found
+        return values
 
     def dequantized(self) -> Tensor:
         tensor = self.empty()

@@ -46,14 +46,14 @@ def check_weights(model: PreTrainedModel, settings: Train) -> None:
             f"bf16 can't be used with a {kind} model, because statistics of BatchNorm need fp32",
             "set it to fp32",
         )
-    kept = [
+    in_fp32 = [
         name for name, value in trained_parameters(model).items() if value.dtype != torch.bfloat16
     ]
-    if kept and settings.strategy == "fsdp2":
+    if in_fp32 and settings.strategy == "fsdp2":
         raise UserError(
             "train.strategy",
             f"fsdp2 can't be used with train.weights: bf16 and a {kind} model, which keeps "
-            f"{kept[0]} in fp32",
+            f"{in_fp32[0]} in fp32",
             "set it to ddp",
         )
 
@@ -91,7 +91,10 @@ def round_stochastically(weights: Tensor, values: Tensor, key: Sequence[int], fi
 
 @torch.no_grad()
 def step_in_fp32(
-    parameters: Mapping[str, nn.Parameter], made: torch.optim.Optimizer, scale: Tensor, seed: int
+    parameters: Mapping[str, nn.Parameter],
+    torch_optimizer: torch.optim.Optimizer,
+    scale: Tensor,
+    seed: int,
 ) -> None:
     """Take a step of AdamW and clear the gradients; at no time is a whole tensor in fp32.
 
@@ -100,10 +103,10 @@ def step_in_fp32(
         scale: what their gradients are multiplied by, shape ().
     """
     names = {parameter: name for name, parameter in parameters.items()}
-    for group in made.param_groups:
+    for group in torch_optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:
-                state = made.state[parameter]
+                state = torch_optimizer.state[parameter]
                 state["step"] += 1
                 key = (seed, int(state["step"]), zlib.crc32(names[parameter].encode()))
                 _step(parameter, state, group, scale, key)

@@ -34,10 +34,10 @@ class _DeepSpeed(Strategy):
 
     def wrap(self, module: LossModule) -> None:
         deepspeed = together(lambda: _library(self._worker.device))
-        made = self._optimizer.make(module.model)
+        torch_optimizer = self._optimizer.make(module.model)
         external = module.external_parameters()
         self._engine, self._zero, *_ = deepspeed.initialize(
-            model=module, optimizer=made, config=self._config(), dist_init_required=False
+            model=module, optimizer=torch_optimizer, config=self._config(), dist_init_required=False
         )
         self.module = self._engine
         self._model = module.model

@@ -90,10 +90,10 @@ class Setup:
         """`bf16` or `fp32`; GPUs are taken to have bf16."""
         if "bf16" in (self.settings.weights, self.adapter and self.adapter.base_dtype):
             return "bf16"
-        wanted = self.settings.precision
+        precision = self.settings.precision
         if self.device == "cuda":
-            return "bf16" if wanted == "auto" else wanted
-        return resolve(wanted, torch.device("cpu"))
+            return "bf16" if precision == "auto" else precision
+        return resolve(precision, torch.device("cpu"))
 
 
 class Demand:

@@ -77,8 +77,8 @@ def setup_of(experiment: Experiment, run: str) -> Iterator[Setup]:
         model = experiment.base_model(run)
         folder = _folder(experiment, model, Path(temporary))
         block_size, positions = section.data.block_size, positions_in(folder / "config.json")
-        if found := [*model_faults(run, block_size, positions, section.adapter, None)]:
-            raise ConfigError(found)
+        if faults := [*model_faults(run, block_size, positions, section.adapter, None)]:
+            raise ConfigError(faults)
         yield Setup(
             model=f"models.{model}",
             folder=folder,
@@ -122,11 +122,11 @@ def _folder(experiment: Experiment, model: str, temporary: Path) -> Path:
     # Takes a while to import.
     from moray.model.obtain import hub_config
 
-    found = hub_config(section.repo_id, section.revision)
-    if found is None:
+    config = hub_config(section.repo_id, section.revision)
+    if config is None:
         raise UserError(
             f"models.{model}",
             f"can't download config.json of {section.repo_id}, so its shape isn't known",
             "check repo_id, revision, the connection, and for a gated repository the token",
         )
-    return found.parent
+    return config.parent

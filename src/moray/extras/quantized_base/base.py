@@ -162,16 +162,18 @@ class _Rows(ConversionOps):
     def convert(
         self, input_dict: dict[str, Any], model: nn.Module, **_: Any
     ) -> dict[str, nn.Parameter]:
-        made: dict[str, nn.Parameter] = {}
+        parameters: dict[str, nn.Parameter] = {}
         for name, value in input_dict.items():
             layer = model.get_submodule(name.removesuffix(".weight"))
             assert isinstance(layer, Linear8bit)
             weight = value[0] if isinstance(value, list) else value
             integers, scale = quantize_rows(weight.T if layer.transposed else weight)
-            made[name] = nn.Parameter(integers.contiguous(), requires_grad=False)
+            parameters[name] = nn.Parameter(integers.contiguous(), requires_grad=False)
             scale = scale.to(layer.scale.dtype)
-            made[name.removesuffix("weight") + "scale"] = nn.Parameter(scale, requires_grad=False)
-        return made
+            parameters[name.removesuffix("weight") + "scale"] = nn.Parameter(
+                scale, requires_grad=False
+            )
+        return parameters
 
 
 _CONFIGS = {

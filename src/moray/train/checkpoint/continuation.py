@@ -41,33 +41,33 @@ def prepare_work(spec: RunSpec, storage: Storage, identity: Identity, alone: boo
     Raises:
         UserError: if the run can't continue from `train.resume_from_checkpoint`.
     """
-    own, given = newest_step(storage), spec.settings.resume_from_checkpoint
+    own, checkpoint = newest_step(storage), spec.settings.resume_from_checkpoint
     identity = identity.after(read_identity(storage.records), own)
     write_identity(identity, storage.records)
-    if given is None:
+    if checkpoint is None:
         if own or not alone:
             return identity
         return _from_elsewhere(spec, storage, identity)
     key = f"runs.{spec.name}.train.resume_from_checkpoint"
     # The record comes last: until it is there, all of this is repeated.
-    if continued_from(storage) is None or own < step_of(Path(given)):
-        _check_position(key, given, spec)
-        _check_tensors(key, given, spec)
-        _bring_in(key, given, storage, spec.settings)
-        before = read_identity(storage_with(given).records)
+    if continued_from(storage) is None or own < step_of(Path(checkpoint)):
+        _check_position(key, checkpoint, spec)
+        _check_tensors(key, checkpoint, spec)
+        _bring_in(key, checkpoint, storage, spec.settings)
+        before = read_identity(storage_with(checkpoint).records)
         for key, (value, what, kind) in _ROUNDED.items():
             # Defaults aren't recorded.
             was = before.settings["train"].get(key) if before else value
             if getattr(spec.settings, key) == value != was:
                 say(
-                    f"run {spec.name}: continuing from {given}, whose {what} in fp32; "
+                    f"run {spec.name}: continuing from {checkpoint}, whose {what} in fp32; "
                     f"train.{key}: {value} rounds {kind}"
                 )
         differing = differences(before, identity)
         record = {
-            "checkpoint": given,
-            "step": step_of(Path(given)),
-            "fingerprint": before.fingerprint if before else Path(given).parent.parent.name,
+            "checkpoint": checkpoint,
+            "step": step_of(Path(checkpoint)),
+            "fingerprint": before.fingerprint if before else Path(checkpoint).parent.parent.name,
             "differences": [line for line in differing if not line.startswith(_KEY)],
         }
         storage.records.write(_RECORD, as_json(record))
@@ -101,21 +101,21 @@ def _from_elsewhere(spec: RunSpec, storage: Storage, identity: Identity) -> Iden
     return identity
 
 
-def _check_position(key: str, given: str, spec: RunSpec) -> None:
+def _check_position(key: str, checkpoint: str, spec: RunSpec) -> None:
     # PyTorch and transformers take seconds to import.
     from moray.train.step import mixture_of
 
     mixture = mixture_of(spec.parts, spec.settings)
     num_steps = spec.settings.max_steps or mixture.num_steps(spec.settings.num_epochs)
-    if step_of(Path(given)) > num_steps:
+    if step_of(Path(checkpoint)) > num_steps:
         raise UserError(
             key,
-            f"{given} is past the last step of this run ({num_steps})",
+            f"{checkpoint} is past the last step of this run ({num_steps})",
             "use an earlier checkpoint, or raise train.max_steps or train.num_epochs",
         )
 
 
-def _check_tensors(key: str, given: str, spec: RunSpec) -> None:
+def _check_tensors(key: str, checkpoint: str, spec: RunSpec) -> None:
     """Refuse a checkpoint whose tensors aren't those that the run trains."""
     import torch
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -125,27 +125,27 @@ def _check_tensors(key: str, given: str, spec: RunSpec) -> None:
 
     task = task_of(spec.parts[0].store, spec.task_settings)
     tensors = with_adapters(task.empty(spec.start, torch.float32), spec.adapter)
-    wanted = {name: tuple(value.shape) for name, value in tensors.items()}
-    source, step = storage_with(given), step_of(Path(given))
+    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+    source, step = storage_with(checkpoint), step_of(Path(checkpoint))
     if damaged := source.damaged(step):
         raise UserError(
             key,
-            f"{given} has missing or damaged files: {', '.join(damaged)}",
+            f"{checkpoint} has missing or damaged files: {', '.join(damaged)}",
             "use another checkpoint",
         )
-    found = {
+    saved_shapes = {
         name: tuple(entry.size)
         for name, entry in MetadataReader(source.fetch(step))
         .read_metadata()
         .state_dict_metadata.items()
         if isinstance(entry, TensorStorageMetadata) and not is_state(name)
     }
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
+    for name in sorted(shapes.keys() | saved_shapes.keys()):
+        if shapes.get(name) != saved_shapes.get(name):
             raise UserError(
                 key,
-                f"the tensors in {given} don't match this run: {name} is "
-                f"{_shape(found.get(name))} there and {_shape(wanted.get(name))} here",
+                f"the tensors in {checkpoint} don't match this run: {name} is "
+                f"{_shape(saved_shapes.get(name))} there and {_shape(shapes.get(name))} here",
                 "use a checkpoint of the same model and adapter",
             )
 
@@ -154,25 +154,25 @@ def _shape(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else str(list(shape))
 
 
-def _bring_in(key: str, given: str, storage: Storage, settings: Train) -> None:
+def _bring_in(key: str, checkpoint: str, storage: Storage, settings: Train) -> None:
     """Import a checkpoint and its run's history into this run's storage."""
-    step, other = step_of(Path(given)), storage_with(given)
+    step, other = step_of(Path(checkpoint)), storage_with(checkpoint)
     history = other.history_of(step)
     if not (history / HISTORY).exists():
         raise UserError(
             key,
-            f"{given} has no history at {history / HISTORY}",
+            f"{checkpoint} has no history at {history / HISTORY}",
             "the checkpoint was moved; give its original path",
         )
-    folder, wanted = given.rpartition("/")[0], {step}
+    folder, steps = checkpoint.rpartition("/")[0], {step}
     if settings.load_best_model_at_end:
         best = Evaluations(None, evaluations(history, until=step)).best
-        wanted |= {best} if best else set()
-    for number in sorted(wanted):
+        steps |= {best} if best else set()
+    for number in sorted(steps):
         if damaged := other.damaged(number):
             raise UserError(
                 key,
-                f"{folder}/{name_of(number)}, the best checkpoint up to {given}, has "
+                f"{folder}/{name_of(number)}, the best checkpoint up to {checkpoint}, has "
                 f"missing or damaged files: {', '.join(damaged)}",
                 "set train.load_best_model_at_end to false, or use another checkpoint",
             )
@@ -181,5 +181,5 @@ def _bring_in(key: str, given: str, storage: Storage, settings: Train) -> None:
         remove_from(storage, 0)
         shutil.copyfile(history / HISTORY, storage.work / HISTORY)
         # The checkpoint to resume from comes last.
-        for number in sorted(wanted):
+        for number in sorted(steps):
             storage.adopt(number, other.fetch(number))

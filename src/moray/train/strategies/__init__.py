@@ -33,7 +33,7 @@ class Strategy(ABC):
     module: nn.Module
     loads_weights = True
     _model: PreTrainedModel
-    _made: torch.optim.Optimizer
+    _torch_optimizer: torch.optim.Optimizer
 
     def __init__(self, settings: Train, worker: Worker) -> None:
         self._settings = settings
@@ -51,8 +51,8 @@ class Strategy(ABC):
 
     def _make_optimizer(self, model: PreTrainedModel) -> None:
         self._model = model
-        self._made = self._optimizer.make(model)
-        self._optimizer.make_state(self._made, trained_parameters(model).values())
+        self._torch_optimizer = self._optimizer.make(model)
+        self._optimizer.make_state(self._torch_optimizer, trained_parameters(model).values())
 
     @abstractmethod
     def micro_batch(self, last: bool) -> AbstractContextManager[object]:
@@ -69,7 +69,7 @@ class Strategy(ABC):
             The norm of the gradients before clipping, shape (). The step is taken even if the norm
             isn't finite where checking it would make the worker wait for its device.
         """
-        return self._optimizer.step(self._model, self._made, learning_rate)
+        return self._optimizer.step(self._model, self._torch_optimizer, learning_rate)
 
     @abstractmethod
     def state(self) -> dict[str, Tensor | Moment]:
@@ -80,7 +80,7 @@ class Strategy(ABC):
 
     def restore(self, read: Read) -> None:
         """Load a checkpoint."""
-        self._optimizer.restore(self._model, self._made, read)
+        self._optimizer.restore(self._model, self._torch_optimizer, read)
 
 
 def make_strategy(settings: Train, worker: Worker) -> Strategy:
@@ -91,5 +91,5 @@ def make_strategy(settings: Train, worker: Worker) -> Strategy:
         module = extras.part(folder, "strategy")
     else:
         module = import_module(f"moray.train.strategies.{name}")
-    made: Strategy = module.strategy(settings, worker)
-    return made
+    strategy: Strategy = module.strategy(settings, worker)
+    return strategy

@@ -34,7 +34,7 @@ class _DDP(Strategy):
 
     def state(self) -> dict[str, Tensor | Moment]:
         # All workers have the same state, so each writes a part.
-        state = self._optimizer.training_state(self._model, self._made)
+        state = self._optimizer.training_state(self._model, self._torch_optimizer)
         by_size = sorted(state, key=lambda name: state[name].numel())
         mine = by_size[self._worker.rank :: self._worker.world_size]
         return {name: state[name] for name in mine}

@@ -104,7 +104,7 @@ class _FSDP2(Strategy):
         for module in self.module.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-        return self._optimizer.training_state(self._model, self._made)
+        return self._optimizer.training_state(self._model, self._torch_optimizer)
 
 
 def _mesh(settings: Train, worker: Worker) -> DeviceMesh:
