@@ -269,9 +269,9 @@ ON_A_TERMINAL = """
 import json, sys
 from pathlib import Path
 from moray.train.history import History
-from moray.train.supervision import shown
+from moray.train.supervision import show_progress
 work, line = Path(sys.argv[1]), json.loads(sys.argv[2])
-with shown(work, "tuned"):
+with show_progress(work, "tuned"):
     history = History(work, first_step=0)
     history.append(step=0, num_steps=40, note="blocks are compiled")
     history.append(step=10, loss=3.0, **line)
