@@ -19,7 +19,7 @@ LOCK = PACKAGE / "code.lock"
 _WITHOUT_EFFECT = {
     *("background", "chat", "cli", "console", "doctor", "errors", "hub", "lines", "machine"),
     *("project", "proofs", "provenance", "storage", "tracking", "workers"),
-    *(f"config/{name}" for name in ("extras", "formats", "layout", "schema", "tasks")),
+    *(f"config/{name}" for name in ("extras", "layout", "schema", "tasks")),
     *("extras/importing", "extras/memory_plan", "extras/object_store"),
     *("tasks/images/proofs", "tasks/preference/proofs"),
     *(f"train/{name}" for name in ("checks", "failures", "supervision")),

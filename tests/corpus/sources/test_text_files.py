@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from moray.config.formats import FormatName
+from moray.config.tasks import FormatName
 from moray.corpus.dataset import Document
 from moray.corpus.formats import Shape
 from moray.corpus.sources.text_files import documents
