@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from classified import write_bert, write_reviews
+from pages import Parsed, runs_in
 from project import Project
 from slices import add_slice
 from transformers import pipeline
@@ -64,6 +65,9 @@ def test_a_task_with_rows_of_its_own_goes_from_texts_and_labels_to_the_report(
     classify = pipeline("text-classification", str(runs["both"] / "model"))
     assert [said["label"] for said in classify(["it was great", "the dull play"])] == ["1", "0"]
     assert "accuracy" in (runs["both"] / "README.md").read_text()
+    report = (fresh.folder / "results/report.html").read_text()
+    assert "accuracy" in Parsed(report).text
+    assert "Confusion matrix" in runs_in(report)["alone"]["html"]
     assert fresh.planned(*targets) == set()
 
 
