@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 # The words that decide on the label, which is a number, as files often have them.
 OPINIONS = (("awful", "dull", "poor"), ("fine", "great", "superb"))
@@ -30,7 +30,7 @@ def write_reviews(file: Path) -> None:
 
 
 def write_bert(folder: Path) -> None:
-    """Write a masked language model, which has no output layer for classes yet."""
+    """Write a classifier of as many classes, which are others."""
     words = (*SPECIAL, *OTHERS, *(word for of in OPINIONS for word in of))
     vocabulary = {word: number for number, word in enumerate(words)}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
@@ -49,5 +49,5 @@ def write_bert(folder: Path) -> None:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    torch.manual_seed(0)
-    BertForMaskedLM(config).save_pretrained(folder)
+    torch.manual_seed(1)
+    BertForSequenceClassification(config).save_pretrained(folder)

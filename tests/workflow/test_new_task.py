@@ -4,9 +4,11 @@ import json
 import shutil
 
 import pytest
+import torch
 from classified import write_bert, write_reviews
 from pages import Parsed, runs_in
 from project import Project
+from safetensors.torch import load_file
 from slices import add_slice
 from transformers import pipeline
 
@@ -50,6 +52,11 @@ def test_a_task_with_rows_of_its_own_goes_from_texts_and_labels_to_the_report(
     targets = ("eval", "cards", "results/report.html")
     done = fresh.snakemake(*targets, "--cores", "2")
     assert done.returncode == 0, done.stderr
+    given, made = (
+        load_file(fresh.folder / folder / "model.safetensors")
+        for folder in ("data/bert", "results/models/bert")
+    )
+    assert {key for key in given if not torch.equal(given[key], made[key])} == {"classifier.weight"}
     runs = {name: fresh.folder / "results/runs" / name for name in ("alone", "both")}
     scores = json.loads((runs["alone"] / "eval.json").read_text())
     base, tuned = (scores[name]["accuracy"] for name in ("base", "tuned"))
