@@ -27,9 +27,9 @@ from moray.config.schema.sections import Data
 from moray.config.schema.train import Adapter
 from moray.model.load import load_model
 from moray.stages.base_model import base_model
-from moray.stages.tokenize import tokenize
 from moray.storage.interface import folder_of, path_of
 from moray.tasks.language.rows import StoredSplit
+from moray.tasks.language.tokenize import tokenize
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train.checkpoint.load import trained_model
 from moray.train.spec import Part, RunSpec

@@ -17,11 +17,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import SPLITS, Document, write_dataset
-from moray.corpus.sources.text_python_stdlib import pairs
 from moray.model.load import load_model
-from moray.model.scratch import save_llama, train_tokenizer
 from moray.provenance.manifest import write_manifest
-from moray.stages.tokenize import tokenize
+from moray.tasks.language.scratch import save_llama, train_tokenizer
+from moray.tasks.language.sources.python_stdlib import pairs
+from moray.tasks.language.tokenize import tokenize
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.workers.entry import Worker
 
@@ -37,7 +37,7 @@ _SLOWEST_FIRST = (
     "golden",
     "workflow/test_whole.py",
     "train/test_equality.py",
-    "train/test_qlora.py",
+    "extras/quantized_base/test_training.py",
     "workflow/test_kill.py",
     "train",
     "tasks",

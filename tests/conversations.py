@@ -6,7 +6,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from moray.corpus.dataset import Document
-from moray.model.scratch import train_tokenizer
+from moray.tasks.language.scratch import train_tokenizer
 
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
 

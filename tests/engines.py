@@ -14,11 +14,11 @@ from fleet import losses, train_all
 from jobs import Make, without_later
 
 from moray.config.schema.train import Adapter
-from moray.tasks import task_of
 from moray.train.engine import build
 from moray.train.loop import train
 from moray.train.spec import RunSpec
 from moray.train.strategies import make_strategy
+from moray.train.task import task_of
 from moray.workers.entry import Worker
 
 Jobs = dict[tuple[str, str], RunSpec]

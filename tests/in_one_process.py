@@ -19,10 +19,10 @@ from moray.stages.download import download
 from moray.stages.evaluate import evaluate
 from moray.stages.export import export
 from moray.stages.finetune import finetune
-from moray.stages.generate import generate
-from moray.stages.tokenize import tokenize
 from moray.tasks.images.decode import decode
 from moray.tasks.images.predict import predict
+from moray.tasks.language.generate import generate
+from moray.tasks.language.tokenize import tokenize
 from moray.tasks.preference.reference import reference
 
 RESULTS = Path("results")

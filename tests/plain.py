@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from moray.proofs.language import load, log_probabilities, pieces_of
 from moray.rows.store import StoredRows
+from moray.tasks.language.proofs.plain import load, log_probabilities, pieces_of
 from moray.tasks.preference.proofs import losses as losses_of_pairs
 from moray.train.schedule import learning_rate
 from moray.train.spec import RunSpec

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from moray.corpus.sources.text_python_stdlib import functions, pairs
+from moray.tasks.language.sources.python_stdlib import functions, pairs
 
 ROOT = Path(__file__).parents[1]
 

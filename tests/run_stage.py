@@ -3,11 +3,14 @@
 import json
 import sys
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from pydantic import validate_call
 
 from moray.config import extras
+from moray.config.tasks import TASKS, module_of
 from moray.errors import ConfigError, UserError
 
 
@@ -16,11 +19,20 @@ def stage_command(stage: str, **arguments: Any) -> list[str]:
     return [sys.executable, __file__, stage, json.dumps(arguments, default=str)]
 
 
+def _module(stage: str) -> ModuleType:
+    """The module of a stage: of the core, of a task, or of an extra."""
+    if extra := extras.STAGES.get(stage):
+        return extras.part(extra, "stage")
+    if find_spec(f"moray.stages.{stage}"):
+        return import_module(f"moray.stages.{stage}")
+    return next(
+        module_of(task, stage) for task in TASKS if find_spec(f"moray.tasks.{task}.{stage}")
+    )
+
+
 def main(stage: str, arguments: str) -> None:
     """Call a stage's function; a failure costs one line."""
-    extra = extras.STAGES.get(stage)
-    module = extras.part(extra, "stage") if extra else import_module(f"moray.stages.{stage}")
-    function = getattr(module, stage)
+    function = getattr(_module(stage), stage)
     try:
         # Makes paths of strings.
         validate_call(function)(**json.loads(arguments))

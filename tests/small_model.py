@@ -10,9 +10,9 @@ from jobs import execution_of
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document, write_dataset
-from moray.corpus.sources.text_python_stdlib import functions
 from moray.stages.base_model import base_model
-from moray.stages.tokenize import tokenize
+from moray.tasks.language.sources.python_stdlib import functions
+from moray.tasks.language.tokenize import tokenize
 from moray.tasks.preference.reference import reference
 
 MODEL = {

@@ -10,25 +10,15 @@ from moray.config.tasks import TASKS
 SOURCE = Path(__file__).parents[1] / "src"
 
 # From the top. A room imports from floors below; rooms on one floor don't know each other. A module
-# of a task is in the room that has most of its name: tasks build on the core, which imports them by
-# name, but text, of which the core's own stages are, is computed below them.
+# is in the room that has most of its name: tasks build on the core, which imports them by name.
 FLOORS = [
     {"cli"},
     {"extras"},
-    {
-        "tasks.images",
-        "tasks.language.base_model",
-        "tasks.language.evaluation",
-        "tasks.language.export",
-        "tasks.language.report",
-        "tasks.preference",
-    },
-    {"chat", "doctor", "stages"},
+    {"tasks"},
+    {"stages"},
     {"report"},
     {"results"},
     {"evaluate", "train"},
-    {"tasks"},
-    {"tasks.images.proofs", "tasks.preference.proofs"},
     {"proofs"},
     {"model"},
     {"rows"},
@@ -59,7 +49,7 @@ TRAIN_FLOORS = [
     {"checks"},
     {"memory"},
     {
-        "adamw_8bit",
+        "adamw",
         "history",
         "identity",
         "optimizer",
@@ -67,7 +57,7 @@ TRAIN_FLOORS = [
         "schedule",
         "spec",
         "statistics",
-        "stochastic_rounding",
+        "task",
         "trained",
     },
 ]
@@ -143,30 +133,20 @@ def test_training_does_not_know_the_corpus() -> None:
     assert not found, found
 
 
-def test_training_names_no_task() -> None:
-    """Only the interface that all tasks share."""
-    named = imports(("moray.train.", "moray.rows.", "moray.workers."), "moray.tasks.")
-    found = [(module, task) for module, task in named if task != "moray.tasks.interface"]
-    assert not found, found
-
-
 def task_of(module: str) -> str | None:
     """The task that a module belongs to."""
     found = re.match(r"moray\.tasks\.(\w+)", module)
     return found[1] if found and found[1] in TASKS else None
 
 
-def test_tasks_are_imported_by_name() -> None:
-    """But preference builds on language, and what the core and extras compute with text is its."""
-    text = {"chat", "evaluate", "extras", "stages"}
+def test_the_core_knows_tasks_by_name_alone() -> None:
+    """Preference builds on language; so do extras that are for text."""
     found = [
         (module, other)
         for module, other in imports(("moray.",), "moray.tasks.")
         if (task := task_of(other))
         and task_of(module) != task
-        and not (
-            task == "language" and (task_of(module) == "preference" or module.split(".")[1] in text)
-        )
+        and not (task == "language" and (task_of(module) == "preference" or extra_of(module)))
     ]
     assert not found, found
 

@@ -11,12 +11,12 @@ from benchmarks.gpu.setting import sizes_of
 from benchmarks.peak import DTYPES
 from benchmarks.trainer import Rows
 from benchmarks.turns import Turns
-from moray.evaluate.execution import batches_of
-from moray.evaluate.generation import Sampling, continue_prompts
-from moray.evaluate.likelihood import score, select_documents
+from moray.evaluate.worker import batches_of
 from moray.model.forward import compile_model, resolve
 from moray.model.load import load_model
 from moray.model.size import flops_per_token
+from moray.tasks.language.generation import Sampling, continue_prompts
+from moray.tasks.language.likelihood import score, select_documents
 from moray.tasks.language.rows import StoredSplit
 
 

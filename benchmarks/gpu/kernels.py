@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moray.model import loss
+from moray.tasks.language import cross_entropy
 
 _TOKENS, _WIDTH, _HEADS, _ROWS = 16_384, 768, 12, 16
 _CALLS = 50
@@ -62,7 +62,7 @@ def _blocks() -> list[_Line]:
 
 def _output() -> list[_Line]:
     lines: list[_Line] = []
-    softmax = torch.compile(loss.softmax_loss)
+    softmax = torch.compile(cross_entropy.softmax_loss)
     for vocabulary in (50_257, 50_304):
         weight = _random(vocabulary, _WIDTH)
         total = torch.zeros(vocabulary, _WIDTH, device=_GPU)
@@ -78,7 +78,7 @@ def _output() -> list[_Line]:
                 ("  gradient of its weight", partial(torch.mm, logits.T, states), flops),
                 (
                     "  the same, added in fp32",
-                    partial(loss._add_product, total, logits.T, states),
+                    partial(cross_entropy._add_product, total, logits.T, states),
                     flops,
                 ),
             ]

@@ -10,10 +10,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import Document, write_dataset
-from moray.corpus.sources.text_python_stdlib import modules
-from moray.model.scratch import train_tokenizer
 from moray.provenance.manifest import read_manifest, write_manifest
-from moray.stages.tokenize import tokenize
+from moray.tasks.language.scratch import train_tokenizer
+from moray.tasks.language.sources.python_stdlib import modules
+from moray.tasks.language.tokenize import tokenize
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ from benchmarks.trainer import Rows
 from benchmarks.turns import Turns, Windows
 from moray.config.schema.sections import Ray
 from moray.config.schema.train import Adapter, Train
-from moray.model import loss
 from moray.model.forward import resolve
 from moray.model.load import empty_model
 from moray.model.size import flops_per_token
-from moray.tasks.interface import Batch
+from moray.tasks.language import cross_entropy
 from moray.train import kernels, loop
 from moray.train.driver import train_on_workers
 from moray.train.history import HISTORY, read_history
 from moray.train.spec import Part, RunSpec
+from moray.train.task import Batch
 from moray.workers.entry import Worker
 
 # More than anybody waits for.
@@ -103,18 +103,18 @@ def moray(
 
 
 def _no_alignment() -> None:
-    loss._GPU_ALIGNMENT = 1
+    cross_entropy._GPU_ALIGNMENT = 1
 
 
 def _small_chunks() -> None:
-    loss._MOST_GPU_ROWS = 1024
+    cross_entropy._MOST_GPU_ROWS = 1024
 
 
 def _rounded_products() -> None:
     def add(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left @ right
 
-    loss._add_product = add
+    cross_entropy._add_product = add
 
 
 def _no_pinning() -> None:

@@ -18,12 +18,12 @@ from moray.model.shapes import (
     shapes_in,
 )
 from moray.rows.store import Drawn
-from moray.tasks import task_of
 from moray.tasks.language.rows import StoredSplit
 from moray.train.engine import build
 from moray.train.memory import footprint
 from moray.train.step import feeds, gradients
 from moray.train.strategies import make_strategy
+from moray.train.task import task_of
 from moray.workers.entry import Worker
 
 ENGINES: dict[str, dict[str, Any]] = {

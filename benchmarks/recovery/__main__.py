@@ -70,7 +70,7 @@ def _measure(run: RunSpec) -> list[str]:
             time.sleep(0.01)
         seconds.append(time.perf_counter() - killed)
         lines.append(
-            f"- kill {number}: at step {last}, gone on from {resumed}, {last - resumed} steps "
+            f"- kill {number}: at step {last}, resumed from {resumed}, {last - resumed} steps "
             f"lost, next step after {seconds[-1]:.1f} s"
         )
     median, longest = statistics.median(seconds), max(seconds)

@@ -10,9 +10,9 @@ import typer
 from benchmarks.table import alternate, table
 from benchmarks.tokenize.memory import peaks
 from benchmarks.tokenize.speed import contestants
-from moray.corpus.sources.text_python_stdlib import modules
-from moray.model.scratch import train_tokenizer
 from moray.provenance.manifest import write_manifest
+from moray.tasks.language.scratch import train_tokenizer
+from moray.tasks.language.sources.python_stdlib import modules
 
 
 def main(

@@ -13,7 +13,7 @@ from moray.stages.download import download
 _TOKENIZE = """
 import json, re, sys
 from pathlib import Path
-from moray.stages.tokenize import tokenize
+from moray.tasks.language.tokenize import tokenize
 dataset, tokenizer, output, cfg = sys.argv[1:]
 tokenize(Path(dataset), Path(tokenizer), Path(output), json.loads(cfg))
 # Not getrusage, whose peak is the parent's where that was larger.

@@ -18,9 +18,9 @@ import datasets
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import SPLITS, Document, read_documents, write_dataset
-from moray.corpus.sources.text_python_stdlib import modules
 from moray.provenance.manifest import read_manifest
-from moray.stages.tokenize import tokenize
+from moray.tasks.language.sources.python_stdlib import modules
+from moray.tasks.language.tokenize import tokenize
 from moray.tasks.language.tokenizer import load_tokenizer
 
 COPIES = 4

@@ -32,9 +32,9 @@ from benchmarks.trainer import Clock, Rows
 from moray.config.schema.sections import Ray
 from moray.corpus.dataset import read_documents
 from moray.model.load import load_model
-from moray.model.loss import SoftmaxLoss
 from moray.provenance.manifest import read_manifest
 from moray.tasks.language import loss
+from moray.tasks.language.cross_entropy import SoftmaxLoss
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train import loop
 from moray.train.driver import train_on_workers

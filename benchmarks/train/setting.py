@@ -7,9 +7,9 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data, Ray
 from moray.config.schema.train import Train
 from moray.corpus.dataset import Document, write_dataset
-from moray.corpus.sources.text_python_stdlib import functions, modules
 from moray.stages.base_model import base_model
-from moray.stages.tokenize import tokenize
+from moray.tasks.language.sources.python_stdlib import functions, modules
+from moray.tasks.language.tokenize import tokenize
 from moray.train.spec import Part, RunSpec
 
 BLOCK_SIZE = 256

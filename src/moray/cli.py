@@ -1,6 +1,5 @@
 """The command `moray`, for what isn't a result of the workflow."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,67 +67,6 @@ def verify(
         f"{count} result{'s' * (count != 1)} checked, {len(found.broken) or 'nothing'} broken"
     )
     raise typer.Exit(1 if found.broken else 0)
-
-
-@app.command()
-def chat(
-    run: Annotated[str, typer.Argument(help="Name of a run.")],
-    base: Annotated[
-        bool, typer.Option("--base", help="Talk to the model it started from.")
-    ] = False,
-    both: Annotated[bool, typer.Option("--both", help="Talk to both models.")] = False,
-) -> None:
-    """Talk to a run's model. Ctrl-C stops an answer, Ctrl-D leaves.
-
-    A model with a chat template answers; any other continues what you type.
-    """
-    # So that lines can be edited.
-    import readline  # noqa: F401
-
-    from transformers.utils.logging import disable_progress_bar
-
-    from moray.chat import open_chats, talk
-
-    disable_progress_bar()
-    with _errors_in_one_line():
-        chats = open_chats(run, base=base or both, tuned=both or not base)
-    # A line that isn't text doesn't end the conversation.
-    sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
-    talk(chats)
-
-
-@app.command()
-def doctor() -> None:
-    """Check what this machine needs to train: a line for each thing, `ok` or what to do.
-
-    The exit status is 1 if something has to be done; the last line then names the log with what
-    libraries printed.
-    """
-    import os
-    import tempfile
-
-    from moray.console import say, streams_into
-    from moray.doctor import checks
-    from moray.project import LOCK
-
-    # A project may have a lock file of its own.
-    own = Path("envs/requirements.txt")
-    sound = True
-    # Not in this folder, which may be one that can't be written to.
-    descriptor, name = tempfile.mkstemp(prefix="moray-doctor-", suffix=".log")
-    os.close(descriptor)
-    log = Path(name)
-    with streams_into(log):
-        for check in checks(Path(), own if own.exists() else LOCK):
-            state = "ok" if check.remedy is None else "!!"
-            remedy = "" if check.remedy is None else f"; {check.remedy}"
-            say(f"{state}  {check.name}: {check.found}{remedy}")
-            sound = sound and check.remedy is None
-    if sound:
-        log.unlink()
-        return
-    typer.echo(f"log: {log}", err=True)
-    raise typer.Exit(1)
 
 
 @app.command()

@@ -18,6 +18,11 @@ SMOKE_TEST = {"runs.smoke-test": {"model": "tiny", "dataset": "modules"}}
         (SMOKE_TEST, "runs.smoke-test", "smoke_test"),
         ({"runs.tuned.benchmarks.tasks": ["words"]}, "runs.tuned.benchmarks.tasks", "lm_eval"),
         (
+            {"runs.tuned.adapter.quantize_base": "8bit"},
+            "runs.tuned.adapter.quantize_base",
+            "quantized_base",
+        ),
+        (
             {"runs.tuned.generate.metrics": ["doctests"]},
             "runs.tuned.generate.metrics",
             "doctests",
@@ -34,6 +39,8 @@ SMOKE_TEST = {"runs.smoke-test": {"model": "tiny", "dataset": "modules"}}
             "search",
         ),
         ({"runs.tuned.train.strategy": "deepspeed"}, "runs.tuned.train.strategy", "deepspeed"),
+        ({"runs.tuned.train.optimizer": "adamw_8bit"}, "runs.tuned.train.optimizer", "adamw_8bit"),
+        ({"runs.tuned.train.weights": "bf16"}, "runs.tuned.train.weights", "bf16_weights"),
         ({"runs.tuned.tracking": ["wandb"]}, "runs.tuned.tracking", "wandb"),
     ],
 )

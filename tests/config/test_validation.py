@@ -14,8 +14,7 @@ FAULTS: list[tuple[str, object, str]] = [
     ("defaults.train.learnig_rate", 1, ": unknown key; did you mean learning_rate?"),
     ("runs.tuned.train.learnig_rate", 1, ": unknown key; did you mean learning_rate?"),
     ("runs.tuned.model.rum", "base", ": unknown key; did you mean run?"),
-    ("runs.tuned.adapter", {"r": 8}, ".r: unknown key; did you mean rank?"),
-    ("defaults.train.fp16", True, ": unknown key; did you mean precision?"),
+    ("runs.tuned.adapter", {"rnk": 8}, ".rnk: unknown key; did you mean rank?"),
     # An entry may have the name of a key.
     (
         "runs.train",

@@ -9,8 +9,7 @@ import torch
 
 from moray.evaluate.classification import Classifier, evaluation_of
 from moray.provenance.manifest import write_manifest
-from moray.rows.groups import write_groups
-from moray.rows.store import RowsWriter, describe
+from moray.rows.store import RowsWriter, describe, write_groups
 
 RECORD = np.dtype([("label", "<u4")])
 LABELS = [0, 0, 0, 1, 1, 2]

@@ -16,10 +16,13 @@ FOLDERS = sorted(path.parent.name for path in ROOT.glob("src/moray/extras/*/__in
 TABLES = [
     extras.COMMANDS,
     extras.METRICS,
+    extras.OPTIMIZERS,
+    extras.QUANTIZED,
     extras.SCHEMES,
     extras.STAGES,
     extras.STRATEGIES,
     extras.TRACKERS,
+    extras.WEIGHTS,
 ]
 
 

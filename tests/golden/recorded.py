@@ -25,28 +25,26 @@ _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 _MOST_SHOWN = 3
 ROWS = sorted(row for row in RESULTS.keys() - WITHOUT if is_there(row))
 Record = dict[str, Any]
-_RUNS = ("finetune images", "finetune language", "finetune preference", "reference")
-_MODELS = ("export images", "export text")
-# What the small runs of a row are made from. Runs of all tasks begin with one on text.
+# What the small runs of a row are made from.
 MADE_FROM: dict[str, tuple[str, ...]] = {
     "base_model images": ("download",),
     "base_model text": ("download",),
-    "benchmark": _MODELS,
-    "choose": _MODELS,
+    "benchmark": ("export text",),
+    "choose": ("export text",),
     "decode": ("base_model images",),
-    "evaluate images": _MODELS,
-    "evaluate language": _MODELS,
-    "evaluate preference": _MODELS,
-    "export images": _RUNS,
-    "export text": _RUNS,
+    "evaluate images": ("export images",),
+    "evaluate language": ("export text",),
+    "evaluate preference": ("export text",),
+    "export images": ("finetune images",),
+    "export text": ("finetune language", "finetune preference"),
     "finetune images": ("decode",),
     "finetune language": ("tokenize language",),
     "finetune preference": ("reference",),
-    "generate": _MODELS,
-    "gguf": _MODELS,
-    "predict": _MODELS,
-    "push": _MODELS,
-    "reference": ("tokenize preference", "finetune language"),
+    "generate": ("export text",),
+    "gguf": ("export text",),
+    "predict": ("export images",),
+    "push": ("export text",),
+    "reference": ("tokenize preference",),
     "search": ("tokenize language",),
     "tokenize language": ("base_model text",),
     "tokenize preference": ("base_model text",),

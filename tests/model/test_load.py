@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from architectures import HYBRID, PACKED, UNPACKED
+from architectures import PACKED, UNPACKED
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from moray.errors import UserError
 from moray.model.load import check_length, convert, empty_model, load_model
-from moray.model.quantization import Bits, Quantization
 
 
 @pytest.fixture
@@ -209,18 +208,6 @@ def test_weights_whose_shapes_differ_from_the_config_are_named(
     )
 
 
-@pytest.mark.parametrize("bits", ["4bit", "8bit"])
-def test_of_a_quantized_model_too_missing_and_other_weights_are_named(
-    folder: Path, bits: Bits
-) -> None:
-    _change_config(folder, vocab_size=310)
-    with pytest.raises(UserError, match=r"2 weights have other shapes than config\.json says"):
-        load_model(folder, quantization=Quantization(bits))
-    _change_config(folder, vocab_size=320, num_hidden_layers=3)
-    with pytest.raises(UserError, match=r"weights of a llama model are missing, e\.g\. model\."):
-        load_model(folder, quantization=Quantization(bits))
-
-
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
@@ -310,32 +297,6 @@ def test_an_empty_model_has_all_that_a_loaded_one_has_but_for_the_numbers(
     tensors = [*empty.parameters(), *empty.buffers()]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
     assert torch.zeros(()).device.type == "cpu"
-
-
-@pytest.mark.parametrize("bits", ["4bit", "8bit"])
-def test_experts_are_not_taken_for_quantized(bits: Bits, tmp_path: Path) -> None:
-    config = hf.MixtralConfig(**ROTARY, num_local_experts=4)
-    build(config).save_pretrained(tmp_path)
-    # Gate and up projection, and down projection, of four experts in two layers.
-    weights = 2 * 4 * 3 * 32 * 48
-    expected = rf"{bits} doesn't quantize the experts of a mixtral model \({weights:,} weights\)"
-    with pytest.raises(UserError, match=expected):
-        load_model(tmp_path, quantization=Quantization(bits))
-
-
-@pytest.mark.parametrize("bits", ["4bit", "8bit"])
-def test_gates_of_three_dimensions_are_not_taken_for_experts(bits: Bits, tmp_path: Path) -> None:
-    build(HYBRID["RecurrentGemma"]()).save_pretrained(tmp_path)
-    load_model(tmp_path, quantization=Quantization(bits))
-
-
-@pytest.mark.parametrize(("architecture", "bits"), [("Gemma 3n", "4bit"), ("Mamba", "8bit")])
-def test_layers_whose_weights_are_read_directly_are_not_quantized(
-    architecture: str, bits: Bits, tmp_path: Path
-) -> None:
-    build((PACKED | UNPACKED)[architecture]()).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=rf"{bits} doesn't work with .* models, which compute with"):
-        load_model(tmp_path, quantization=Quantization(bits))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])

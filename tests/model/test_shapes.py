@@ -27,7 +27,6 @@ from moray.config.schema.models import ScratchModel
 from moray.errors import UserError
 from moray.model.folder import stored_dtype
 from moray.model.load import load_model, longest_sequence
-from moray.model.scratch import save_llama
 from moray.model.shapes import (
     layers_of,
     llama_shapes,
@@ -36,6 +35,7 @@ from moray.model.shapes import (
     positions_in,
     shapes_in,
 )
+from moray.tasks.language.scratch import save_llama
 
 # Each changes what another leaves as it is.
 CONFIGS: dict[str, dict[str, Any]] = {

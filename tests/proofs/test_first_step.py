@@ -22,9 +22,9 @@ from moray.errors import UserError
 from moray.model import adapter as adapters
 from moray.model.load import load_model
 from moray.provenance.manifest import write_manifest
-from moray.stages.tokenize import tokenize
 from moray.tasks.language import task as language
 from moray.tasks.language.loss import TokenBatch, make_batch
+from moray.tasks.language.tokenize import tokenize
 from moray.tasks.preference import task as preference
 from moray.train import loop, proof
 from moray.train.loop import train

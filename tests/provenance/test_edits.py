@@ -12,14 +12,14 @@ import pytest
 from moray.provenance.edits import LOCK, PACKAGE, meaning
 
 STAGES = {
-    "download": ["moray.corpus.sources.text_files"],
+    "download": ["moray.tasks.language.sources.files"],
     "base_model": ["text", "language"],
     "tokenize": ["language"],
     "finetune": ["language"],
     "export": ["text", "language"],
     "evaluate": ["language"],
     "generate": [],
-    "predict": [],
+    "predict": ["images"],
     "report": [],
     "track": [],
 }
@@ -79,8 +79,8 @@ def test_the_lock_is_that_of_the_package(package: Path) -> None:
 MODELS = {"base_model", "finetune", "export", "evaluate", "generate", "predict"}
 TOKENS = {"tokenize", "finetune", "export", "evaluate", "generate"}
 AFFECTED = {
-    "corpus/sources/text_files.py": {"download", "tokenize"},
-    "corpus/sources/text_hub.py": set(),
+    "tasks/language/sources/files.py": {"download", "tokenize"},
+    "tasks/language/sources/hub.py": set(),
     "train/schedule.py": {"finetune"},
     "train/performance.py": {"finetune"},
     "train/strategies/fsdp2.py": {"finetune"},
@@ -89,6 +89,9 @@ AFFECTED = {
     "tasks/images/task.py": {"predict"},
     "tasks/images/report.py": {"report"},
     "report/overview.py": {"report"},
+    "extras/adamw_8bit/optimizer.py": {"finetune", "export"},
+    "extras/bf16_weights/rounding.py": {"finetune", "export"},
+    "extras/quantized_base/base.py": MODELS,
     "extras/tensorboard/tracker.py": {"track"},
     "extras/memory_plan/demand.py": set(),
     "extras/object_store/bucket.py": set(),
@@ -104,8 +107,8 @@ AFFECTED = {
     "train/supervision.py": set(),
     "config/tasks.py": set(),
     "config/schema/sections.py": set(),
-    "proofs/tokens.py": set(),
-    "storage/locks.py": set(),
+    "tasks/language/proofs/tokens.py": set(),
+    "storage/folder.py": set(),
     "errors.py": set(),
 }
 

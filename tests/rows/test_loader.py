@@ -18,10 +18,10 @@ from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, drawn, from_memory, from_stream
 from moray.rows.order import Mixture
 from moray.rows.store import Rows, StoredRows, record_of
-from moray.stages.tokenize import tokenize
 from moray.storage.transfer import copy_to
-from moray.tasks import task_of
 from moray.tasks.language.rows import StoredSplit
+from moray.tasks.language.tokenize import tokenize
+from moray.train.task import task_of
 
 GLOBAL_BATCH_SIZE = 12
 

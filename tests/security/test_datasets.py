@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from moray.corpus import hub
 from moray.corpus.dataset import SPLITS, read_documents
-from moray.corpus.sources import text_hub
 from moray.errors import UserError
 from moray.stages.download import download
 
@@ -148,7 +148,7 @@ def test_what_a_table_says_of_its_features_is_not_run(
     pq.write_table(marked(keys, of_field=False), file)
     assert take(file, output) == sorted(TEXTS)
     with pytest.raises(UserError) as caught:
-        text_hub.load(str(tmp_path / "owner"), None, None, None, "train")
+        hub.load(str(tmp_path / "owner"), None, None, None, "train")
     assert "\n" not in str(caught.value)
     assert not canary.exists()
 
@@ -161,7 +161,7 @@ def test_a_repository_of_pickles_has_no_data(
     (tmp_path / "owner").mkdir()
     WRITERS["pickle"](trap, tmp_path / "owner" / name)
     with pytest.raises(UserError, match="data files found"):
-        text_hub.load(str(tmp_path / "owner"), None, None, None, "train")
+        hub.load(str(tmp_path / "owner"), None, None, None, "train")
     assert not canary.exists()
 
 
@@ -178,6 +178,6 @@ def test_the_card_of_a_repository_reaches_no_file_outside_of_it(
     card = f"---\nconfigs:\n- config_name: default\n  data_files: {named}\n---\n"
     (folder / "README.md").write_text(card)
     with pytest.raises(UserError) as caught:
-        text_hub.load(str(folder), None, None, None, "train")
+        hub.load(str(folder), None, None, None, "train")
     assert str(caught.value).startswith(f"{folder}: the dataset card refers to ")
     assert "secret" not in str(caught.value)

@@ -14,9 +14,9 @@ import s3fs
 from object_store import object_store
 from web_server import Files, web_server
 
-from moray.corpus.sources.text_url import fetch
 from moray.errors import UserError
 from moray.stages.download import download
+from moray.tasks.language.sources.url import fetch
 
 Listing = Callable[[], set[str]]
 ROWS = "".join(f'{{"text": "text {number}"}}\n' for number in range(40)).encode()

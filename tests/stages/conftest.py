@@ -10,7 +10,7 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.corpus.dataset import SPLITS, write_dataset
 from moray.provenance.manifest import write_manifest
-from moray.stages.tokenize import tokenize
+from moray.tasks.language.tokenize import tokenize
 
 
 @pytest.fixture(scope="module")

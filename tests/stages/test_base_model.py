@@ -16,10 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from moray.errors import UserError
 from moray.model.load import load_model
-from moray.model.scratch import train_tokenizer
 from moray.proofs.comparison import read_proof
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.stages.base_model import base_model
+from moray.tasks.language.scratch import train_tokenizer
 from moray.tasks.language.tokenizer import load_tokenizer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

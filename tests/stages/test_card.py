@@ -8,8 +8,8 @@ import pytest
 from huggingface_hub import ModelCard, ModelCardData
 from transformers import PreTrainedTokenizerFast
 
-from moray.model.scratch import save_llama
 from moray.stages.card import card
+from moray.tasks.language.scratch import save_llama
 
 CARD = """---
 library_name: transformers

@@ -17,13 +17,13 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.train import Preference
 from moray.corpus.dataset import content, read_documents, write_dataset
 from moray.errors import UserError
-from moray.evaluate.execution import batches_of
-from moray.evaluate.likelihood import figures, score, select_documents
+from moray.evaluate.worker import batches_of
 from moray.model.load import load_model
-from moray.proofs.language import log_probabilities
 from moray.provenance.manifest import write_manifest
 from moray.stages.evaluate import evaluate
 from moray.storage.interface import folder_of, path_of
+from moray.tasks.language.likelihood import figures, score, select_documents
+from moray.tasks.language.proofs.plain import log_probabilities
 from moray.tasks.language.rows import Segment, StoredSplit, is_trained
 from moray.tasks.preference.proofs import loss_of, pairs_of
 from moray.train.checkpoint.load import trained_model

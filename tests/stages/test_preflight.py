@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from architectures import PACKED, build
+from present import needs
 from small_config import HUB, config_with, experiment_with
 
 from moray.config import plan
@@ -240,14 +241,25 @@ def test_what_experts_do_not_take_is_reported(unmet: Unmet, architecture: str) -
             "share a tensor; set dropout to 0.0, or target_modules to [k_proj, o_proj, q_proj, "
             "v_proj]"
         )
-    (line,) = unmet(["base"], **keys, **{"runs.base.adapter.quantize_base": "8bit"})
-    assert line.startswith(
-        f"runs.base.adapter.quantize_base: 8bit doesn't quantize the experts of a {kind} model ("
-    )
     (line,) = unmet(["base"], **keys, **{"runs.base.adapter.target_modules": ["q_prj"]})
     assert line == (
         "runs.base.adapter.target_modules: got q_prj, expected the name of a layer; did you mean "
         "q_proj?"
+    )
+
+
+@needs("quantized_base")
+def test_experts_that_are_not_quantized_are_reported(unmet: Unmet) -> None:
+    build(PACKED["Mixtral"]()).save_pretrained("models/experts")
+    keys = {
+        "models.experts": {"source": "path", "path": "models/experts"},
+        "runs.base.model": "experts",
+        "runs.base.data.block_size": 8,
+        "runs.base.adapter.quantize_base": "8bit",
+    }
+    (line,) = unmet(["base"], **keys)
+    assert line.startswith(
+        "runs.base.adapter.quantize_base: 8bit doesn't quantize the experts of a mixtral model ("
     )
 
 
@@ -313,7 +325,7 @@ def test_files_that_cannot_be_read_are_reported_all_of_them(tmp_path: Path, fold
 def test_what_metrics_and_uploading_need_is_known_before_the_first_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("moray.evaluate.requirements.find_spec", lambda name: None)
+    monkeypatch.setattr("moray.tasks.language.metric_requirements.find_spec", lambda name: None)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     wanted = {
         "runs.tuned.generate": {"metrics": ["chrf"]},

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 from gcs_server import gcs_server
 from object_store import object_store
-from small_model import MODEL, write_small
 from stored import BucketPlace, Place
 
 from moray.config import extras
@@ -21,14 +20,6 @@ def s3() -> Iterator[str]:
 def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with gcs_server(tmp_path_factory.mktemp("gcs")) as url:
         yield url
-
-
-@pytest.fixture(scope="session")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `small`, with matrices that are large enough for 8 bits, on each of two workers too."""
-    folder = tmp_path_factory.mktemp("wide")
-    write_small(folder, MODEL | {"hidden_size": 96, "intermediate_size": 200})
-    return folder
 
 
 _STORES = [

@@ -22,15 +22,15 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.config.schema.train import Adapter
 from moray.errors import UserError
-from moray.evaluate.execution import batches_of
-from moray.evaluate.likelihood import score, select_documents
+from moray.evaluate.worker import batches_of
 from moray.model.load import load_model
-from moray.proofs.language import log_probabilities, pieces_of
 from moray.provenance.manifest import read_manifest
 from moray.stages.base_model import base_model
-from moray.stages.tokenize import tokenize
 from moray.storage.interface import folder_of, path_of
+from moray.tasks.language.likelihood import score, select_documents
+from moray.tasks.language.proofs.plain import log_probabilities, pieces_of
 from moray.tasks.language.rows import StoredSplit
+from moray.tasks.language.tokenize import tokenize
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.train.checkpoint.load import trained_model
 from moray.train.loop import train

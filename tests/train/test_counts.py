@@ -13,26 +13,28 @@ import torch
 import torch.distributed as dist
 from forks import run_forks
 from jobs import Make
+from present import present
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
+from moray.config import extras
 from moray.config.schema.train import Adapter
 from moray.model.forward import blocks_of
 from moray.model.load import load_model
 from moray.rows.store import StoredRows
-from moray.tasks import task_of
 from moray.train import engine, kernels, step
 from moray.train.spec import RunSpec
 from moray.train.step import gradients, micro_batches
 from moray.train.strategies import make_strategy
+from moray.train.task import task_of
 from moray.workers.entry import Worker
 
 
 @pytest.mark.parametrize("adapter", [None, Adapter(rank=2)], ids=["full", "LoRA"])
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
-@pytest.mark.parametrize("weights", ["fp32", "bf16"])
+@pytest.mark.parametrize("optimizer", ["adamw", *present(extras.OPTIMIZERS)])
+@pytest.mark.parametrize("weights", ["fp32", *present(extras.WEIGHTS)])
 def test_a_step_never_waits_for_the_device(
     adapter: Adapter | None,
     optimizer: str,

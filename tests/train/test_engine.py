@@ -11,6 +11,7 @@ import torch
 from checkpoints import are_equal, last_tensors
 from fleet import losses
 from jobs import job_maker
+from present import needs
 from torch.autograd.graph import save_on_cpu
 from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -20,7 +21,6 @@ from moray.errors import UserError
 from moray.model.forward import compiler_options
 from moray.model.size import num_quantized
 from moray.storage.interface import folder_of, path_of
-from moray.tasks import task_of
 from moray.tasks.language.loss import TokenLoss
 from moray.train.checkpoint.load import trained_model
 from moray.train.engine import build, compute_deterministically
@@ -29,6 +29,7 @@ from moray.train.loop import train
 from moray.train.memory import frozen_bytes
 from moray.train.spec import RunSpec
 from moray.train.strategies import make_strategy
+from moray.train.task import task_of
 from moray.workers.entry import Worker
 
 
@@ -98,7 +99,10 @@ HELD: dict[str, dict[str, Any]] = {
     "4bit and bf16": {"quantize_base": "4bit", "base_dtype": "bf16"},
     "8bit and bf16": {"quantize_base": "8bit", "base_dtype": "bf16"},
 }
-
+CASES = [
+    pytest.param(name, marks=needs("quantized_base") if "quantize_base" in keys else [])
+    for name, keys in HELD.items()
+]
 
 LEARNING = {
     "max_steps": 50,
@@ -132,7 +136,7 @@ def losses_on_fp32(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize("held", CASES)
 def test_with_a_base_of_fewer_bits_training_goes_as_with_fp32(
     held: str, make_job: Any, alone: Worker, half_trained: Path, losses_on_fp32: list[float]
 ) -> None:
@@ -148,7 +152,7 @@ def test_with_a_base_of_fewer_bits_training_goes_as_with_fp32(
     assert {value.dtype for value in saved.values()} == {torch.float32}
 
 
-@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize("held", CASES)
 def test_what_is_trained_is_fp32_and_the_formula_says_what_is_held(
     held: str, make_job: Any, alone: Worker
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from architectures import HYBRID, PACKED, UNPACKED, build
 from fleet import losses
+from present import needs
 from torch import Tensor, nn
 from transformers import (
     GPT2Config,
@@ -29,10 +30,9 @@ from moray.config.schema.train import Adapter, Train
 from moray.errors import UserError
 from moray.model.forward import blocks_of
 from moray.model.load import empty_model, load_model
-from moray.model.loss import softmax_loss
 from moray.rows.store import StoredRows
-from moray.tasks import task_of
 from moray.tasks.language import loss
+from moray.tasks.language.cross_entropy import softmax_loss
 from moray.tasks.language.loss import TokenBatch, TokenLoss
 from moray.tasks.language.rows import FIRST, TRAINED
 from moray.train import engine, kernels
@@ -47,6 +47,7 @@ from moray.train.kernels import (
 from moray.train.loop import train
 from moray.train.step import gradients, micro_batches
 from moray.train.strategies import make_strategy
+from moray.train.task import task_of
 from moray.workers.entry import Worker
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -110,8 +111,8 @@ def test_a_small_model_is_compiled_as_a_whole_if_a_gpu_sees_many_batches_of_it(
     [
         None,
         Adapter(rank=2),
-        Adapter(rank=2, quantize_base="4bit"),
-        Adapter(rank=2, quantize_base="8bit"),
+        pytest.param(Adapter(rank=2, quantize_base="4bit"), marks=needs("quantized_base")),
+        pytest.param(Adapter(rank=2, quantize_base="8bit"), marks=needs("quantized_base")),
     ],
     ids=["full", "LoRA", "QLoRA", "8 bits"],
 )

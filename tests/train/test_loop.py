@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from moray.errors import UserError
-from moray.proofs.language import log_probabilities, pieces_of
 from moray.provenance.manifest import damaged_files
 from moray.rows.store import sample
 from moray.storage.interface import folder_of, path_of, step_of
+from moray.tasks.language.proofs.plain import log_probabilities, pieces_of
 from moray.tasks.language.rows import StoredSplit
 from moray.train.history import HISTORY, evaluations, read_history
 from moray.train.loop import train
@@ -277,8 +277,11 @@ def test_the_history_is_on_the_disk_before_a_checkpoint_is(
 
     monkeypatch.setattr(os, "fsync", recorded)
     train(make_job(), alone)
-    tensors = "__0_0.distcp"
-    assert [name for name in flushed if name in (HISTORY, tensors)] == [HISTORY, tensors] * 4
+    saved = [number for number, name in enumerate(flushed) if name == "__0_0.distcp"]
+    assert len(saved) == 4
+    # The next steps may have been written too, as tensors are saved in another thread.
+    for number, place in enumerate(saved, 1):
+        assert flushed[:place].count(HISTORY) >= number
 
 
 # Keys of the `train` section that show in what a run does, not in its losses.

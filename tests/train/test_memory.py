@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from moray.config.schema.train import Adapter, Train
-from moray.tasks import task_of
 from moray.train.engine import build
 from moray.train.memory import footprint, frozen_bytes, scale_bytes
 from moray.train.optimizer import as_saved
 from moray.train.strategies import make_strategy
+from moray.train.task import task_of
 from moray.workers.entry import Worker
 
 

@@ -1,7 +1,5 @@
 """`micro_batch_size: auto` on workers."""
 
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +7,6 @@ import torch
 
 from moray.train.history import HISTORY, read_history
 from moray.train.loop import train
-from moray.train.micro_batch import with_micro_batch_size
 from moray.train.spec import RunSpec
 from moray.train.step import gradients
 from moray.workers.entry import Worker
@@ -78,19 +75,3 @@ def test_half_is_less_than_what_a_worker_had(
         train(job, alone)
     train(job, alone)
     assert trained_rows(job) == "micro-batches of 2 rows"
-
-
-def test_a_gpu_takes_what_is_planned_for_its_memory(
-    make_job: Any, alone: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is computed on it, so none has to be here."""
-    card = SimpleNamespace(total_memory=24 * 10**9)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    job = replace(make_job(micro_batch_size="auto"), rows_that_fit=rows_of_gigabytes)
-    chosen = with_micro_batch_size(job, replace(alone, device=torch.device("cuda", 0)))
-    assert chosen.settings.micro_batch_size == 24
-
-
-def rows_of_gigabytes(job: RunSpec, workers: int, capacity: int) -> int:
-    assert workers == 1
-    return capacity // 10**9

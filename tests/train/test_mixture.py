@@ -14,10 +14,10 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
 from moray.config.schema.train import Train
 from moray.corpus.dataset import Document, write_dataset
-from moray.corpus.sources.text_python_stdlib import modules
 from moray.rows.store import StoredRows
-from moray.stages.tokenize import tokenize
 from moray.tasks.language.rows import is_trained
+from moray.tasks.language.sources.python_stdlib import modules
+from moray.tasks.language.tokenize import tokenize
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import identity_of
 from moray.train.loop import train

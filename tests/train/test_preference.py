@@ -13,6 +13,7 @@ from engines import LORA, ON_TWO, check_losses, jobs_of, losses_alone, workers_o
 from fleet import losses, train_all
 from jobs import Make, job_maker
 from plain import preference_losses_one_by_one
+from present import needs
 from small_model import EXECUTION
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -97,8 +98,8 @@ def with_dropout(preferences: Path, tmp_path_factory: pytest.TempPathFactory) ->
         None,
         Adapter(rank=4),
         Adapter(rank=4, base_dtype="bf16"),
-        Adapter(rank=4, quantize_base="4bit"),
-        Adapter(rank=4, quantize_base="8bit"),
+        pytest.param(Adapter(rank=4, quantize_base="4bit"), marks=needs("quantized_base")),
+        pytest.param(Adapter(rank=4, quantize_base="8bit"), marks=needs("quantized_base")),
     ],
     ids=["full", "LoRA", "LoRA on bf16", "LoRA on 4 bits", "LoRA on 8 bits"],
 )

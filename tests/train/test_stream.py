@@ -17,8 +17,8 @@ from moray.config.schema.sections import Data, Ray
 from moray.config.schema.train import Train
 from moray.lines import whole_lines
 from moray.stages.base_model import base_model
-from moray.stages.tokenize import tokenize
 from moray.tasks.language.rows import StoredSplit
+from moray.tasks.language.tokenize import tokenize
 from moray.train.history import read_history
 
 pytestmark = pytest.mark.release

@@ -99,10 +99,10 @@ def older_data(project: Project) -> None:
 NOTHING: set[str] = set()
 WITHOUT_EFFECT = (
     "config/schema/sections.py",
-    "corpus/sources/text_hub.py",
+    "tasks/language/sources/hub.py",
     "errors.py",
     "extras/memory_plan/demand.py",
-    "proofs/tokens.py",
+    "tasks/language/proofs/tokens.py",
     "provenance/manifest.py",
     "stages/boundary.py",
     "storage/locks.py",

@@ -31,7 +31,7 @@ rule predict:
     resources:
         gpu=lambda wildcards: layout.gpus(EXPERIMENT, wildcards.run, "generate"),
     params:
-        code=lambda wildcards: code("predict", of=wildcards.run),
+        code=lambda wildcards: code("predict", "images", of=wildcards.run),
         cfg=lambda wildcards: plan.predict_config(EXPERIMENT, wildcards.run),
         execution=execution_of("generate"),
     message:

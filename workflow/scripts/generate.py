@@ -5,7 +5,7 @@ from pathlib import Path
 from moray.stages.boundary import stage
 
 with stage(snakemake.log[0]):
-    from moray.stages.generate import generate
+    from moray.tasks.language.generate import generate
 
     generate(
         run=snakemake.wildcards.run,

@@ -5,7 +5,7 @@ from pathlib import Path
 from moray.stages.boundary import stage
 
 with stage(snakemake.log[0]):
-    from moray.stages.tokenize import tokenize
+    from moray.tasks.language.tokenize import tokenize
 
     tokenize(
         dataset=Path(snakemake.input.dataset).parent,

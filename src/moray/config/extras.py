@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _FOLDERS = Path(__file__).parents[1] / "extras"
 
 # The folder of each command of `moray`; its module `command` has it as a function `command`.
-COMMANDS = {"import": "importing", "plan": "memory_plan"}
-# That of each metric that isn't in `evaluate/metrics`; its module `metric` has it as `METRIC`, and
-# `requirements` says by `missing` what it needs and is not here.
+COMMANDS = {"chat": "chat", "doctor": "doctor", "import": "importing", "plan": "memory_plan"}
+# That of each metric that isn't in `tasks/language/metrics`: its module `metric` has it as `METRIC`
+# and `requirements` says by `missing` what it needs and is not here.
 METRICS = {"doctests": "doctests"}
 # That of each stage, whose rule is in `workflow/rules`; its module `stage` has a function of the
 # stage's name. If the rule is of a run, `requirements` says by `faults` what is missing here.
@@ -31,6 +31,16 @@ STAGES = {"benchmark": "lm_eval", "gguf": "gguf", "search": "search", "smoke_tes
 TRACKERS = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
 # That of each strategy that isn't in `train/strategies`; its module `strategy` makes one.
 STRATEGIES = {"deepspeed": "deepspeed"}
+# That of each optimizer but AdamW; its module `optimizer` has PyTorch's class of this name, and the
+# moments of a parameter by `moments_of`.
+OPTIMIZERS = {"adamw_8bit": "adamw_8bit"}
+# That of each number of bits of a frozen base; its module `base` has the `keywords` of transformers
+# that load one, checks it by `check_quantized`, and prepares it for training.
+QUANTIZED = {"4bit": "quantized_base", "8bit": "quantized_base"}
+# That of each type of trained weights but fp32; its module `rounding` has their step as
+# `step_in_fp32`, the norm of their gradients as `norm_of`, and says by `check_weights` which models
+# it doesn't take.
+WEIGHTS = {"bf16": "bf16_weights"}
 # That of each kind of object store, by the scheme of its URLs; its module of that name has the
 # objects there as `Store`, and `bucket` the state of a run.
 SCHEMES = {"gs": "object_store", "s3": "object_store"}
@@ -85,6 +95,12 @@ def _asked_for(name: str, run: Run) -> Iterator[tuple[str, str]]:
         yield "tracking", TRACKERS[tracker]
     if run.train.strategy in STRATEGIES:
         yield "train.strategy", STRATEGIES[run.train.strategy]
+    if run.train.optimizer in OPTIMIZERS:
+        yield "train.optimizer", OPTIMIZERS[run.train.optimizer]
+    if run.train.weights in WEIGHTS:
+        yield "train.weights", WEIGHTS[run.train.weights]
+    if run.adapter and run.adapter.quantize_base:
+        yield "adapter.quantize_base", QUANTIZED[run.adapter.quantize_base]
     places = {
         "ray.storage_path": run.ray.storage_path,
         "train.resume_from_checkpoint": run.train.resume_from_checkpoint or "",

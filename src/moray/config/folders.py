@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from moray.config.file_names import check_name
 from moray.errors import UserError
 
 
@@ -47,3 +46,17 @@ def _visible(folder: str | Path) -> list[os.DirEntry[str]]:
     for entry in seen:
         check_name(entry.path, ascii(os.fspath(folder))[1:-1])
     return sorted(seen, key=lambda entry: entry.name)
+
+
+def check_name(path: str, key: str) -> None:
+    """Check that the name of a file is text, which those from old archives may not be.
+
+    Raises:
+        UserError: if it isn't.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            key, f"the name of {os.fsencode(path)!r} isn't UTF-8", "rename the file"
+        ) from error

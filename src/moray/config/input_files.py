@@ -6,10 +6,10 @@ from datetime import datetime
 from glob import escape, glob, has_magic
 from pathlib import Path
 
-from moray.config.file_names import check_name
+from moray.config.folders import check_name
 from moray.config.inputs import CHECK_PATH
 from moray.config.schema.datasets import Dataset, LocalFiles
-from moray.config.split_names import check_unmixed
+from moray.config.splits import check_unmixed
 from moray.config.tasks import FORMATS
 from moray.errors import UserError
 

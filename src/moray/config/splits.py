@@ -1,10 +1,114 @@
-"""Keys that take one value or one per split. Part of the code that results depend on."""
+"""Splits: keys with a value for each, and files and folders that are named after them."""
 
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePath
 from typing import Literal, cast
 
 from pydantic import BaseModel
 
+from moray.errors import UserError
+
 Split = Literal["train", "validation", "test"]
+
+# What the library `datasets` calls them in names of files and folders, in any case.
+_WORDS: dict[str, Split] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev", "eval"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+_COMPRESSED = re.compile(r"\.(gz|zst)$")
+
+
+def folders_by_split(path: str) -> dict[Split, Path]:
+    """The folder of each split that has its own; one without splits is for train.
+
+    The first one of each split, by the order of what it can be called; a word of a longer name,
+    as in `training_set`, counts if all folders are named so. What has no folders in it, such as a
+    class `train` beside `bus`, is one only if another is called as a split.
+    """
+    whole = Path(path)
+    folders = [*filter(Path.is_dir, sorted(whole.iterdir()))] if whole.is_dir() else []
+    folders = [folder for folder in folders if not folder.name.startswith(".")]
+    by_parts = {folder: _split_of_parts(folder.name) for folder in folders}
+    all_named = len(set(by_parts.values())) > 1 and all(by_parts.values())
+    found: dict[Split, list[Path]] = {}
+    for folder, split in by_parts.items():
+        if split and (all_named or folder.name.lower() in _WORDS):
+            found.setdefault(split, []).append(folder)
+    train = found.get("train", [])
+    if not train or (len(found) == 1 and not any(map(_has_folders, train))):
+        return {"train": whole}
+    order = [*_WORDS]
+
+    def place(folder: Path) -> int:
+        name = folder.name.lower()
+        return order.index(name) if name in order else len(order)
+
+    return {split: min(found[split], key=place) for split in _SPLITS if split in found}
+
+
+def _has_folders(folder: Path) -> bool:
+    return any(entry.is_dir() for entry in os.scandir(folder) if not entry.name.startswith("."))
+
+
+def _split_of_parts(name: str) -> Split | None:
+    """The split that the first or the last word of a name says, as in `training_set`."""
+    parts = re.split(r"[-_. ]+", name)
+    return split_of(parts[0]) or split_of(parts[-1])
+
+
+def check_unmixed(files: Sequence[str], pattern: str, key: str, path: str) -> None:
+    """Refuse files of several splits that one folder or glob stands for.
+
+    Args:
+        key: the key of the dataset that has the pattern.
+        path: where an error is.
+
+    Raises:
+        UserError: if their names say that they are of several splits.
+    """
+    if len(files) < 2:
+        return
+    common = os.path.commonpath([os.path.dirname(file) for file in files])
+    names = [os.path.relpath(file, common) for file in files]
+    found: dict[Split, list[str]] = {}
+    for file, name in zip(files, names, strict=True):
+        if split := _split_of_file(name):
+            found.setdefault(split, []).append(file)
+    named = sum(map(len, found.values()))
+    # Whole documents have any names, such as training_notes.txt and test_plan.txt.
+    texts = any(_COMPRESSED.sub("", name.lower()).endswith(".txt") for name in names)
+    if len(found) < 2 or (texts and named < len(files)):
+        return
+    first = ", ".join(
+        os.path.relpath(found[split][0], common) for split in _SPLITS if split in found
+    )
+    given = {split: _given(found[split]) for split in _SPLITS if split in found}
+    listed = ", ".join(f"{split}: {one}" for split, one in ({"train": "…"} | given).items())
+    raise UserError(
+        path,
+        f"{pattern} has files named after splits ({first}), whose rows would be mixed",
+        f"give {key}: {{{listed}}}, or list the files to mix them",
+    )
+
+
+def _given(files: list[str]) -> str:
+    return files[0] if len(files) == 1 else f"[{files[0]}, …]"
+
+
+def split_of(word: str) -> Split | None:
+    """The split that a word stands for, such as the name of a folder; None for others."""
+    return _WORDS.get(word.lower())
+
+
+def _split_of_file(name: str) -> Split | None:
+    """The split that a file's name says, or else that of the closest folder."""
+    file = PurePath(_COMPRESSED.sub("", name.lower()))
+    folders = (split_of(folder.name) for folder in file.parents)
+    return _split_of_parts(file.stem) or next(filter(None, folders), None)
 
 
 def paths_by_split(locations: str | list[str] | BaseModel) -> dict[Split, list[str]]:

@@ -112,7 +112,7 @@ class ModalityFacts:
     Attributes:
         task: the task in whose folder the modules are that all tasks of the modality share.
         prepared: the folder of the stores that datasets are prepared into.
-        sources: the beginning of the names of the modules of its sources.
+        sources: the task in whose folder its sources are; by default, that one.
         stages: those that only its runs have, each with a rule `workflow/rules/{stage}.smk`.
         has_samples: whether one of them makes samples of what a model says.
         has_part: whether its runs have a part of their own in the report.
@@ -128,7 +128,7 @@ class ModalityFacts:
 
     task: TaskName
     prepared: str
-    sources: str
+    sources: TaskName | None = None
     stages: tuple[str, ...] = ()
     has_samples: bool = False
     has_part: bool = False
@@ -140,13 +140,10 @@ class ModalityFacts:
     example: str = ""
 
 
-_SOURCES_OF_TEXT = "moray.corpus.sources.text_"
-
 MODALITIES: dict[Modality, ModalityFacts] = {
     "text": ModalityFacts(
         "language",
         prepared="results/tokens",
-        sources=_SOURCES_OF_TEXT,
         stages=("tokenize", "preview", "generate"),
         has_samples=True,
         has_part=True,
@@ -156,7 +153,6 @@ MODALITIES: dict[Modality, ModalityFacts] = {
     "images": ModalityFacts(
         "images",
         prepared="results/pixels",
-        sources="moray.tasks.images.sources.",
         stages=("decode", "predict"),
         has_samples=True,
         has_part=True,
@@ -248,7 +244,8 @@ def modality_of_format(format: FormatName) -> Modality:
 
 def source_module(source: str, format: FormatName) -> str:
     """The module of a source of documents, by the names in the config."""
-    return MODALITIES[modality_of_format(format)].sources + source.replace("-", "_")
+    facts = MODALITIES[modality_of_format(format)]
+    return f"moray.tasks.{facts.sources or facts.task}.sources.{source.replace('-', '_')}"
 
 
 SCORED = tuple(task.scored for task in TASKS.values())

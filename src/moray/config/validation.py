@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from moray.config.peers import HERE, NOWHERE
+from moray.config import extras
 from moray.config.schema.datasets import CREDENTIALS
 from moray.config.schema.experiment import Experiment, Run
 from moray.errors import UserError
@@ -164,17 +164,27 @@ def _values(detail: ErrorDetails) -> list[str]:
 
 def _suggestion(path: tuple[str, ...], loc: tuple[int | str, ...]) -> str:
     *parents, key = path
-    if key in NOWHERE:
-        return f"remove it: {NOWHERE[key]}"
+    here, nowhere = _names_of_peers()
+    if key in nowhere:
+        return f"remove it: {nowhere[key]}"
     models = [model for model in _models_at(parents) if _is_of_source(model, loc)]
     known = [name for model in models for name in model.model_fields]
-    places = [HERE[key]] if key in HERE else _elsewhere(key, parents)
+    places = [here[key]] if key in here else _elsewhere(key, parents)
     # An entry of the right kind, of a source that doesn't have the key.
     if places and places[0].split(".")[0] not in parents[:1]:
         return f"did you mean {' or '.join(_seen_from(parents, place) for place in places)}?"
     if close := difflib.get_close_matches(key, known, n=1):
         return f"did you mean {close[0]}?"
     return f"expected one of {', '.join(known)}"
+
+
+def _names_of_peers() -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Keys of other trainers: those with a place here, and those without; none if not known."""
+    folder = extras.COMMANDS["import"]
+    if not extras.is_there(folder):
+        return {}, {}
+    peers = extras.part(folder, "peers")
+    return peers.HERE, peers.NOWHERE
 
 
 def _elsewhere(key: str, parents: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from moray.evaluate.bootstrap import compare, resampled_units, summed
-from moray.evaluate.execution import (
+from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
     Load,
@@ -23,10 +23,9 @@ from moray.evaluate.execution import (
 )
 from moray.proofs.budget import TOO_LARGE, num_rows_affordable
 from moray.proofs.comparison import Comparison, transformers_version
-from moray.proofs.language import ROUNDED
+from moray.proofs.figures import ROUNDED
 from moray.provenance.manifest import read_manifest
-from moray.rows.groups import groups_of
-from moray.rows.store import Rows, StoredRows, sample
+from moray.rows.store import Rows, StoredRows, groups_of, sample
 from moray.workers.entry import Worker
 from moray.workers.memory import split_on_out_of_memory
 

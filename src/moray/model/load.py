@@ -14,10 +14,11 @@ from transformers import (
     PreTrainedModel,
 )
 
+from moray.config import extras
 from moray.errors import UserError, first_line
 from moray.model.folder import LOCAL, whole_model_and_adapters
 from moray.model.forward import freeze_unused
-from moray.model.quantization import Quantization, check_quantized, keep_layout
+from moray.model.quantization import Quantization
 from moray.model.shapes import positions_of
 
 # What transformers raises for a value in `config.json` that it can't use.
@@ -85,6 +86,7 @@ def _whole_model(
     folder: Path, dtype: torch.dtype, quantization: Quantization | None
 ) -> PreTrainedModel:
     model: PreTrainedModel
+    extra = extras.part(extras.QUANTIZED[quantization.bits], "base") if quantization else None
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -94,7 +96,7 @@ def _whole_model(
             output_loading_info=True,
             # `check_loaded` refuses them, by name.
             ignore_mismatched_sizes=True,
-            **(quantization.keywords() if quantization else {}),
+            **(extra.keywords(quantization) if extra else {}),
         )
     except (*_FAULTS, SafetensorError) as error:
         raise _no_model(folder, error) from error
@@ -119,9 +121,9 @@ def _whole_model(
         ) from error
     check_loaded(model, report, folder)
     _check_tied(model, folder)
-    if quantization:
-        check_quantized(model, quantization.bits)
-        keep_layout(model)
+    if quantization and extra:
+        extra.check_quantized(model, quantization.bits)
+        extra.keep_layout(model)
     freeze_unused(model)
     return model.eval()
 

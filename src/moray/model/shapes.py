@@ -68,7 +68,7 @@ def has_chat_template(folder: Path) -> bool:
     )
 
 
-# Methods whose weights `moray.model.dequantize` replaces by plain ones.
+# Methods whose weights `moray.tasks.language.dequantize` replaces by plain ones.
 DEQUANTIZABLE = ("fp8", "mxfp4", "bitsandbytes")
 
 
@@ -127,7 +127,7 @@ def quantization_in(config: Path, path: str) -> str | None:
     """The method by which the weights of a `config.json` are quantized; None if they aren't.
 
     Raises:
-        UserError: if `moray.model.dequantize` can't undo it, or the file can't be read.
+        UserError: if `moray.tasks.language.dequantize` can't undo it, or the file can't be read.
     """
     section = _read(config).get("quantization_config")
     if not section:

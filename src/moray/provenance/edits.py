@@ -17,11 +17,11 @@ LOCK = PACKAGE / "code.lock"
 # Rooms and modules that only say, start, keep or watch something. Keys of the config, whose schema
 # is among them, are params of the rules, and so are names in its tables.
 _WITHOUT_EFFECT = {
-    *("background", "chat", "cli", "console", "doctor", "errors", "hub", "lines", "machine"),
-    *("project", "proofs", "provenance", "storage", "tracking", "workers"),
+    *("background", "cli", "console", "errors", "hub", "lines", "machine", "project"),
+    *("proofs", "provenance", "storage", "tracking", "workers"),
     *(f"config/{name}" for name in ("extras", "layout", "schema", "tasks")),
-    *("extras/importing", "extras/memory_plan", "extras/object_store"),
-    *("tasks/images/proofs", "tasks/preference/proofs"),
+    *(f"extras/{name}" for name in ("chat", "doctor", "importing", "memory_plan", "object_store")),
+    *(f"tasks/{name}/proofs" for name in ("images", "language", "preference")),
     *(f"train/{name}" for name in ("checks", "failures", "supervision")),
 }
 # In a room without effect, what sums figures over workers.

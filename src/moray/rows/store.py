@@ -2,10 +2,12 @@
 
 The file `{split}.rows` holds records without padding, little-endian. Rows are grouped into windows:
 a window contains what was made from one row group of the dataset. The store's manifest names its
-task and its record's fields, and lists the number of rows in each window.
+task and its record's fields, and lists the number of rows in each window. `{split}.groups` says
+which documents of the split belong together.
 """
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,3 +123,22 @@ def sample(total: int, count: int) -> NDArray[np.int64]:
     smaller sample is a subset of a larger one.
     """
     return np.sort(np.random.default_rng(0).permutation(total)[:count])
+
+
+def write_groups(store: Path, split: str, groups: Iterable[str]) -> None:
+    """Write which documents of a split belong together: those of equal groups."""
+    first: dict[bytes, int] = {}
+    numbers = [
+        first.setdefault(hashlib.blake2b(group.encode(), digest_size=16).digest(), number)
+        for number, group in enumerate(groups)
+    ]
+    np.array(numbers, "<i8").tofile(_groups_file(store, split))
+
+
+def groups_of(store: Path, split: str, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The first document of the group of each document, by their numbers in the split."""
+    return np.fromfile(_groups_file(store, split), "<i8")[documents]
+
+
+def _groups_file(store: Path, split: str) -> Path:
+    return store / f"{split}.groups"

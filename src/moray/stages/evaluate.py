@@ -8,11 +8,11 @@ from typing import Any
 from moray.config.tasks import module_of
 from moray.console import say
 from moray.corpus.overlap import overlap_messages, overlaps
-from moray.evaluate.execution import Evaluation
+from moray.evaluate.driver import on_evaluation_workers, shown
+from moray.evaluate.worker import Evaluation
 from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
-from moray.stages.evaluation import on_evaluation_workers, shown
 
 
 def evaluate(

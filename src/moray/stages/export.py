@@ -23,12 +23,12 @@ from moray.proofs.comparison import (
     transformers_version,
     write_proof,
 )
-from moray.proofs.language import ROUNDED, in_precision, tolerance
+from moray.proofs.figures import ROUNDED, in_precision, tolerance
 from moray.provenance.lineage import LINEAGE, write_sealed
 from moray.provenance.manifest import DATASET, MANIFEST, whole_or_nothing, write_manifest
 from moray.rows.store import StoredRows
-from moray.tasks import task_of
 from moray.train.history import read_history
+from moray.train.task import task_of
 
 _CARD = """\
 ---

@@ -11,9 +11,8 @@ from moray.config.layout import on_cores_of, threads
 from moray.config.recorded import made_folder
 from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
-from moray.config.tasks import FORMATS, MODALITIES, sequence_length
+from moray.config.tasks import FORMATS, MODALITIES, TASKS, module_of, sequence_length
 from moray.errors import ConfigError, UserError
-from moray.evaluate.requirements import missing_for_metrics
 from moray.hub import has_token, no_token
 from moray.model.shapes import (
     Shapes,
@@ -73,7 +72,7 @@ def preflight(
         for name in runs:
             found += missing_packages(name, experiment.runs[name].tracking)
     for name in generated:
-        found += missing_for_metrics(name, experiment.runs[name].generate.metrics)
+        found += _missing_for_metrics(experiment, name)
     for stage, names in stages.items():
         for name in names:
             requirements = extras.part(extras.STAGES[stage], "requirements")
@@ -82,6 +81,13 @@ def preflight(
         found += map(no_token, pushed)
     if found:
         raise ConfigError(list({str(fault): fault for fault in found}.values()))
+
+
+def _missing_for_metrics(experiment: Experiment, run: str) -> Iterator[UserError]:
+    """What the metrics of a run's continuations need and is not installed."""
+    if metrics := experiment.runs[run].generate.metrics:
+        shared = MODALITIES[TASKS[plan.task(experiment, run)].modality].task
+        yield from module_of(shared, "metric_requirements").missing(run, metrics)
 
 
 def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserError]:
@@ -143,14 +149,13 @@ def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterato
         return
     # Takes a while to import.
     from moray.model.load import empty_model
-    from moray.model.quantization import check_quantized
     from moray.model.targets import lora_config
 
     empty = empty_model(config.parent)
     try:
         lora_config(empty, run.adapter)
-        if run.adapter.quantize_base:
-            check_quantized(empty, run.adapter.quantize_base)
+        if bits := run.adapter.quantize_base:
+            extras.part(extras.QUANTIZED[bits], "base").check_quantized(empty, bits)
     except UserError as error:
         yield UserError(f"runs.{name}.{error.path}", error.problem, error.remedy)
 

@@ -10,6 +10,8 @@ import fcntl
 import json
 import os
 import shutil
+import socket
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +26,6 @@ from moray.provenance.manifest import (
     write_listed_manifest,
 )
 from moray.storage.interface import PREFIX, folder_of, path_of, step_of
-from moray.storage.locks import taken, this_process
 
 _TEMPORARY = ".tmp-"
 
@@ -181,3 +182,19 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def this_process() -> dict[str, str | int]:
+    """What names the holder of a lock to users."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+
+
+def taken(place: str, holder: dict[str, str | int]) -> UserError:
+    """The error if another process, which `this_process` has named there, holds a lock."""
+    return UserError(
+        place,
+        f"process {holder.get('pid')} on {holder.get('host')} has been training this run "
+        f"since {holder.get('since')}",
+        "wait for it or stop it",
+    )

@@ -40,7 +40,7 @@ from moray.train.failures import (
 from moray.train.history import HISTORY, read_history
 from moray.train.identity import id_of_training, identity_of, other_libraries
 from moray.train.performance import gc_disabled
-from moray.train.spec import Part, RowsThatFit, RunSpec
+from moray.train.spec import Part, RunSpec
 from moray.train.supervision import (
     Judge,
     Requests,
@@ -59,12 +59,7 @@ from moray.workers.run import run_on_workers
 _LIVE = "live"
 
 
-def run_training(
-    spec: RunSpec,
-    output: Path,
-    judge: Judge | None = None,
-    rows_that_fit: RowsThatFit | None = None,
-) -> None:
+def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> None:
     """Train a run, from its newest checkpoint if there is one, and record the result.
 
     Writes `history.jsonl` and `train.json` to `output`, unless it is a trial of a search. The
@@ -74,7 +69,6 @@ def run_training(
 
     Args:
         judge: of a trial, what reads its history and says whether to stop it.
-        rows_that_fit: see `RunSpec`.
 
     Raises:
         ConfigError: if the run can't be trained here; nothing has been started.
@@ -107,7 +101,6 @@ def run_training(
             cache=_cache(ray.storage_path).absolute(),
             remote=storage.remote,
             note=other_libraries(identity, newest),
-            rows_that_fit=rows_that_fit,
         )
         deliveries = _deliveries(placed, [whole, *adapters])
         if judge is None:

@@ -7,13 +7,12 @@ import torch
 from torch.autograd.graph import save_on_cpu
 from transformers import PreTrainedModel
 
-from moray.config.schema.train import Train
+from moray.config import extras
 from moray.errors import UserError
 from moray.model.folder import DTYPES
 from moray.model.forward import hook_saved
-from moray.model.quantization import Quantization, quantize_empty
+from moray.model.quantization import Quantization
 from moray.model.size import num_quantized
-from moray.tasks.interface import Task
 from moray.train.kernels import (
     choose_attention,
     compile_module,
@@ -23,10 +22,10 @@ from moray.train.kernels import (
     use_cache,
 )
 from moray.train.memory import footprint, rows_of_micro_batch
-from moray.train.optimizer import trained_parameters
 from moray.train.spec import RunSpec
-from moray.train.statistics import Statistics, statistics_of
+from moray.train.statistics import Statistics
 from moray.train.strategies import Strategy
+from moray.train.task import Task
 from moray.train.trained import Trained, trained_of
 from moray.workers.collectives import from_any_worker, from_first_worker, together
 from moray.workers.entry import Worker
@@ -85,8 +84,7 @@ def build(spec: RunSpec, worker: Worker, strategy: Strategy, task: Task, num_row
 
         leave_casts_to_autocast(model, spec.adapter)
     if settings.gradient_checkpointing:
-        _check_checkpointing(model)
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        enable_gradient_checkpointing(model)
     if settings.gradient_checkpointing == "offload":
         hook_saved(model, lambda: save_on_cpu(pin_memory=True))
     whole = compiles_whole(model, settings, spec.adapter, flops, num_rows, worker)
@@ -105,13 +103,19 @@ def build(spec: RunSpec, worker: Worker, strategy: Strategy, task: Task, num_row
     return Built(flops, reason is None, note, trained, statistics)
 
 
-def _check_checkpointing(model: PreTrainedModel) -> None:
+def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
+    """Have a model compute the states inside its blocks again in the backward pass.
+
+    Raises:
+        UserError: if it can't.
+    """
     if not model.supports_gradient_checkpointing:
         raise UserError(
             "train.gradient_checkpointing",
             f"a {model.config.model_type} model doesn't support it",
             "set it to false",
         )
+    model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def _model(spec: RunSpec, task: Task, with_weights: bool) -> PreTrainedModel:
@@ -125,40 +129,15 @@ def _model(spec: RunSpec, task: Task, with_weights: bool) -> PreTrainedModel:
     else:
         model = task.empty(spec.start, dtype)
         if bits:
-            quantize_empty(model, bits)
+            extras.part(extras.QUANTIZED[bits], "base").quantize_empty(model, bits)
     if adapter is not None:
         # PEFT takes a while to import.
         from moray.model.adapter import add_adapter
 
         add_adapter(model, adapter, spec.settings.seed)
-    if spec.settings.weights == "bf16":
-        check_weights(model, spec.settings)
+    if folder := extras.WEIGHTS.get(spec.settings.weights):
+        extras.part(folder, "rounding").check_weights(model, spec.settings)
     return model
-
-
-def check_weights(model: PreTrainedModel, settings: Train) -> None:
-    """Check that a model can be trained with weights in bf16.
-
-    Raises:
-        UserError: if it can't.
-    """
-    kind = model.config.model_type
-    if statistics_of(model):
-        raise UserError(
-            "train.weights",
-            f"bf16 can't be used with a {kind} model, because statistics of BatchNorm need fp32",
-            "set it to fp32",
-        )
-    kept = [
-        name for name, value in trained_parameters(model).items() if value.dtype != torch.bfloat16
-    ]
-    if kept and settings.strategy == "fsdp2":
-        raise UserError(
-            "train.strategy",
-            f"fsdp2 can't be used with train.weights: bf16 and a {kind} model, which keeps "
-            f"{kept[0]} in fp32",
-            "set it to ddp",
-        )
 
 
 def _held(trained: Trained, quantized: int, spec: RunSpec, worker: Worker) -> str:

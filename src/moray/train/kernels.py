@@ -12,8 +12,8 @@ from moray.errors import UserError, first_line
 from moray.model.attention import FLEX, VARLEN, fault_of_kernel, fault_of_varlen
 from moray.model.folder import DTYPES
 from moray.model.forward import blocks_of, compile_model, compiler_options
-from moray.tasks.interface import LossModule
 from moray.train.checks import needs_gpu
+from moray.train.task import LossModule
 from moray.workers.entry import Worker
 
 # Rough FLOP/s of an uncompiled run: on a core with bf16, on a data-centre GPU.

@@ -17,8 +17,6 @@ from moray.model.forward import common_precision
 from moray.rows.loader import Shard, drawn
 from moray.storage.interface import Storage
 from moray.storage.opened import open_storage
-from moray.tasks import task_of
-from moray.tasks.interface import Task
 from moray.train.checkpoint.keep import newest_step
 from moray.train.checkpoint.resume import resume
 from moray.train.checkpoint.save import Saver
@@ -41,6 +39,7 @@ from moray.train.step import (
 )
 from moray.train.strategies import make_strategy
 from moray.train.supervision import Request, Requests, prunes_of
+from moray.train.task import Task, task_of
 from moray.workers.collectives import sum_over_workers
 from moray.workers.entry import Worker
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from moray.config import extras
 from moray.config.schema.train import MICRO_BATCH_SIZE
 from moray.train.memory import rows_of_micro_batch
 from moray.train.spec import RunSpec
@@ -26,10 +27,10 @@ def with_micro_batch_size(spec: RunSpec, worker: Worker) -> RunSpec:
 
 
 def _rows(spec: RunSpec, worker: Worker) -> int:
-    rows = MICRO_BATCH_SIZE
-    if worker.device.type == "cuda" and spec.rows_that_fit:
+    rows, plan = MICRO_BATCH_SIZE, extras.COMMANDS["plan"]
+    if worker.device.type == "cuda" and extras.is_there(plan):
         capacity = torch.cuda.get_device_properties(worker.device).total_memory
-        rows = spec.rows_that_fit(spec, worker.world_size, capacity)
+        rows = extras.part(plan, "fit").rows_that_fit(spec, worker.world_size, capacity)
     too_many = spec.work / _TOO_MANY
     return min(rows, int(too_many.read_text()) // 2) if too_many.exists() else rows
 

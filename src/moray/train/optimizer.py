@@ -6,20 +6,51 @@ so PyTorch is imported where it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from moray.config import extras
 from moray.config.schema.train import Train
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from moray.train.adamw_8bit import Blocks
-
-# Moments in 8 bits that are read from a checkpoint, in fp32, at a time.
+# Bytes of a moment of a weight.
+_MOMENT = {"adamw": 4, "adamw_8bit": 1}
+# Moments that aren't tensors and are read from a checkpoint, in fp32, at a time.
 _READ_AT_ONCE = 16
+
+
+class Moment(Protocol):
+    """Stands for a moment in fp32, like a parameter and sharded like it, but takes less memory."""
+
+    def numel(self) -> int:
+        """The number of elements over all workers."""
+
+    def __getitem__(self, part: slice) -> Self:
+        """A view of some of the elements that this worker has."""
+
+    def empty(self) -> Tensor:
+        """An fp32 tensor for the values, in main memory."""
+
+    def dequantized(self) -> Tensor:
+        """The values in fp32, in main memory."""
+
+    def quantize(self, values: Tensor) -> None:
+        """Set the values; those that were dequantized are set exactly."""
+
+    def step(
+        self,
+        square: Self,
+        weights: Tensor,
+        gradients: Tensor,
+        number: int,
+        group: Mapping[str, Any],
+    ) -> None:
+        """Take a step of AdamW with this mean of the gradient; see `adamw.step_shard`."""
 
 
 class Optimizer:
@@ -27,10 +58,10 @@ class Optimizer:
 
     Attributes:
         moments: what it keeps for a weight, by PyTorch's names: fp32 tensors of the weight's shape,
-            or `Blocks` that stand for them.
+            or each a `Moment` that stands for one.
         numbers: tensors of shape () that it keeps for a weight in addition.
         state_bytes: bytes of state for each trained parameter; numbers don't count, and scales of
-            blocks don't either.
+            quantized moments don't either.
         saved_bytes: the same in a checkpoint.
     """
 
@@ -39,16 +70,26 @@ class Optimizer:
 
     def __init__(self, settings: Train) -> None:
         self._settings = settings
-        self._in_8bit = settings.optimizer == "adamw_8bit"
-        self.state_bytes = (1 if self._in_8bit else 4) * len(self.moments)
+        self.state_bytes = _MOMENT[settings.optimizer] * len(self.moments)
         self.saved_bytes = 4 * len(self.moments)
-        self._in_bf16 = settings.weights == "bf16"
+
+    @property
+    def _extra(self) -> ModuleType | None:
+        """The module of an optimizer other than PyTorch's AdamW."""
+        folder = extras.OPTIMIZERS.get(self._settings.optimizer)
+        return extras.part(folder, "optimizer") if folder else None
+
+    @property
+    def _rounding(self) -> ModuleType | None:
+        """The module that steps weights of another type than fp32."""
+        folder = extras.WEIGHTS.get(self._settings.weights)
+        return extras.part(folder, "rounding") if folder else None
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
         """PyTorch's optimizer over all trainable parameters."""
         from torch.optim import AdamW
 
-        settings = self._settings
+        settings, extra = self._settings, self._extra
         groups: list[dict[str, Any]] = [
             {"params": [], "weight_decay": settings.weight_decay},
             {"params": [], "weight_decay": 0.0},
@@ -57,39 +98,29 @@ class Optimizer:
             groups[not _is_decayed(name, parameter)]["params"].append(parameter)
         betas = (settings.adam_beta1, settings.adam_beta2)
         filled = [group for group in groups if group["params"]]
-        kind = AdamW
-        if self._in_8bit:
-            from moray.train.adamw_8bit import AdamW8bit
-
-            kind = AdamW8bit
+        kind: type[AdamW] = extra.optimizer if extra else AdamW
         return kind(filled, lr=settings.learning_rate, betas=betas, fused=True)
 
     def make_state(self, made: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> None:
         """Initialise the state of parameters, as before the first step."""
         import torch
 
+        extra = self._extra
         for parameter in parameters:
-            blocks = self._blocks(parameter)
+            own: dict[str, Moment] = extra.moments_of(parameter) if extra else {}
             # A step of ours takes its number from the host; PyTorch's from the device.
-            device = "cpu" if blocks or self._in_bf16 else parameter.device
+            device = "cpu" if own or self._rounding else parameter.device
             zeros = partial(torch.zeros_like, parameter, dtype=torch.float32)
             made.state[parameter] = {
                 **{key: torch.zeros((), device=device) for key in self.numbers},
-                **(blocks or {key: zeros() for key in self.moments}),
+                **(own or {key: zeros() for key in self.moments}),
             }
-
-    def _blocks(self, parameter: Tensor) -> dict[str, Blocks]:
-        if not self._in_8bit:
-            return {}
-        from moray.train.adamw_8bit import make_blocks
-
-        return make_blocks(parameter)
 
     def training_state(
         self, model: nn.Module, made: torch.optim.Optimizer
-    ) -> dict[str, Tensor | Blocks]:
+    ) -> dict[str, Tensor | Moment]:
         """Weights and their state, by their names in a checkpoint; they share memory with both."""
-        state: dict[str, Tensor | Blocks] = {}
+        state: dict[str, Tensor | Moment] = {}
         for name, parameter in trained_parameters(model).items():
             state[name] = parameter.detach()
             for key in (*self.moments, *self.numbers):
@@ -107,9 +138,9 @@ class Optimizer:
 
         state = self.training_state(model, made)
         read({name: value for name, value in state.items() if isinstance(value, Tensor)})
-        blocks = [(name, value) for name, value in state.items() if not isinstance(value, Tensor)]
-        for start in range(0, len(blocks), _READ_AT_ONCE):
-            some = blocks[start : start + _READ_AT_ONCE]
+        others = [(name, value) for name, value in state.items() if not isinstance(value, Tensor)]
+        for start in range(0, len(others), _READ_AT_ONCE):
+            some = others[start : start + _READ_AT_ONCE]
             values = {name: moment.empty() for name, moment in some}
             read(values)
             for name, moment in some:
@@ -123,21 +154,20 @@ class Optimizer:
         import torch
         from torch.distributed.tensor import DTensor
 
-        settings = self._settings
-        if self._in_bf16:
-            from moray.train.stochastic_rounding import norm_of, step_in_fp32
-
-            norm = norm_of(trained_parameters(model))
+        settings, rounding = self._settings, self._rounding
+        norm: Tensor
+        if rounding:
+            norm = rounding.norm_of(trained_parameters(model))
         else:
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         if norm.device.type != "cpu" or torch.isfinite(norm):
             set_learning_rate(made, learning_rate)
-            if self._in_bf16:
+            if rounding:
                 # Gradients are clipped once they are in fp32.
                 scale = (settings.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-                step_in_fp32(trained_parameters(model), made, scale, settings.seed)
+                rounding.step_in_fp32(trained_parameters(model), made, scale, settings.seed)
             else:
                 made.step()
         made.zero_grad()
@@ -164,7 +194,7 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
-def as_saved(value: Tensor | Blocks) -> Tensor:
+def as_saved(value: Tensor | Moment) -> Tensor:
     """A value of the training state as a checkpoint has it."""
     from torch import Tensor
 

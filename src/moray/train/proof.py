@@ -7,15 +7,15 @@ from torch import Tensor
 
 from moray.proofs.budget import TOO_LARGE, num_affordable, stage_seconds
 from moray.proofs.comparison import Comparison, collect, conclude, transformers_version
-from moray.proofs.language import Figures, in_precision, tolerance
+from moray.proofs.figures import Figures, in_precision, tolerance
 from moray.rows.loader import Shard, from_memory
 from moray.rows.order import Mixture
 from moray.rows.store import Rows, StoredRows
-from moray.tasks.interface import Task
 from moray.train.history import History
 from moray.train.spec import Part, RunSpec
 from moray.train.step import few_held_out, loss_of_rows
 from moray.train.strategies import Strategy
+from moray.train.task import Task
 from moray.workers.collectives import from_first_worker
 from moray.workers.entry import Worker
 

@@ -28,9 +28,6 @@ class Part:
     rows_url: str | None = None
 
 
-RowsThatFit = Callable[["RunSpec", int, int], int]
-
-
 @dataclass(frozen=True)
 class RunSpec:
     """A run: what is trained, on what, how and where. The same for all of its workers.
@@ -52,8 +49,6 @@ class RunSpec:
         cache: folder for compiled code, shared by runs.
         remote: where the checkpoints are, if in an object store.
         note: about this start, for the history of a run that continues.
-        rows_that_fit: the most rows of a micro-batch, by the run, the number of workers, and the
-            bytes of a GPU's memory; for `micro_batch_size: auto`.
     """
 
     name: str
@@ -71,7 +66,6 @@ class RunSpec:
     cache: Path = Path()
     remote: Remote | None = None
     note: str | None = None
-    rows_that_fit: RowsThatFit | None = None
 
     @property
     def store(self) -> Path:

@@ -18,10 +18,10 @@ from moray.provenance.manifest import read_manifest
 from moray.rows.loader import Shard, from_memory, from_stream
 from moray.rows.order import Mixture
 from moray.rows.store import Drawn, Rows, StoredRows, sample
-from moray.tasks.interface import Batch, Task
 from moray.train.kernels import uncompiled
 from moray.train.spec import Part, RunSpec
 from moray.train.strategies import Strategy
+from moray.train.task import Batch, Task
 from moray.workers.collectives import from_first_worker, sum_over_workers
 from moray.workers.entry import Worker
 

@@ -1,15 +1,26 @@
 """What workers and their driver exchange through an object store, if they share no folder.
 
-The inputs of a job are brought to each machine, and what its workers write is brought back, by
-`moray.workers.remote`.
+The inputs of a job are brought to each machine, and what its workers write is brought back.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol, Self
 
-from moray.storage.transfer import Delivery, deliver, received
+from moray.errors import UserError
+from moray.storage.objects import open_objects
+from moray.storage.transfer import Delivery, deliver, sent
+from moray.workers.entry import (
+    FAULT,
+    EntryPoint,
+    FirstFault,
+    Worker,
+    counter_name,
+    output_name,
+)
+from moray.workers.repeats import end_on_repeated_error, raised_name
 
 
 def no_files(rank: int) -> tuple[str, ...]:
@@ -34,10 +45,6 @@ class Exchange:
     files: Callable[[int], tuple[str, ...]] = no_files
     of_an_attempt: tuple[str, ...] = ()
 
-    def received(self, folder: Path) -> AbstractContextManager[None]:
-        """During the body and after it, take what workers on other machines have put there."""
-        return received(folder, self.url)
-
     def here(self, folder: Path) -> Path:
         """Where an input is on this machine; it is downloaded, once a machine.
 
@@ -51,3 +58,45 @@ class Exchange:
 def delivered(inputs: Mapping[Path, Iterable[Path]], storage_path: str) -> dict[Path, Delivery]:
     """Upload inputs, each with the folders that it refers to, unless they are there already."""
     return {folder: deliver(list(folders), storage_path) for folder, folders in inputs.items()}
+
+
+class Job(Protocol):
+    """What an entry point is called with."""
+
+    def with_inputs(self, here: Callable[[Path], Path]) -> Self:
+        """The same with other places of its folders."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """An entry point for such machines; `folder` is that of the workers' files, on each."""
+
+    entry_point: EntryPoint[Any, Any]
+    exchange: Exchange
+    folder: Path
+
+    def __call__(self, job: Job, worker: Worker) -> Any:
+        """Run it with its inputs on this machine.
+
+        Raises:
+            UserError: what it raised; the other workers and the driver have it then.
+        """
+        with self._sent(worker.rank):
+            return self.entry_point(job.with_inputs(self.exchange.here), worker)
+
+    @contextmanager
+    def _sent(self, rank: int) -> Iterator[None]:
+        """During the body and after it, put this worker's files where the driver takes them."""
+        exchange = self.exchange
+        left = [raised_name(rank), *(exchange.of_an_attempt if rank == 0 else ())]
+        open_objects(exchange.url).delete(left)
+        names = [output_name(rank), counter_name(rank), raised_name(rank), *exchange.files(rank)]
+        with sent(self.folder, exchange.url, names, FAULT):
+            try:
+                # Here too, so that the others have the fault.
+                with end_on_repeated_error(self.folder, rank):
+                    yield
+            except UserError as error:
+                # Before the files are sent for the last time.
+                FirstFault(self.folder).record(error)
+                raise

@@ -1,5 +1,7 @@
 """How and where to start workers; what they need is held against what this machine has."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import tempfile
@@ -8,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from moray import machine
 from moray.config.layout import Layout, check_gpus, lay_out_here
@@ -16,7 +18,10 @@ from moray.config.schema.sections import Ray
 from moray.console import say
 from moray.errors import UserError
 from moray.workers.cards import identities
-from moray.workers.exchange import Exchange
+
+if TYPE_CHECKING:
+    # It imports PyTorch, which checks of a config do without.
+    from moray.workers.exchange import Exchange
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _POLL_SECONDS = 1.0

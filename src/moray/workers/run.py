@@ -5,10 +5,11 @@ from contextlib import nullcontext
 import torch
 
 from moray.config.layout import lay_out_here
+from moray.storage.transfer import received
 from moray.workers import ray_train, torchrun
 from moray.workers.entry import Argument, EntryPoint, FirstFault, Result, Worker, followed_output
+from moray.workers.exchange import Remote
 from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
-from moray.workers.remote import Remote
 from moray.workers.repeats import forget_raised
 
 
@@ -34,7 +35,7 @@ def run_on_workers(
     try:
         with (
             followed_output(launch.folder),
-            exchange.received(launch.folder) if exchange else nullcontext(),
+            received(launch.folder, exchange.url) if exchange else nullcontext(),
         ):
             results: list[Result] | None = launcher.run(run, argument, launch)
     except WorkersFailedError as error:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from moray.evaluate.metrics import judged
-from moray.evaluate.requirements import missing_for_metrics
 from moray.extras.doctests.metric import function_of, is_judgeable, passes
 from moray.extras.doctests.sandbox import run_sandboxed, sandbox_works
+from moray.tasks.language import metric_requirements
+from moray.tasks.language.metrics import judged
 
 PROMPT = '''def twice(x):
     """Double a number.
@@ -49,7 +49,7 @@ def test_a_function_is_found_by_its_signature_and_examples() -> None:
 
 def test_a_missing_sandbox_is_known_before_the_first_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    (fault,) = missing_for_metrics("tuned", ["doctests"])
+    (fault,) = metric_requirements.missing("tuned", ["doctests"])
     assert str(fault).startswith("runs.tuned.generate.metrics: doctests needs bubblewrap (bwrap)")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from present import needs
 from torch.profiler import ProfilerActivity, profile
 from transformers import (
     AutoModelForCausalLM,
@@ -68,6 +69,8 @@ CASES: dict[str, tuple[PreTrainedConfig, dict[str, Any], Adapter | None]] = {
         Adapter(rank=4, base_dtype="bf16", quantize_base="8bit"),
     ),
 }
+# Extras that others need.
+_NEEDED = {"bf16": "bf16_weights", "8 bits": "quantized_base"}
 
 
 def batch(rows: int) -> TokenBatch:
@@ -109,7 +112,10 @@ def held_by_a_step(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=needs(_NEEDED[name]) if name in _NEEDED else []) for name in CASES],
+)
 @pytest.mark.parametrize("rows", [1, 4])
 def test_a_plan_is_within_a_tenth_of_what_a_step_takes(
     name: str, rows: int, tmp_path: Path, alone: Worker

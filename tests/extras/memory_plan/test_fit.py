@@ -1,8 +1,10 @@
 """How many rows `micro_batch_size: auto` takes, without a GPU."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from architectures import PACKED
 from transformers import LlamaConfig
 
@@ -10,7 +12,9 @@ from moray.config.schema.train import Train
 from moray.extras.memory_plan.demand import Demand, Setup
 from moray.extras.memory_plan.fit import rows_that_fit
 from moray.provenance.manifest import write_manifest
+from moray.train.micro_batch import with_micro_batch_size
 from moray.train.spec import Part, RunSpec
+from moray.workers.entry import Worker
 
 SHAPE = LlamaConfig(
     hidden_size=512,
@@ -71,3 +75,14 @@ def test_other_tasks_take_what_cpus_take(job: RunSpec, tmp_path: Path) -> None:
 def test_a_model_that_can_not_be_planned_takes_what_cpus_take(job: RunSpec) -> None:
     PACKED["Mixtral"]().save_pretrained(job.start)
     assert rows_that_fit(job, 1, 10**12) == 8
+
+
+@pytest.mark.parametrize("gigabytes", [1, 3])
+def test_a_worker_with_a_gpu_takes_the_rows_that_fit(
+    job: RunSpec, gigabytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is computed on it, so none has to be here."""
+    card = SimpleNamespace(total_memory=gigabytes * 10**9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    chosen = with_micro_batch_size(job, Worker(0, 1, torch.device("cuda", 0)))
+    assert chosen.settings.micro_batch_size == rows_that_fit(job, 1, card.total_memory)

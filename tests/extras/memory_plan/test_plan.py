@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
+from present import needs
 from small_config import config_with, experiment_with
 from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 from moray.cli import app
-from moray.config import plan
+from moray.config import extras, plan
 from moray.config.recorded import made_folder
 from moray.config.schema.train import Adapter, Train
 from moray.extras.memory_plan.advice import Advice, Change
@@ -120,6 +121,7 @@ def test_what_cannot_be_planned_is_said_in_one_line(
 
 
 @pytest.mark.long
+@needs("adamw_8bit", "bf16_weights", "quantized_base")
 def test_changes_are_tried_from_the_cheapest_on(tmp_path: Path) -> None:
     setup = setup_of(tmp_path, micro_batch_size=1, global_batch_size=1)
     advice = Advice(setup)
@@ -184,6 +186,17 @@ def test_only_changes_that_the_check_accepts_are_advised(
         experiment_with(changed)
 
 
+@needs("adamw_8bit")
+def test_no_change_is_advised_whose_extra_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepts = accepted_by_check(experiment_with({}), "base")
+    assert accepts(["train.optimizer: adamw_8bit"])
+    monkeypatch.setattr(extras, "_FOLDERS", tmp_path)
+    assert not accepts(["train.optimizer: adamw_8bit"])
+    assert accepts(["train.gradient_checkpointing: true"])
+
+
 def test_what_is_offloaded_is_on_the_device_for_one_block_at_a_time(tmp_path: Path) -> None:
     rows, tokens, width, in_fp32 = 4, 512, 1024, 4
     kept, offloaded = (
@@ -238,6 +251,7 @@ def test_fsdp2_shares_weights_and_state_and_gathers_a_part(tmp_path: Path) -> No
 
 
 @pytest.mark.long
+@needs("quantized_base")
 def test_fsdp2_shares_4_bit_weights_but_not_their_scales(tmp_path: Path) -> None:
     setup = replace(
         setup_of(tmp_path, strategy="fsdp2", global_batch_size=16),

@@ -17,8 +17,9 @@ import pytest
 from pictures import colours, image_folder, write_idx
 
 from moray.config.schema.datasets import Dataset, Digits, HubDataset, Idx, ImageFolder, LocalFiles
+from moray.corpus import hub as access
 from moray.corpus.dataset import Document
-from moray.corpus.sources import opened, text_hub
+from moray.corpus.sources import opened
 from moray.corpus.split import Given
 from moray.errors import UserError
 from moray.tasks.images.image_files import as_png, decoded
@@ -403,7 +404,7 @@ def test_a_repository_with_a_column_of_images(
     tables(tmp_path / "data", [1, 0, 2])
     # The folder stands in the hub's place.
     monkeypatch.setattr(
-        hub, "load", lambda _, revision, *rest: text_hub.load(str(tmp_path), None, *rest)
+        hub, "load", lambda _, revision, *rest: access.load(str(tmp_path), None, *rest)
     )
     keys: dict[str, Any] = {"source": "hub", "repo_id": "a/b", "revision": "0" * 40}
     given, origin, names = open_images(HubDataset(**keys, format="images"), {})

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from moray.evaluate import likelihood
-from moray.evaluate.likelihood import Scores
+from moray.tasks.language import likelihood
 from moray.tasks.language.evaluation import compare_scores
+from moray.tasks.language.likelihood import Scores
 
 FIGURES = ["loss", "perplexity", "bits_per_byte", "accuracy"]
 

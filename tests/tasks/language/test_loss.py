@@ -13,8 +13,8 @@ from packed import pieces_of
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from moray.model.loss import softmax_loss
 from moray.rows.store import Rows
+from moray.tasks.language.cross_entropy import softmax_loss
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
 from moray.tasks.language.pieces import Piece
 from moray.tasks.language.rows import StoredSplit, pack_rows

@@ -19,11 +19,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import AddedToken, PreTrainedTokenizerFast
 from turn_templates import GEMMA3, MISTRAL
 
-from moray.corpus.conversation import conversation
 from moray.corpus.dataset import Document, RowError
 from moray.corpus.remarks import Remarks
 from moray.tasks.language.alterations import lines
 from moray.tasks.language.chat import ChatTemplate
+from moray.tasks.language.conversation import conversation
 from moray.tasks.language.encode import Encoder
 
 FOLDER = Path(__file__).parents[2] / "stock_templates"

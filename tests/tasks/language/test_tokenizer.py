@@ -5,13 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from metaspace import STOP, metaspace
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from moray.chat import _Printed
 from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.tasks.language.encode import Encoder
@@ -156,7 +154,7 @@ def test_documents_begin_with_the_first_token_if_there_is_one(
 @pytest.mark.parametrize("scheme", ["always", "first"])
 @pytest.mark.parametrize("unigram", [False, True])
 def test_a_continuation_keeps_the_spaces_that_it_begins_with(
-    unigram: bool, scheme: str, texts: list[str], capsys: pytest.CaptureFixture[str]
+    unigram: bool, scheme: str, texts: list[str]
 ) -> None:
     backend = metaspace(unigram, scheme, texts)
     tokenizer = PreTrainedTokenizerFast(
@@ -169,9 +167,3 @@ def test_a_continuation_keeps_the_spaces_that_it_begins_with(
     assert both[: len(before)] == before
     new = both[len(before) :]
     assert decoded_after(tokenizer, before, new) == completion
-    printed = _Printed(tokenizer)
-    for tokens in (before, *([token] for token in new)):
-        printed.put(torch.tensor(tokens))
-    printed.end()
-    assert printed.text == completion
-    assert capsys.readouterr().out == completion + "\n"

@@ -19,8 +19,6 @@ from moray.corpus.dataset import Document, num_groups, read_group, write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import read_manifest, write_manifest
 from moray.rows.store import describe
-from moray.stages.tokenize import tokenize
-from moray.tasks import task_of
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.encode import Encoder, RefusedRowError, make_encoder
 from moray.tasks.language.pieces import Piece
@@ -32,7 +30,9 @@ from moray.tasks.language.rows import (
     pack_rows,
     row_type,
 )
+from moray.tasks.language.tokenize import tokenize
 from moray.tasks.language.tokens import SplitWriter, encode_windows, preview
+from moray.train.task import task_of
 
 
 def write(folder: Path, documents: list[Document], format: FormatName) -> Path:

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from moray.config.schema.sections import Data
 from moray.errors import UserError
-from moray.proofs.language import log_probabilities
 from moray.provenance.manifest import damaged_files, read_manifest
 from moray.rows.store import StoredRows
+from moray.tasks.language.proofs.plain import log_probabilities
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.proofs import pairs_of
 from moray.tasks.preference.reference import reference

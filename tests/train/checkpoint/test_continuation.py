@@ -11,6 +11,7 @@ import pytest
 import torch
 from checkpoints import tensors_of
 from jobs import job_maker, train_run
+from present import needs
 
 from moray.config.schema.train import Adapter
 from moray.errors import ConfigError, UserError
@@ -117,6 +118,7 @@ def test_a_run_that_resumes_or_is_new_says_nothing(case: Case) -> None:
     assert case.said(job) == []
 
 
+@needs("adamw_8bit", "bf16_weights")
 def test_a_run_that_continues_in_fewer_bits_says_that_it_rounds(case: Case) -> None:
     given = case.checkpoint(6)
     job = case.job(given, optimizer="adamw_8bit", weights="bf16")

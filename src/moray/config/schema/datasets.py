@@ -11,10 +11,10 @@ from pydantic import Field, model_validator
 
 from moray.config.folders import files_below
 from moray.config.schema.base import Fraction, RepoId, Revision, Section, Seed, added
-from moray.config.split_names import folders_by_split
 from moray.config.splits import (
     Split,
     expressions_by_split,
+    folders_by_split,
     idx_files_by_split,
     paths_by_split,
 )

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.forward import resolve
-from moray.tasks.interface import LossModule
-from moray.train.adamw_8bit import Blocks
-from moray.train.optimizer import set_learning_rate, state_name, trained_parameters
+from moray.train.optimizer import Moment, set_learning_rate, state_name, trained_parameters
 from moray.train.strategies import Read, Strategy
+from moray.train.task import LossModule
 from moray.workers.collectives import together
 from moray.workers.entry import Worker
 
@@ -93,12 +92,12 @@ class _DeepSpeed(Strategy):
         self._engine.step()
         return torch.as_tensor(self._engine.get_global_grad_norm(), dtype=torch.float32)
 
-    def state(self) -> dict[str, Tensor | Blocks]:
+    def state(self) -> dict[str, Tensor | Moment]:
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
         # The same for all weights.
         numbers = next(iter(self._zero.optimizer.state.values()))
-        state: dict[str, Tensor | Blocks] = {}
+        state: dict[str, Tensor | Moment] = {}
         # Gathered one tensor at a time; each worker keeps a part.
         for number, (name, parameter) in enumerate(trained_parameters(self._model).items()):
             mine = number % self._worker.world_size == self._worker.rank

@@ -5,9 +5,9 @@ import json
 import secrets
 from functools import cache
 
-from moray.corpus.sources import text_python_stdlib
-from moray.evaluate.metrics import Metric
 from moray.extras.doctests.sandbox import run_sandboxed
+from moray.tasks.language.metrics import Metric
+from moray.tasks.language.sources import python_stdlib
 
 # A body for which examples that need the function fail.
 _STUB = "\n{indent}raise NotImplementedError\n"
@@ -81,7 +81,7 @@ def _modules() -> dict[str, str]:
         .removesuffix(".py")
         .removesuffix("/__init__")
         .replace("/", ".")
-        for document in text_python_stdlib.functions()
+        for document in python_stdlib.functions()
     }
 
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
 from moray.evaluate.bootstrap import Bootstrapped, draws
-from moray.evaluate.execution import EvaluationJob, of_each_model
+from moray.evaluate.worker import EvaluationJob, of_each_model
 from moray.extras.lm_eval.requirements import task_manager
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.workers.entry import BatchCounter, Worker

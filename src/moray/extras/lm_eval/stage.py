@@ -9,10 +9,10 @@ from moray.config.schema.sections import Benchmarks
 from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.evaluate.bootstrap import with_intervals
+from moray.evaluate.driver import on_evaluation_workers, shown
 from moray.extras.lm_eval.requirements import benchmark_faults
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
-from moray.stages.evaluation import on_evaluation_workers, shown
 from moray.tasks.language.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:

@@ -146,7 +146,7 @@ def lines(run: str, setup: Setup, accepts: Accepts) -> Iterator[str]:
         if size:
             yield f"  {name:<{_LABEL}}{size / 1e9:>{_NUMBER}.2f} GB"
     yield f"  {'in all':<{_LABEL}}{sum(parts.values()) / 1e9:>{_NUMBER}.2f} GB"
-    yield "all tokens are taken to be trained; fewer need less for logits"
+    yield "assumes that all tokens are trained; with fewer, logits take less"
     if setup.settings.compile is not False:
         yield "blocks are counted as they run uncompiled; compiled ones keep less"
     if setup.device == "cpu":

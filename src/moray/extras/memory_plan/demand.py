@@ -36,6 +36,7 @@ from moray.model.forward import blocks_of, hook_saved, resolve
 from moray.model.load import empty_model
 from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch
 from moray.tasks.language.rows import FIRST, TRAINED, row_type
+from moray.train.engine import enable_gradient_checkpointing
 from moray.train.kernels import choose_attention, use_attention
 from moray.train.memory import (
     FLOAT,
@@ -254,13 +255,7 @@ class Demand:
             module.attention = _attention(model, setup)
         use_attention(model, module.attention)
         if settings.gradient_checkpointing:
-            if not model.supports_gradient_checkpointing:
-                raise UserError(
-                    "train.gradient_checkpointing",
-                    f"a {model.config.model_type} model doesn't support it",
-                    "set it to false",
-                )
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            enable_gradient_checkpointing(model)
         if settings.gradient_checkpointing == "offload" and setup.device == "cuda":
             hook_saved(model, offloaded)
         if setup.device == "cuda" and settings.compile is not False:
@@ -353,9 +348,9 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @torch.no_grad()
 def has_plain_head(model: PreTrainedModel) -> bool:
-    """Whether logits are the output embedding of the decoder's states, by what is computed.
+    """Whether logits are the output embedding of the decoder's states, by the operations.
 
-    The training asks the same of values (see the function of this name there).
+    The training asks the same of values, which a model on `meta` doesn't have.
 
     Args:
         model: on `meta`.

@@ -26,9 +26,10 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.pytorch_utils import Conv1D
 
+from moray.config import extras
 from moray.model.forward import autocast, blocks_of, decoder_of
-from moray.model.quantization import Bits, quantize_empty
-from moray.tasks.interface import Batch, LossModule
+from moray.model.quantization import Bits
+from moray.train.task import Batch, LossModule
 
 _CPU = torch.device("cpu")
 
@@ -293,7 +294,7 @@ def quantize(model: PreTrainedModel, bits: Bits) -> list[Tensor]:
         Their weights.
     """
     if bits == "8bit":
-        quantize_empty(model, bits)
+        extras.part(extras.QUANTIZED[bits], "base").quantize_empty(model, bits)
         return [weight for weight in model.parameters() if weight.dtype == torch.int8]
     # bitsandbytes' layers compute with values; in bf16.
     quantized: list[Tensor] = []

@@ -10,6 +10,7 @@ import yaml
 
 from moray import machine
 from moray.config import plan
+from moray.config.extras import check_all_there
 from moray.config.grid import with_value
 from moray.config.layout import lay_out_here, on_cores_of, threads
 from moray.config.load import load_experiment
@@ -20,8 +21,8 @@ from moray.config.schema.sections import WorkerRange
 from moray.errors import ConfigError, UserError
 from moray.extras.memory_plan.advice import Accepts
 from moray.extras.memory_plan.demand import Setup
-from moray.model.scratch import llama_config
 from moray.model.shapes import positions_in
+from moray.tasks.language.scratch import llama_config
 from moray.train.checks import model_faults
 
 
@@ -43,7 +44,7 @@ def accepted_by_check(experiment: Experiment, run: str) -> Accepts:
 
 def _faults(config: Mapping[str, Any]) -> set[str]:
     try:
-        load_experiment(config)
+        check_all_there(load_experiment(config))
     except ConfigError as error:
         return {*map(str, error.problems)}
     return set()

@@ -16,7 +16,7 @@ from typing import Any
 
 from moray.background import repeated
 from moray.console import say
-from moray.storage.locks import taken, this_process
+from moray.storage.folder import taken, this_process
 from moray.storage.objects import Objects
 
 _LEASE = "lease.json"

@@ -1,4 +1,8 @@
-"""Objects on Amazon S3 and on servers with its API."""
+"""Objects on Amazon S3 and on servers with its API.
+
+By botocore, which `s3fs` brings: obstore 0.12 reads no profiles of `~/.aws`, and can't list uploads
+that were cut off.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator

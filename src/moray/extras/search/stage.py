@@ -17,7 +17,6 @@ from moray.console import say
 from moray.errors import UserError
 from moray.extras.search.study import Study, Trajectory, Trial, Verdict, read_trajectory
 from moray.provenance.manifest import as_json, write_bytes
-from moray.stages.finetune import rows_that_fit
 from moray.storage.interface import Records
 from moray.storage.opened import state_of
 from moray.train.driver import run_training
@@ -172,7 +171,7 @@ def _carry_out(trial: Trial, training: RunSpec, output: Path) -> tuple[Verdict, 
     followed = _Followed(trial, training.settings)
     fault: UserError | None = None
     try:
-        run_training(training, output, followed.judge, rows_that_fit())
+        run_training(training, output, followed.judge)
     except UserError as error:
         fault = error
     if followed.latest is None:

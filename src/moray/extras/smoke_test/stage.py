@@ -107,8 +107,8 @@ def measure(spec: RunSpec, worker: Worker) -> dict[str, Any]:
     import torch
 
     from moray.rows.loader import Shard
-    from moray.tasks import task_of
     from moray.train.step import mixture_of, rows_of
+    from moray.train.task import task_of
 
     mixture = mixture_of(spec.parts, spec.settings)
     task = task_of(spec.store, spec.task_settings)

@@ -24,8 +24,7 @@ from moray.errors import UserError
 from moray.proofs.comparison import Comparison, conclude, transformers_version, write_proof
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
-from moray.rows.groups import write_groups
-from moray.rows.store import Record, Rows, RowsWriter, describe
+from moray.rows.store import Record, Rows, RowsWriter, describe, write_groups
 from moray.tasks.images.classifier import (
     channels_of,
     empty_classifier,

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from moray.evaluate.classification import Classifier, evaluation_of
-from moray.evaluate.execution import Evaluation
+from moray.evaluate.worker import Evaluation
 from moray.rows.store import Rows
 from moray.tasks.images.classifier import load_classifier
 from moray.tasks.images.proofs import TOKENS, loss_of

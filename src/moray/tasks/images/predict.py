@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from moray.console import say
 from moray.evaluate.classification import chosen, classify_on_worker, in_order
-from moray.evaluate.execution import may_be_bf16
+from moray.evaluate.driver import on_evaluation_workers
+from moray.evaluate.worker import may_be_bf16
 from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.rows.store import StoredRows
-from moray.stages.evaluation import on_evaluation_workers
 from moray.tasks.images.evaluation import CLASSIFIER
 from moray.tasks.images.proofs import predictions_compared
 

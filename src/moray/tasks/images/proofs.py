@@ -16,7 +16,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from moray.proofs.budget import TOO_LARGE, num_rows_affordable
 from moray.proofs.comparison import Comparison, transformers_version
-from moray.proofs.language import ROUNDED
+from moray.proofs.figures import ROUNDED
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 # An image takes a model about as much as so many tokens take a language model of its size.

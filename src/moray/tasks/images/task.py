@@ -20,12 +20,12 @@ from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
 from moray.model.quantization import Bits, Quantization
-from moray.proofs.language import Figures
+from moray.proofs.figures import Figures
 from moray.rows.loader import stored_windows
 from moray.rows.store import Drawn, Rows, WindowReader, record_of
 from moray.tasks.images import proofs
 from moray.tasks.images.classifier import empty_classifier, load_classifier, names_of
-from moray.tasks.interface import Batch, LossModule
+from moray.train.task import Batch, LossModule
 from moray.workers.collectives import from_first_worker
 
 # The label of padding, which has no loss.

@@ -15,15 +15,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from moray.console import say
 from moray.corpus.dataset import num_groups, plain_text, read_group
 from moray.errors import UserError
-from moray.model.dequantize import dequantize
 from moray.model.folder import stored_dtype
-from moray.model.isolation import computed_in_fp32, isolates_documents
 from moray.model.load import load_config, load_model
 from moray.model.obtain import copy_folder, copy_unchanged
-from moray.model.scratch import save_llama, save_random_weights, train_tokenizer
 from moray.model.shapes import NEW_TOKENS, quantization_in, shapes_in
-from moray.proofs.folder import base_compared
 from moray.stages.base_model import Base
+from moray.tasks.language.dequantize import dequantize
+from moray.tasks.language.isolation import computed_in_fp32, isolates_documents
+from moray.tasks.language.proofs.folder import base_compared
+from moray.tasks.language.scratch import save_llama, save_random_weights, train_tokenizer
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
 from moray.tasks.language.tokenizer_files import read_as_it_is, save_tokenizer
 

@@ -9,16 +9,16 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from moray.evaluate.bootstrap import compare, resampled_units, summed
-from moray.evaluate.execution import (
+from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
     may_be_bf16,
     of_each_model,
     own_batches,
 )
-from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
 from moray.proofs.comparison import Comparison
-from moray.proofs.scores import scores_compared
+from moray.tasks.language.likelihood import Scores, figures, score, select_documents, total
+from moray.tasks.language.proofs.scores import scores_compared
 from moray.tasks.language.rows import StoredSplit
 from moray.workers.entry import Worker
 

@@ -21,10 +21,10 @@ from moray.model.folder import (
 )
 from moray.model.load import convert, load_config, load_model
 from moray.model.obtain import copy_unchanged
-from moray.model.rounding import share_unchanged
-from moray.proofs.folder import stops_compared, tokenizer_compared
 from moray.provenance.manifest import read_manifest
 from moray.stages.export import Exported
+from moray.tasks.language.proofs.folder import stops_compared, tokenizer_compared
+from moray.tasks.language.rounding import share_unchanged
 from moray.tasks.language.tokenizer import (
     adds_bos,
     begin_with_bos,

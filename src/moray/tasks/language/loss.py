@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from moray.model.forward import compiler_options, decoder_of
-from moray.model.loss import (
+from moray.rows.store import Rows
+from moray.tasks.language.cross_entropy import (
     SoftmaxLoss,
     linear_cross_entropy,
     linear_scores,
     softmax_loss,
     target_scores,
 )
-from moray.rows.store import Rows
-from moray.tasks.interface import Batch, LossModule
 from moray.tasks.language.rows import FIRST, is_trained
+from moray.train.task import Batch, LossModule
 
 _POSITIONS_AT_ONCE = 256
 # Pieces without tokens cost next to nothing, and each size of `cu_seqlens` is compiled by itself.

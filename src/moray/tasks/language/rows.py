@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from moray.corpus.dataset import Document
 from moray.provenance.manifest import read_manifest
-from moray.rows.groups import groups_of
-from moray.rows.store import Record, Rows, StoredRows, map_file
+from moray.rows.store import Record, Rows, StoredRows, groups_of, map_file
 from moray.tasks.language.alterations import Alterations
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import ROLES, Piece

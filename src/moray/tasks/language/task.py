@@ -12,17 +12,17 @@ from transformers import PreTrainedModel
 
 from moray.config.tasks import sequence_length
 from moray.corpus.dataset import read_group
-from moray.model.isolation import check_isolation
 from moray.model.load import check_length, empty_model, load_model
 from moray.model.quantization import Bits, Quantization
 from moray.model.size import flops_per_token
-from moray.proofs import language
-from moray.proofs.language import Figures
+from moray.proofs.figures import Figures
 from moray.provenance.manifest import read_manifest
 from moray.rows.loader import stored_windows
 from moray.rows.store import Drawn, Rows, WindowReader, record_of
 from moray.tasks.language.encode import Encoder, make_encoder
+from moray.tasks.language.isolation import check_isolation
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
+from moray.tasks.language.proofs import plain
 from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, encode_window, num_trained
 from moray.workers.collectives import from_first_worker
 
@@ -76,8 +76,8 @@ class LanguageTask:
         device: torch.device,
         gradient: bool,
     ) -> Figures:
-        model = language.load(folder, bits, device)
-        return language.figures_of(model, rows, gradient and not language.draws(model))
+        model = plain.load(folder, bits, device)
+        return plain.figures_of(model, rows, gradient and not plain.draws(model))
 
     def window_reader(self, store: Path, rows_url: str) -> WindowReader:
         """See `Task.window_reader`; tokenises the window if the store doesn't have its rows."""

@@ -30,14 +30,13 @@ from moray.corpus.dataset import (
     share_of_group,
 )
 from moray.proofs.comparison import Comparison
-from moray.proofs.tokens import split_compared
 from moray.provenance.space import check_space
-from moray.rows.groups import write_groups
-from moray.rows.store import Rows, RowsWriter
+from moray.rows.store import Rows, RowsWriter, write_groups
 from moray.tasks.language import alterations
 from moray.tasks.language.alterations import Alterations, as_facts
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import ROLES
+from moray.tasks.language.proofs.tokens import split_compared
 from moray.tasks.language.rows import (
     Packed,
     Segment,

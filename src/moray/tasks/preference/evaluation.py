@@ -14,21 +14,21 @@ from transformers import PreTrainedModel
 
 from moray.config.schema.train import Preference
 from moray.evaluate.bootstrap import compare, resampled_units, summed
-from moray.evaluate.execution import (
+from moray.evaluate.worker import (
     Evaluation,
     EvaluationJob,
     may_be_bf16,
     of_each_model,
     own_batches,
 )
-from moray.evaluate.likelihood import Scores, figures, score, select_documents, total
 from moray.model.folder import DTYPES
 from moray.model.forward import autocast
 from moray.model.load import load_model
 from moray.model.quantization import Bits, Quantization
 from moray.proofs.comparison import Comparison
-from moray.proofs.scores import scores_compared
 from moray.provenance.manifest import read_manifest
+from moray.tasks.language.likelihood import Scores, figures, score, select_documents, total
+from moray.tasks.language.proofs.scores import scores_compared
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.rows import as_sequences
 from moray.tasks.preference.task import preference_losses

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moray.proofs.language import Piece, log_probabilities, pieces_of
+from moray.tasks.language.proofs.plain import Piece, log_probabilities, pieces_of
 
 _REJECTED = 4
 

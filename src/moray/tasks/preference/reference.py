@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moray.console import say
-from moray.evaluate.likelihood import Scores, total
+from moray.evaluate.driver import on_evaluation_workers
 from moray.provenance.manifest import read_manifest, whole_or_nothing, write_manifest
 from moray.provenance.space import check_space
 from moray.rows.store import Record, Rows, RowsWriter, describe, record_of
-from moray.stages.evaluation import on_evaluation_workers
+from moray.tasks.language.likelihood import Scores, total
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.evaluation import Policy, score_pairs_on_worker
 from moray.tasks.preference.rows import num_pairs, with_reference

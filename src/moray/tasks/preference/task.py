@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from moray.config.schema.train import Preference
-from moray.model.loss import linear_log_probabilities
 from moray.model.quantization import Bits, Quantization
-from moray.proofs import language
-from moray.proofs.language import Figures
+from moray.proofs.figures import Figures
 from moray.rows.store import Drawn, Rows
+from moray.tasks.language.cross_entropy import linear_log_probabilities
 from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch, padded
+from moray.tasks.language.proofs import plain
 from moray.tasks.language.rows import FIRST, TRAINED
 from moray.tasks.language.task import LanguageTask
 from moray.tasks.preference import proofs
@@ -168,7 +168,7 @@ class PreferenceTask(LanguageTask):
             # A model that equals its reference, whatever the pairs.
             equal = torch.zeros((), dtype=torch.float64)
             return Figures(float(proofs.loss_of(equal, *how)))
-        model, reference = (language.load(one, bits, device) for one in (folder, start))
+        model, reference = (plain.load(one, bits, device) for one in (folder, start))
         with torch.no_grad():
             losses = torch.stack(list(proofs.losses(model, reference, rows, *how)))
         return Figures(float(losses.mean()))

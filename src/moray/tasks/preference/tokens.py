@@ -11,9 +11,9 @@ import numpy as np
 
 from moray.corpus.dataset import Document, halves
 from moray.proofs.comparison import Comparison
-from moray.proofs.tokens import split_compared
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import Encoded, Piece
+from moray.tasks.language.proofs.tokens import split_compared
 from moray.tasks.language.rows import Packed, StoredSplit, pack_groups, with_counts
 from moray.tasks.language.tokens import SplitWriter, first_documents, remarks, write_windows
 from moray.tasks.language.tokens import warnings as warnings

@@ -120,8 +120,8 @@ def _check_tensors(key: str, given: str, spec: RunSpec) -> None:
     import torch
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-    from moray.tasks import task_of
     from moray.train.checkpoint.load import MetadataReader, with_adapters
+    from moray.train.task import task_of
 
     task = task_of(spec.parts[0].store, spec.task_settings)
     tensors = with_adapters(task.empty(spec.start, torch.float32), spec.adapter)

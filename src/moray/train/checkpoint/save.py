@@ -19,9 +19,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from moray.provenance.manifest import Files
 from moray.provenance.space import full_disk_as_error, try_room
 from moray.storage.interface import Storage
-from moray.train.adamw_8bit import Blocks
 from moray.train.checkpoint.keep import remove_old
-from moray.train.optimizer import as_saved
+from moray.train.optimizer import Moment, as_saved
 from moray.workers.collectives import Value, from_first_worker, gathered, together
 
 
@@ -44,7 +43,7 @@ class Saver:
             else None
         )
 
-    def save(self, step: int, state: Mapping[str, Tensor | Blocks], best: int | None) -> None:
+    def save(self, step: int, state: Mapping[str, Tensor | Moment], best: int | None) -> None:
         """Copy this worker's part of a state, and write it in the background of the training.
 
         Args:

@@ -11,9 +11,8 @@ from transformers import PreTrainedModel
 
 from moray.config import extras
 from moray.config.schema.train import Train
-from moray.tasks.interface import LossModule
-from moray.train.adamw_8bit import Blocks
-from moray.train.optimizer import Optimizer, trained_parameters
+from moray.train.optimizer import Moment, Optimizer, trained_parameters
+from moray.train.task import LossModule
 from moray.workers.entry import Worker
 
 # Fills tensors in place, by their names, from a checkpoint.
@@ -73,7 +72,7 @@ class Strategy(ABC):
         return self._optimizer.step(self._model, self._made, learning_rate)
 
     @abstractmethod
-    def state(self) -> dict[str, Tensor | Blocks]:
+    def state(self) -> dict[str, Tensor | Moment]:
         """This worker's part of a checkpoint, named as by `Optimizer.training_state`.
 
         All strategies use the same form, so that each can resume from any other's checkpoint.

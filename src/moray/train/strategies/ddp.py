@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from moray.tasks.interface import LossModule
-from moray.train.adamw_8bit import Blocks
+from moray.train.optimizer import Moment
 from moray.train.strategies import Strategy
+from moray.train.task import LossModule
 
 
 class _DDP(Strategy):
@@ -32,7 +32,7 @@ class _DDP(Strategy):
             return self.module.no_sync()
         return nullcontext()
 
-    def state(self) -> dict[str, Tensor | Blocks]:
+    def state(self) -> dict[str, Tensor | Moment]:
         # All workers have the same state, so each writes a part.
         state = self._optimizer.training_state(self._model, self._made)
         by_size = sorted(state, key=lambda name: state[name].numel())

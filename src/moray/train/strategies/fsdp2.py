@@ -18,13 +18,13 @@ from torch.distributed.fsdp import (
 )
 from transformers import PreTrainedModel
 
+from moray.config import extras
 from moray.config.schema.train import Train
 from moray.errors import UserError
 from moray.model.forward import blocks_of, resolve
-from moray.model.quantization import to_bytes
-from moray.tasks.interface import LossModule
-from moray.train.adamw_8bit import Blocks
+from moray.train.optimizer import Moment
 from moray.train.strategies import Strategy
+from moray.train.task import LossModule
 from moray.workers.entry import Worker
 
 
@@ -42,7 +42,9 @@ class _FSDP2(Strategy):
 
     def wrap(self, module: LossModule) -> None:
         _check_blocks(module.model)
-        to_bytes(module.model, self._worker.device)
+        if getattr(module.model, "is_loaded_in_4bit", False):
+            quantized = extras.part(extras.QUANTIZED["4bit"], "base")
+            quantized.to_bytes(module.model, self._worker.device)
         weights = dict(module.state_dict()) if self.loads_weights else {}
         buffers = dict(module.named_buffers())
         module.to("meta")
@@ -96,7 +98,7 @@ class _FSDP2(Strategy):
         module.set_reshard_after_backward(last or self._settings.fsdp2.reshard_after_forward)
         yield
 
-    def state(self) -> dict[str, Tensor | Blocks]:
+    def state(self) -> dict[str, Tensor | Moment]:
         # After an evaluation, which has no backward pass, parameters may still be gathered, and the
         # optimizer knows only the shards.
         for module in self.module.modules():

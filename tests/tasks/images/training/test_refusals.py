@@ -9,18 +9,18 @@ import pytest
 import torch
 from fleet import losses
 from jobs import Make
+from present import present
 
-from moray.config.schema.train import Train
+from moray.config import extras
 from moray.errors import UserError
 from moray.rows.store import StoredRows
 from moray.storage.interface import folder_of, path_of
-from moray.tasks import task_of
 from moray.tasks.images.classifier import fault_of_bf16_on_cpu, load_classifier
 from moray.train.checkpoint.continuation import _check_tensors
-from moray.train.engine import check_weights
 from moray.train.loop import train
 from moray.train.spec import RunSpec
 from moray.train.statistics import statistics_of
+from moray.train.task import task_of
 from moray.workers.entry import Worker
 
 
@@ -47,19 +47,12 @@ def test_convolutions_are_not_trained_in_bf16_on_cpus(make_resnet_job: Make, alo
 
 
 def test_patches_are_trained_in_bf16(make_vit_job: Make, alone: Worker) -> None:
-    job, weights = (
-        make_vit_job(f"bf16 {kind}", precision="bf16", weights=kind) for kind in ("fp32", "bf16")
-    )
-    assert fault_of_bf16_on_cpu(load_classifier(job.start)) is None
-    for one in (job, weights):
-        assert train(one, alone)["precision"] == "bf16"
-    assert losses(weights) == pytest.approx(losses(job), rel=0.05)
-
-
-def test_statistics_of_images_are_not_kept_in_bf16(make_resnet_job: Make) -> None:
-    model = load_classifier(make_resnet_job("statistics").start, torch.bfloat16)
-    with pytest.raises(UserError, match=r"^train\.weights: bf16 can't be used with a resnet model"):
-        check_weights(model, Train(weights="bf16"))
+    kinds = ["fp32", *present(extras.WEIGHTS)]
+    jobs = [make_vit_job(f"bf16 {kind}", precision="bf16", weights=kind) for kind in kinds]
+    assert fault_of_bf16_on_cpu(load_classifier(jobs[0].start)) is None
+    for job in jobs:
+        assert train(job, alone)["precision"] == "bf16"
+        assert losses(job) == pytest.approx(losses(jobs[0]), rel=0.05)
 
 
 def test_a_single_image_is_too_few_for_statistics_of_a_single_pixel(

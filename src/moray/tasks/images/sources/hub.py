@@ -10,8 +10,8 @@ from moray.config.schema.datasets import HubDataset
 from moray.config.splits import expressions_by_split
 from moray.corpus.class_labels import with_names
 from moray.corpus.dataset import Document
+from moray.corpus.hub import class_names_of, load, origin, place_of_split
 from moray.corpus.sources import Opened
-from moray.corpus.sources.text_hub import class_names_of, load, origin, place_of_split
 from moray.corpus.split import Documents
 from moray.tasks.images.sources import images_opened
 from moray.tasks.images.sources.files import document, names_of_labels, no_column

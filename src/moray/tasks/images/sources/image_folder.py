@@ -10,8 +10,7 @@ from PIL import Image
 
 from moray.config.folders import files_below, folder_names
 from moray.config.schema.datasets import ImageFolder
-from moray.config.split_names import folders_by_split, split_of
-from moray.config.splits import Split
+from moray.config.splits import Split, folders_by_split, split_of
 from moray.console import say
 from moray.corpus.class_labels import alike
 from moray.corpus.dataset import Document

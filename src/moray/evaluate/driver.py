@@ -1,0 +1,151 @@
+"""Start the workers of evaluation and generation.
+
+To machines without the models and rows, an object store delivers them.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from moray.config.layout import for_stage, lay_out_here, workers_are_here
+from moray.config.schema.sections import Ray
+from moray.evaluate.worker import EvaluationJob
+from moray.model.folder import whole_model_and_adapters
+from moray.storage.opened import needed_libraries
+from moray.storage.transfer import scratch
+from moray.workers.entry import EntryPoint, shown_batches
+from moray.workers.exchange import Exchange, delivered
+from moray.workers.launch import Launch
+from moray.workers.run import run_on_workers
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class EvaluationWorkers:
+    """Workers of a stage; without a shared folder, their files are put below a URL."""
+
+    launch: Launch
+    job: EvaluationJob
+    label: str
+    url: str | None
+
+    def run(
+        self,
+        entry_point: EntryPoint[EvaluationJob, Result],
+        models: dict[str, Path],
+        stores: tuple[Path, ...],
+        *counts: int,
+    ) -> list[Result]:
+        """Run an entry point on models and so many rows of each store; shows its progress.
+
+        Args:
+            models, stores: as in a job.
+            counts: numbers of rows, or of prompts.
+        """
+        job = replace(self.job, models=models, stores=stores)
+        batches = len(models) * sum(-(-count // job.batch_size) for count in counts)
+        with shown_batches(job.folder, self.label, batches):
+            return run_on_workers(entry_point, job, self._launch(job))
+
+    def _launch(self, job: EvaluationJob) -> Launch:
+        """With the inputs of the job for machines without them."""
+        if self.url is None:
+            return self.launch
+        inputs = {store: [store] for store in job.stores}
+        for folder in job.models.values():
+            whole, adapters = whole_model_and_adapters(folder)
+            inputs[folder] = [whole, *adapters]
+        deliveries = delivered(inputs, self.launch.ray.storage_path)
+        return replace(self.launch, exchange=Exchange(self.url, deliveries))
+
+
+def shown(figure: dict[str, float], form: str = ".3f") -> str:
+    """A figure with its interval, as stages print it."""
+    value, low, high = (format(figure[name], form) for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
+
+
+@contextmanager
+def on_evaluation_workers(
+    stage: str,
+    run: str,
+    output: Path,
+    cfg: dict[str, Any],
+    execution: dict[str, Any],
+    label: str | None = None,
+) -> Iterator[EvaluationWorkers]:
+    """The workers of a stage; during the body they have a temporary folder.
+
+    It is next to the output, where all nodes see it, unless `ray.storage_path` is an object store.
+    Those of earlier starts that were killed are removed.
+
+    Args:
+        stage: name of the stage and of its section in the config.
+        execution: the section's other keys under the stage's name; the run's `ray` section, its
+            `launcher` and its `stall_timeout`.
+    """
+    section = execution[stage]
+    ray = for_stage(Ray(**execution["ray"]), section["num_workers"])
+    alone = ray.address == "local" and lay_out_here(ray).num_workers == 1
+    shared = workers_are_here(ray, execution["launcher"]) or not ray.in_object_store
+    parent = output.parent if shared else scratch()
+    with _temporary_folder(f".{stage}-", parent) as folder:
+        yield EvaluationWorkers(
+            Launch(
+                ray,
+                f"runs.{run}.ray",
+                folder,
+                execution["launcher"],
+                timeout=2 * execution["stall_timeout"],
+                in_process=True,
+                libraries=() if shared else needed_libraries(ray.storage_path),
+            ),
+            EvaluationJob(
+                folder,
+                section["batch_size"],
+                f"runs.{run}.{stage}.batch_size",
+                cfg["precision"],
+                None if alone else max(1, int(ray.shares.get("CPU", 1))),
+            ),
+            label or f"{stage} {run}",
+            None if shared else f"{ray.storage_path.rstrip('/')}/{run}/{stage}-{uuid.uuid4().hex}",
+        )
+
+
+@contextmanager
+def _temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
+    """A folder with an absolute path for the body; removes those whose process was killed.
+
+    The kernel releases a folder's lock when its process dies. The parent's is held meanwhile, so
+    that no folder is taken for a dead process's before it is locked.
+    """
+    with ExitStack() as locks:
+        with ExitStack() as gate:
+            # Where the file system has no such locks, nothing is removed.
+            if _locked(parent, gate, wait=True):
+                for left in parent.glob(f"{prefix}*"):
+                    if _locked(left, gate):
+                        shutil.rmtree(left, ignore_errors=True)
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).absolute()
+            locks.callback(shutil.rmtree, folder, ignore_errors=True)
+            _locked(folder, locks)
+        yield folder
+
+
+def _locked(folder: Path, held: ExitStack, wait: bool = False) -> bool:
+    """Whether a folder's lock could be had; it is held as long as the stack."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    held.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True

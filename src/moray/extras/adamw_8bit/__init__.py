@@ -1,0 +1,1 @@
+"""Moments of AdamW in 8 bits, as an optimizer of training."""

@@ -1,0 +1,1 @@
+"""Trained weights in bf16, whose steps are rounded stochastically."""

@@ -1,0 +1,1 @@
+"""Talks to models on the terminal: the command `moray chat`."""

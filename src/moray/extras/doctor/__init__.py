@@ -1,0 +1,1 @@
+"""Checks what a machine needs to train: the command `moray doctor`."""

@@ -1,0 +1,306 @@
+"""Convert rows of a table to documents, for each format."""
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from moray.config.tasks import FORMATS, FormatName
+from moray.corpus.bad_rows import BadRows
+from moray.corpus.columns import Columns
+from moray.corpus.dataset import Document, RowError
+from moray.corpus.remarks import Remarks
+from moray.corpus.values import group_key, spelled
+from moray.tasks.language.conversation import DefaultSystem, completed, conversation, divided
+
+_ANSWERS = ("chosen", "rejected")
+# What spreadsheets put between values besides commas.
+_SEPARATORS = (";", "\t", "|")
+_FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The structure of a table's rows.
+
+    Attributes:
+        columns: names of the table's columns, for those that differ from the format's.
+        system: system prompt for conversations without one; false removes those that there are.
+        bad_rows: what is done about rows that aren't so.
+        seen: the columns that rows have.
+        remarks: what is said of rows that are so.
+    """
+
+    format: FormatName
+    columns: Mapping[str, str] = field(default_factory=dict)
+    system: DefaultSystem = None
+    bad_rows: BadRows = field(default_factory=BadRows)
+    seen: Columns = field(default_factory=Columns)
+    remarks: Remarks = field(default_factory=Remarks)
+
+
+def document(row: Mapping[str, Any], shape: Shape) -> Document:
+    """Convert a row to a document.
+
+    Raises:
+        RowError: if a column is missing, or its value doesn't match the format.
+    """
+    shape.seen.meet(row)
+    made = _document(row, shape)
+    if "group" in shape.columns:
+        shape.seen.read.add(shape.columns["group"])
+        group = group_key(_value(row, shape.columns["group"], required=True))
+        # A row without a value has no group.
+        if group is not None:
+            made["group"] = group
+    for text in made.values():
+        _check_characters(str(text))
+    return made
+
+
+def _document(row: Mapping[str, Any], shape: Shape) -> Document:
+    values, format = {}, FORMATS[shape.format]
+    completes = _has_completion(row, shape)
+    replaced = _replaced(completes) if shape.format == "messages" else ()
+    for name, required in format.columns.items():
+        if name in replaced:
+            continue
+        column = _column(row, name, shape)
+        shape.seen.read.add(column)
+        value = _value(row, column, required)
+        if name in format.classes:
+            value = spelled(value)
+        values[name] = value
+        if name not in format.nested and (required or value is not None):
+            _check_text(value, column)
+    match shape.format:
+        case "instruction":
+            asked = _instructed(values["instruction"], values["input"], values["output"])
+            messages = [*_earlier(values["history"]), *asked]
+            made = conversation(messages, None, values["system"], shape.system, shape.remarks)
+        case "messages":
+            if completes:
+                messages = completed(values["prompt"], values["completion"])
+            else:
+                messages = values["messages"]
+            made = conversation(
+                messages, values["tools"], values["system"], shape.system, shape.remarks
+            )
+        case "preference":
+            return pair(**values, default_system=shape.system, remarks=shape.remarks)
+        case "prompt-completion" if not values["completion"].strip():
+            raise RowError("got an empty completion, expected text", _FILL_IN)
+        case _:
+            made = values
+    return cast(Document, made)
+
+
+def _instructed(instruction: str, context: str | None, output: str) -> list[dict[str, str]]:
+    """An instruction, its optional input and the output as a conversation, as Alpaca has them."""
+    question = "\n\n".join(text for text in (instruction, context) if text)
+    return [
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": output},
+    ]
+
+
+def _earlier(history: Any) -> list[dict[str, str]]:
+    """The pairs of an instruction and its output that came before, as LLaMA-Factory has them."""
+    pairs = history or []
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 for pair in pairs
+    ):
+        raise RowError(
+            "got a history that is no list of pairs, expected [instruction, output] for each turn",
+            "fix the row, or name another column under columns.history",
+        )
+    return [turn for asked, answered in pairs for turn in _instructed(asked, None, answered)]
+
+
+def _has_completion(row: Mapping[str, Any], shape: Shape) -> bool:
+    """Whether a row of `messages` has them as a prompt and its completion, as TRL's do."""
+    names = ("messages", "prompt", "completion")
+    whole, *parts = (_column(row, name, shape) in row for name in names)
+    return shape.format == "messages" and not whole and all(parts)
+
+
+def _replaced(completes: bool) -> tuple[str, ...]:
+    """The columns of `messages` that others replace in a row."""
+    return ("messages",) if completes else ("prompt", "completion")
+
+
+def _column(row: Mapping[str, Any], name: str, shape: Shape) -> str:
+    if name in shape.columns:
+        return shape.columns[name]
+    # ShareGPT's name for messages; for those of a prompt, in LLaMA-Factory's datasets of pairs.
+    messages = "prompt" if shape.format == "preference" else "messages"
+    sharegpt = name == messages and name not in row and "conversations" in row
+    return "conversations" if sharegpt else name
+
+
+def _value(row: Mapping[str, Any], column: str, required: bool) -> Any:
+    if required and column not in row:
+        raise _missing([*map(str, row)], column)
+    return row.get(column)
+
+
+def _missing(names: list[str], column: str) -> RowError:
+    """The error for a row without a column, with what its names say about the reason."""
+    if spaced := next((name for name in names if name.strip() == column), None):
+        return RowError(
+            f"got a column {spaced!r}, expected {column}",
+            "remove the spaces around the names in the header, and around values that don't begin "
+            "with one",
+        )
+    if len(names) == 1 and (mark := next((one for one in _SEPARATORS if one in names[0]), None)):
+        return RowError(
+            f"got one column, {names[0]!r}, expected {column}",
+            f"separate values by commas instead of {mark!r}, or by tabs in a .tsv file",
+        )
+    near = difflib.get_close_matches(column, names, n=1)
+    return RowError(
+        f"got columns {', '.join(names)}, expected {column}",
+        f"did you mean {near[0]}?"
+        if near
+        else "name it under columns, as in {output: answer}, or choose another format",
+    )
+
+
+def _check_text(value: Any, column: str) -> None:
+    if not isinstance(value, str):
+        got = "nothing" if value is None else type(value).__name__
+        raise RowError(
+            f"got {got} in column {column}, expected text",
+            "write it as text, remove the row, or set bad_rows: drop",
+        )
+
+
+def _check_characters(text: str) -> None:
+    """Refuse unpaired surrogates, which JSON escapes can express and UTF-8 can't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RowError(
+            f"got an unpaired surrogate (\\u{ord(text[error.start]):x}), expected Unicode text",
+            "fix the row or remove it",
+        ) from error
+
+
+def pair(
+    prompt: Any,
+    chosen: Any,
+    rejected: Any,
+    tools: Any,
+    system: str | None,
+    default_system: DefaultSystem,
+    remarks: Remarks,
+) -> Document:
+    """Make the document of a pair; see `Document`.
+
+    Args:
+        prompt: text; or a list of messages; or None if both answers are whole conversations, whose
+            common beginning is the prompt, or a question in them as text.
+        chosen: the better answer: text, a list of messages, or one message.
+        rejected: the worse answer, of the same kind.
+        tools: functions that a conversation can call; see `conversation`.
+        default_system: as in `conversation`, and so are the remarks.
+
+    Raises:
+        RowError: if an answer is missing, both are equal, a part is of another kind than the
+            others, or a conversation doesn't end with the assistant's answer.
+    """
+    answers = dict(zip(_ANSWERS, (chosen, rejected), strict=True))
+    if isinstance(prompt, str) and all(_asks(answer, prompt) for answer in answers.values()):
+        prompt = None
+    for name, answer in answers.items():
+        if not answer or (isinstance(answer, str) and not answer.strip()):
+            raise RowError(f"got nothing for {name}, expected an answer", _FILL_IN)
+    are_text = [isinstance(part, str) for part in (prompt, *answers.values()) if part is not None]
+    if len(set(are_text)) > 1:
+        raise RowError(
+            "got text and messages in one pair, expected prompt, chosen and rejected all as text "
+            "or all as messages",
+            "convert one of them; whole conversations in chosen and rejected need no prompt",
+        )
+    if chosen == rejected:
+        raise _equal()
+    if not are_text[0]:
+        return _conversations(prompt, answers, tools, (system, default_system), remarks)
+    if prompt is None:
+        raise RowError(
+            "got no prompt, expected one for answers that are text",
+            "map the column under columns, or fill it in",
+        )
+    if default_system is not False and (system or default_system):
+        raise RowError(
+            "got a system prompt, which answers that are text can't have",
+            "remove it, or write prompt, chosen and rejected as messages",
+        )
+    return Document(prompt=prompt, chosen=chosen, rejected=rejected, tools=None)
+
+
+def _conversations(
+    prompt: Any,
+    answers: Mapping[str, Any],
+    tools: Any,
+    systems: tuple[str | None, DefaultSystem],
+    remarks: Remarks,
+) -> Document:
+    made = {
+        name: conversation(_whole(prompt, answer, name), tools, *systems, remarks)
+        for name, answer in answers.items()
+    }
+    messages = {name: json.loads(str(made[name]["messages"])) for name in _ANSWERS}
+    if messages["chosen"] == messages["rejected"]:
+        raise _equal()
+    shared = _shared(*messages.values())
+    if shared == 0:
+        raise RowError(
+            "chosen and rejected begin differently, expected the same prompt in both",
+            "fix the row or remove it",
+        )
+    for name, spoken in messages.items():
+        if len(spoken) == shared or spoken[-1]["role"] != "assistant":
+            raise RowError(
+                f"the conversation of {name} doesn't end with an answer of the assistant",
+                "add the answer or remove the row",
+            )
+        if spoken[-1].get("weight", 1) == 0:
+            raise RowError(
+                f"the answer of {name} has weight 0", "remove the weight or remove the row"
+            )
+        for message in spoken[:shared]:
+            if message["role"] == "assistant":
+                message["weight"] = 0
+    chosen, rejected = (json.dumps(messages[name], ensure_ascii=False) for name in _ANSWERS)
+    return Document(chosen=chosen, rejected=rejected, tools=made["chosen"]["tools"])
+
+
+def _asks(answer: Any, prompt: str) -> bool:
+    """Whether an answer is a whole conversation that has a prompt as a question."""
+    before = answer[:-1] if isinstance(answer, list) else []
+    texts = [message.values() for message in before if isinstance(message, Mapping)]
+    return any(prompt in values for values in texts)
+
+
+def _whole(prompt: Any, answer: Any, name: str) -> list[Any]:
+    said = [answer] if isinstance(answer, Mapping) else answer
+    before = [] if prompt is None else prompt
+    if not (isinstance(said, list) and isinstance(before, list)):
+        kinds = f"{type(before).__name__} and {type(said).__name__}"
+        raise RowError(
+            f"got {kinds} for prompt and {name}, expected text or lists of messages", "fix the row"
+        )
+    asked, answered = divided(before, said, name)
+    return [*asked, *answered]
+
+
+def _shared(chosen: list[Any], rejected: list[Any]) -> int:
+    """Number of messages at the beginning that two conversations share."""
+    same = [one == other for one, other in zip(chosen, rejected, strict=False)]
+    return (*same, False).index(False)
+
+
+def _equal() -> RowError:
+    return RowError("chosen and rejected are equal, so neither is preferred", "remove the row")

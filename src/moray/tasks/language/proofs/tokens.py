@@ -1,0 +1,367 @@
+"""Stored tokens compared with what the tokenizer alone makes of the same documents.
+
+Nothing here is shared with what made the tokens, so that a mistake there shows here.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import AutoTokenizer, GenerationConfig
+
+from moray.corpus.dataset import Document
+from moray.proofs.comparison import Comparison, transformers_version
+from moray.tasks.language.proofs.texts import texts_compared
+
+Piece = tuple[NDArray[Any], NDArray[np.bool_]]
+"""Tokens of a part of a document, and whether each is trained, both of shape (length,)."""
+
+_TRAINED, _REJECTED = 1, 4
+# The day that templates get as today's.
+_TODAY = (
+    "{% macro strftime_now(form) %}{% if form == '%Y-%m-%d' %}2024-07-26{% else %}26 Jul 2024"
+    "{% endif %}{% endmacro %}"
+)
+# What a generation prompt can end in, so that an answer that begins with it is trained without.
+_OPENING_TAG = re.compile(r"^\s*<[^<>]+>\s*")
+# Characters of a text that are shown.
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs in one document.
+
+    Attributes:
+        document: its place among those that were compared.
+        kind: `tokens`: others than the tokenizer's. `missing`: text of an answer that isn't
+            trained. `stop`: no stop token is trained after an answer. `added`: trained text that
+            is no answer's, such as a header. `white_space`: only that of an answer.
+        stored: the text there.
+        expected: the text that should be there.
+    """
+
+    document: int
+    kind: Literal["tokens", "missing", "stop", "added", "white_space"]
+    stored: str
+    expected: str
+
+
+def tokens_compared(
+    folder: Path,
+    documents: Sequence[Document],
+    pieces: Sequence[Sequence[Piece]],
+    chat_template: str | None = None,
+    bos: Literal["auto"] | bool = "auto",
+    only_last: bool = False,
+) -> list[Difference]:
+    """Compare the stored pieces of documents with the tokenizer's own call, or chat template.
+
+    Args:
+        folder: the tokenizer's, and of the model's `generation_config.json`.
+        documents: texts, prompts with completions, or conversations; halves of pairs.
+        pieces: of each document, in their order; pieces without trained tokens can be missing, and
+            so can the end of a document that was cut.
+        chat_template: the run's, instead of the tokenizer's own.
+        bos: `data.bos`.
+        only_last: whether only the last answer of a conversation is trained.
+    """
+    plain = _Plain(folder, chat_template, bos)
+    return [
+        found
+        for number, (document, parts) in enumerate(zip(documents, pieces, strict=True))
+        for found in plain.differences(number, document, parts, only_last)
+    ]
+
+
+def stored_pieces(
+    rows: NDArray[np.void], segments: NDArray[np.int64], count: int
+) -> list[list[Piece]]:
+    """The pieces of a split's first documents; of pairs, those of their chosen halves.
+
+    Args:
+        rows: of the split, shape (rows,).
+        segments: offset in the flattened rows, length and document of each piece, sorted by
+            offset, shape (pieces, 3 or more).
+    """
+    found: list[list[Piece]] = [[] for _ in range(count)]
+    length = rows["tokens"].shape[1]
+    # Of a document that goes on in other rows, all pieces but the last one fill a row.
+    for start, size, document, *_ in segments[np.argsort(-segments[:, 1], kind="stable")].tolist():
+        if document >= count:
+            continue
+        row, column = divmod(start, length)
+        part = slice(column, column + size)
+        flags = rows["flags"][row, part]
+        if not flags[0] & _REJECTED:
+            found[document].append((rows["tokens"][row, part], (flags & _TRAINED).astype(bool)))
+    return found
+
+
+def split_compared(
+    folder: Path,
+    documents: Sequence[Document],
+    rows: NDArray[np.void],
+    segments: NDArray[np.int64],
+    cfg: Mapping[str, Any],
+) -> Iterator[Comparison]:
+    """Compare the tokens of a split's first documents, and the texts that are trained.
+
+    What a template makes of an answer is a property of the user's model, so it is told and not
+    refused. Rows and segments are those of `stored_pieces`.
+
+    Args:
+        folder: the tokenizer's.
+        documents: of pairs, their chosen halves. Some may have been dropped.
+        cfg: what the tokens were made by.
+    """
+    pieces = stored_pieces(rows, segments, len(documents))
+    kept = [(row, parts) for row, parts in zip(documents, pieces, strict=True) if parts]
+    if not kept:
+        yield Comparison("tokens of documents", skipped="none of the first ones was kept")
+        return
+    found = tokens_compared(
+        folder,
+        [row for row, _ in kept],
+        [parts for _, parts in kept],
+        cfg["chat_template"],
+        cfg.get("bos", "auto"),
+        cfg["mask_history"],
+    )
+    for what, kinds, advisory in (
+        ("tokens of documents", ("tokens",), False),
+        ("text that is trained", ("missing", "stop", "added"), True),
+    ):
+        first = next((one for one in found if one.kind in kinds), None)
+        yield Comparison(
+            what,
+            first.stored if first else "equal",
+            first.expected if first else "equal",
+            transformers_version(),
+            len(kept),
+            advisory=advisory,
+        )
+    yield from texts_compared(folder, [row for row, _ in kept])
+
+
+class _Plain:
+    """A tokenizer by itself."""
+
+    def __init__(
+        self, folder: Path, chat_template: str | None, bos: Literal["auto"] | bool
+    ) -> None:
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+        self.template = chat_template
+        token, eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        if bos == "auto":
+            bos = token is not None and (
+                token == eos or self.tokenizer("a")["input_ids"][0] == token
+            )
+        self.opening = [token] if bos else []
+        stops = [eos]
+        if (folder / "generation_config.json").is_file():
+            stops += np.ravel(GenerationConfig.from_pretrained(folder).eos_token_id or []).tolist()
+        # Earlier turns can end in another special token than the last.
+        added = self.tokenizer.added_tokens_decoder.items()
+        others = {token for token, word in added if word.special}
+        self.stops = {*stops, *(others - {self.tokenizer.unk_token_id})}
+        self.stop_texts = [_squeezed(self.tokenizer.decode([stop])) for stop in self.stops]
+
+    def differences(
+        self, number: int, document: Document, pieces: Sequence[Piece], only_last: bool
+    ) -> Iterator[Difference]:
+        forms = list(self._forms(document))
+        places = ((form, _placed(form, pieces)) for form in forms)
+        tokens, placed = next((both for both in places if both[1]), (forms[0], None))
+        if placed is None:
+            stored = list(chain.from_iterable(ids.tolist() for ids, _ in pieces))
+            pairs = enumerate(zip(stored, tokens, strict=False))
+            at = next((place for place, (one, other) in pairs if one != other), 0)
+            yield Difference(number, "tokens", self._text(stored[at:]), self._text(tokens[at:]))
+            return
+        runs = [
+            [token for _, token in run]
+            for trained, run in groupby(zip(placed.mask, tokens, strict=True), itemgetter(0))
+            if trained
+        ]
+        # What is cut ends anywhere.
+        if not placed.is_whole and not (runs and runs[-1][-1] in self.stops):
+            return
+        if "messages" in document:
+            everything = self.tokenizer.decode(tokens)
+            yield from self._conversation(number, document, everything, runs, only_last)
+        else:
+            yield from self._completion(number, document, list(chain.from_iterable(runs)))
+
+    def _forms(self, document: Document) -> Iterator[list[int]]:
+        """The tokens that a document can have: of a conversation, by how templates take nulls."""
+        if "messages" in document:
+            yield from self._conversations(document)
+            return
+        prompt = document.get("prompt", "")
+        text = document.get("text", document.get("completion", ""))
+        for ids in ([*self._ids(prompt), *self._ids(text)], self._ids(prompt + text)):
+            opening = [] if ids[:1] == self.opening else self.opening
+            yield [*opening, *self._without_stop(ids), self.tokenizer.eos_token_id]
+
+    def _conversations(self, document: Document) -> Iterator[list[int]]:
+        messages = json.loads(document["messages"])
+        tools = json.loads(document.get("tools") or "null")
+        filled = [message | {"content": message.get("content") or ""} for message in messages]
+        template = _TODAY + self.tokenizer.get_chat_template(self.template, tools)
+        failure: Exception | None = None
+        found = []
+        for form in (messages, filled):
+            # gpt-oss has another name for reasoning.
+            thinking = [
+                message | {"thinking": thought}
+                if (thought := message.get("reasoning_content"))
+                else message
+                for message in form
+            ]
+            for named in (form, thinking):
+                try:
+                    text = self.tokenizer.apply_chat_template(
+                        named, tools, chat_template=template, tokenize=False
+                    )
+                except Exception as error:  # a template's code can raise anything
+                    failure = error
+                else:
+                    found.append(self._ids(text))
+        if failure and not found:
+            raise failure
+        yield from found
+
+    def _completion(
+        self, number: int, document: Document, trained: list[int]
+    ) -> Iterator[Difference]:
+        """What differs in a text or a completion that is there to its end."""
+        expected = document.get("text", document.get("completion", ""))
+        if not trained or trained[-1] != self.tokenizer.eos_token_id:
+            yield Difference(number, "stop", self._text(trained[-8:]), self.tokenizer.eos_token)
+            return
+        # Without a BOS token in front of the text, its first token is trained nowhere.
+        ids = self._ids(expected)
+        has_own = bool(self.opening) and ids[:1] == self.opening
+        first = 0 if document.get("prompt") or (self.opening and not has_own) else 1
+        ids = self._without_stop(ids)
+        if trained[:-1] == ids[first:]:
+            return
+        expected = expected.strip().removesuffix(str(self.tokenizer.eos_token))
+        stored = self.tokenizer.decode(trained[:-1], clean_up_tokenization_spaces=False)
+        if stored.strip() not in (expected.strip(), self.tokenizer.decode(ids).strip()):
+            kind: Literal["added", "missing"] = "added" if expected in stored else "missing"
+            yield Difference(number, kind, stored[:_SHOWN], expected[:_SHOWN])
+        elif stored != expected and stored != f" {expected}":
+            yield Difference(number, "white_space", stored[:_SHOWN], expected[:_SHOWN])
+
+    def _without_stop(self, ids: list[int]) -> list[int]:
+        """The tokens of a text; a stop token that it ends in is the document's."""
+        return ids[:-1] if len(ids) > 1 and ids[-1] == self.tokenizer.eos_token_id else ids
+
+    def _conversation(
+        self,
+        number: int,
+        document: Document,
+        everything: str,
+        runs: list[list[int]],
+        only_last: bool,
+    ) -> Iterator[Difference]:
+        """What differs in the answers: their texts are looked for in what is trained, in turn."""
+        answers = [
+            message
+            for message in json.loads(document["messages"])
+            if message["role"] == "assistant" and message.get("weight", 1)
+        ]
+        for run in runs:
+            if run[-1] not in self.stops:
+                yield Difference(number, "stop", self._text(run[-8:]), self.tokenizer.eos_token)
+        if only_last:
+            answers = answers[-1:]
+        # Without their stop tokens.
+        exact = [self.tokenizer.decode(run[:-1]).strip(" ") for run in runs]
+        text, place, has_format = _squeezed("".join(map(self.tokenizer.decode, runs))), 0, False
+        for message in answers:
+            # What templates put around calls and reasoning is a part of them.
+            has_format |= bool(message.get("tool_calls") or message.get("reasoning_content"))
+            for part in _parts(message):
+                own = part
+                if _squeezed(own) not in text[place:] and own in everything:
+                    own = _OPENING_TAG.sub("", own)
+                if (found := text.find(_squeezed(own), place)) < 0:
+                    yield Difference(number, "missing", text[place : place + _SHOWN], part[:_SHOWN])
+                    continue
+                if found > place and not has_format:
+                    yield Difference(number, "added", text[place:found][:_SHOWN], "")
+                if not has_format and own.strip(" ") not in exact and found == place:
+                    yield Difference(number, "white_space", repr(exact)[:_SHOWN], part[:_SHOWN])
+                place = found + len(_squeezed(own))
+            has_format = bool(message.get("tool_calls"))
+            place = len(text) - len(self._behind_stop(text[place:]))
+        if place < len(text) and not has_format:
+            yield Difference(number, "added", text[place:][:_SHOWN], "")
+
+    def _behind_stop(self, text: str) -> str:
+        """A text without the stop token that it begins with."""
+        return next(
+            (text.removeprefix(stop) for stop in self.stop_texts if text.startswith(stop)), text
+        )
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(tokens)))[:_SHOWN]
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Which tokens of a document its pieces train, and whether they reach its end."""
+
+    mask: list[bool]
+    is_whole: bool
+
+
+def _placed(tokens: list[int], pieces: Sequence[Piece]) -> _Placed | None:
+    """The pieces in their document; None if a piece isn't of these tokens.
+
+    Each begins with the last token of the one before, or further behind.
+    """
+    mask, start = [False] * len(tokens), 0
+    for ids, trained in pieces:
+        part = ids.tolist()
+        places = range(start, len(tokens) - len(part) + 1)
+        place = next((n for n in places if tokens[n : n + len(part)] == part), None)
+        if place is None:
+            return None
+        for offset, is_trained in enumerate(trained.tolist()):
+            mask[place + offset] |= is_trained
+        start = place + len(part) - 1
+    return _Placed(mask, start == len(tokens) - 1)
+
+
+def _parts(message: dict[str, Any]) -> Iterator[str]:
+    """The texts of an answer, in the order in which templates have them."""
+    for key in ("reasoning_content", "content"):
+        if text := message.get(key):
+            yield text
+    for call in message.get("tool_calls") or []:
+        yield from (
+            str(value)
+            for value in call["function"]["arguments"].values()
+            if isinstance(value, str) and value.isalnum()
+        )
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())

@@ -1,0 +1,1 @@
+"""Sources of text, each a module that is imported by its name in the config."""

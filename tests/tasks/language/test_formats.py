@@ -1,0 +1,456 @@
+"""Rows of tables as documents."""
+
+import json
+from typing import Any
+
+import pytest
+
+from moray.config.tasks import FormatName
+from moray.corpus.dataset import Document, RowError, content, halves, plain_text
+from moray.tasks.language.formats import Shape, document
+
+
+def chat(*messages: tuple[str, str], tools: Any = None) -> Document:
+    listed = [{"role": role, "content": content} for role, content in messages]
+    return Document(
+        messages=json.dumps(listed, ensure_ascii=False),
+        tools=tools and json.dumps(tools, ensure_ascii=False),
+    )
+
+
+TALK = [{"role": "user", "content": "é"}, {"role": "assistant", "content": "b"}]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+def refusal(row: Any, shape: Shape) -> RowError:
+    """What is said to be wrong with a row."""
+    with pytest.raises(RowError) as caught:
+        pytest.fail(f"{row} makes {document(row, shape)}")
+    assert caught.value.remedy
+    return caught.value
+
+
+ROWS: list[tuple[str, dict[str, Any], Document]] = [
+    ("text", {"text": "é 🐍"}, Document(text="é 🐍")),
+    ("text", {"text": ""}, Document(text="")),
+    (
+        "prompt-completion",
+        {"prompt": "a\n", "completion": " b"},
+        Document(prompt="a\n", completion=" b"),
+    ),
+    (
+        "instruction",
+        {"instruction": "Add.", "input": "1 é", "output": "2", "system": "S"},
+        chat(("system", "S"), ("user", "Add.\n\n1 é"), ("assistant", "2")),
+    ),
+    (
+        "instruction",
+        {"instruction": "d", "output": "e", "history": [["é", "b"]]},
+        chat(("user", "é"), ("assistant", "b"), ("user", "d"), ("assistant", "e")),
+    ),
+    (
+        "messages",
+        {"messages": TALK, "tools": TOOLS, "system": "S"},
+        chat(("system", "S"), ("user", "é"), ("assistant", "b"), tools=TOOLS),
+    ),
+    (
+        "preference",
+        {"prompt": "a\n", "chosen": " é", "rejected": " b"},
+        Document(prompt="a\n", chosen=" é", rejected=" b", tools=None),
+    ),
+]
+
+
+_ASKED = [TALK[0], {"role": "assistant", "content": "Which?"}, {"role": "user", "content": "c"}]
+_COMPLETED = Document(
+    messages=json.dumps(
+        [_ASKED[0], {**_ASKED[1], "weight": 0}, _ASKED[2], TALK[1]], ensure_ascii=False
+    ),
+    tools=json.dumps(TOOLS),
+)
+ROWS.append(("messages", {"prompt": _ASKED, "completion": TALK[1:], "tools": TOOLS}, _COMPLETED))
+
+
+@pytest.mark.parametrize(("format", "row", "expected"), ROWS)
+def test_a_row_has_the_columns_of_its_format(
+    format: FormatName, row: dict[str, Any], expected: Document
+) -> None:
+    assert document({"other": 5, **row}, Shape(format)) == expected
+
+
+@pytest.mark.parametrize(("format", "row", "expected"), ROWS)
+def test_columns_may_have_names_of_their_own(
+    format: FormatName, row: dict[str, Any], expected: Document
+) -> None:
+    columns = {name: f"my {name}" for name in row}
+    renamed = {columns[name]: value for name, value in row.items()}
+    # What has the format's own name is then another column.
+    misleading = dict.fromkeys(row, "not this")
+    assert document(renamed | misleading, Shape(format, columns)) == expected
+
+
+def test_two_columns_may_change_places() -> None:
+    swapped = Shape("prompt-completion", {"prompt": "completion", "completion": "prompt"})
+    made = document({"prompt": "a", "completion": "b"}, swapped)
+    assert made == Document(prompt="b", completion="a")
+
+
+@pytest.mark.parametrize("more", [{}, {"input": None}, {"input": ""}])
+def test_an_instruction_may_be_without_input(more: dict[str, Any]) -> None:
+    row = {"instruction": "Say é.", "output": "é", **more}
+    assert document(row, Shape("instruction")) == chat(("user", "Say é."), ("assistant", "é"))
+
+
+@pytest.mark.parametrize("history", ["é", [["é"]], [["é", "b", "c"]], ["éb"]])
+def test_a_history_is_a_list_of_pairs(history: Any) -> None:
+    row = {"instruction": "é", "output": "b", "history": history}
+    problem = refusal(row, Shape("instruction")).problem
+    assert problem.startswith("got a history that is no list of pairs")
+    unused = Shape("instruction", {"history": "none"})
+    assert document(row, unused) == chat(("user", "é"), ("assistant", "b"))
+
+
+@pytest.mark.parametrize("columns", [{}, {"messages": "conversations"}])
+def test_sharegpt_calls_its_column_conversations(columns: dict[str, str]) -> None:
+    row = {"conversations": [{"from": "human", "value": "é"}, {"from": "gpt", "value": "b"}]}
+    assert document(row, Shape("messages", columns)) == chat(("user", "é"), ("assistant", "b"))
+
+
+@pytest.mark.parametrize(
+    ("format", "row"),
+    [
+        ("instruction", {"instruction": "é", "output": "b"}),
+        ("messages", {"messages": TALK}),
+        ("messages", {"messages": TALK, "system": None}),
+    ],
+)
+def test_conversations_without_a_system_prompt_get_that_of_the_config(
+    format: FormatName, row: dict[str, Any]
+) -> None:
+    expected = chat(("system", "S"), ("user", "é"), ("assistant", "b"))
+    assert document(row, Shape(format, {}, "S")) == expected
+    theirs = chat(("system", "T"), ("user", "é"), ("assistant", "b"))
+    assert document({**row, "system": "T"}, Shape(format, {}, "S")) == theirs
+
+
+@pytest.mark.parametrize(
+    ("format", "columns", "row", "missing"),
+    [
+        ("text", {}, {"body": "a", "title": "b"}, "text"),
+        ("text", {"text": "content"}, {"text": "a", "title": "b"}, "content"),
+        ("prompt-completion", {}, {"prompt": "a", "answer": "b"}, "completion"),
+        ("instruction", {}, {"instruction": "a", "input": "b"}, "output"),
+        ("messages", {}, {"chat": [], "id": 1}, "messages"),
+        ("messages", {"messages": "talk"}, {"messages": [], "id": 1}, "talk"),
+    ],
+)
+def test_a_missing_column_is_reported_with_those_that_are_there(
+    format: FormatName, columns: dict[str, str], row: dict[str, Any], missing: str
+) -> None:
+    error = refusal(row, Shape(format, columns))
+    assert error.problem == f"got columns {', '.join(row)}, expected {missing}"
+    assert "columns" in error.remedy
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_values_that_commas_do_not_separate_get_a_remedy(mark: str) -> None:
+    error = refusal({f"prompt{mark}completion": f"a{mark}b"}, Shape("prompt-completion"))
+    assert error.problem == f"got one column, {f'prompt{mark}completion'!r}, expected prompt"
+    assert (
+        error.remedy == f"separate values by commas instead of {mark!r}, or by tabs in a .tsv file"
+    )
+
+
+def test_of_messages_and_a_completion_the_messages_are_read() -> None:
+    row = {"messages": TALK, "prompt": "a title", "completion": "b"}
+    assert document(row, Shape("messages")) == chat(("user", "é"), ("assistant", "b"))
+
+
+@pytest.mark.parametrize("part", ["prompt", "completion"])
+def test_a_completion_that_is_no_list_of_messages_is_named(part: str) -> None:
+    row = {"prompt": TALK[:1], "completion": TALK[1:], part: 5}
+    problem = f"got int for {part}, expected a list of messages"
+    assert refusal(row, Shape("messages")).problem == problem
+
+
+@pytest.mark.parametrize(
+    ("format", "column"),
+    [
+        ("text", "text"),
+        ("prompt-completion", "completion"),
+        ("instruction", "instruction"),
+        ("instruction", "output"),
+    ],
+)
+def test_what_is_no_text_is_reported_with_its_column(format: FormatName, column: str) -> None:
+    row = {"text": "a", "prompt": "a", "completion": "b", "instruction": "a", "output": "b"}
+    mine = {column: "mine"}
+    values = {"nothing": None, "int": 3, "bytes": b"a", "list": ["a"]}
+    for got, value in values.items():
+        own, renamed = row | {column: value}, row | {"mine": value}
+        for name, error in (
+            (column, refusal(own, Shape(format))),
+            ("mine", refusal(renamed, Shape(format, mine))),
+        ):
+            assert error.problem == f"got {got} in column {name}, expected text"
+
+
+@pytest.mark.parametrize(
+    ("format", "column"),
+    [("instruction", "input"), ("instruction", "system"), ("messages", "system")],
+)
+def test_what_may_be_nothing_may_not_be_anything(format: FormatName, column: str) -> None:
+    row = {"instruction": "a", "output": "b", "messages": TALK, column: 3}
+    assert refusal(row, Shape(format)).problem == f"got int in column {column}, expected text"
+
+
+@pytest.mark.parametrize(
+    ("format", "row"),
+    [
+        ("text", r'{"text": "a \ud83d"}'),
+        ("prompt-completion", r'{"prompt": "a", "completion": "\ud83d"}'),
+        ("instruction", r'{"instruction": "a", "input": "\ud83d", "output": "b"}'),
+        ("messages", r'{"messages": [{"role": "assistant", "content": "\ud83d"}]}'),
+        (
+            "messages",
+            r'{"messages": [{"role": "assistant", "content": "a"}], '
+            r'"tools": [{"name": "f", "description": "\ud83d"}]}',
+        ),
+    ],
+)
+def test_an_unpaired_surrogate_is_refused(format: FormatName, row: str) -> None:
+    problem = "got an unpaired surrogate (\\ud83d), expected Unicode text"
+    assert refusal(json.loads(row), Shape(format)).problem == problem
+    whole = row.replace(r"\ud83d", r"\ud83d\udc0d")
+    assert "🐍" in "".join(map(str, document(json.loads(whole), Shape(format)).values()))
+
+
+SHAPE = Shape("preference")
+SYSTEM = {"role": "system", "content": "S"}
+QUESTION = {"role": "user", "content": "é?"}
+GOOD, BAD = ({"role": "assistant", "content": text} for text in ("yes", "no"))
+FUNCTIONS = [{"type": "function", "function": {"name": "f"}}]
+
+
+def said(document: Document) -> list[list[tuple[str, str, int]]]:
+    """Role, text and weight of each message of both halves."""
+    return [
+        [
+            (message["role"], message["content"], message.get("weight", 1))
+            for message in json.loads(half["messages"])
+        ]
+        for half in halves(document)
+    ]
+
+
+def test_a_pair_of_texts_has_two_halves() -> None:
+    made = document({"prompt": "a\n", "chosen": " é", "rejected": " b"}, SHAPE)
+    assert halves(made) == (
+        Document(prompt="a\n", completion=" é"),
+        Document(prompt="a\n", completion=" b"),
+    )
+    assert plain_text(made) == "a\n é\na\n b"
+
+
+SHAREGPT = {
+    "conversations": [{"from": "human", "value": "é?"}],
+    "chosen": {"from": "gpt", "value": "yes"},
+    "rejected": {"from": "gpt", "value": "no"},
+}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD]},
+        {"prompt": [QUESTION], "chosen": GOOD, "rejected": BAD},
+        # Whole conversations, with and without the prompt beside them.
+        {"chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
+        {"prompt": None, "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
+        {"prompt": [QUESTION], "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
+        # As UltraFeedback has them.
+        {"prompt": "é?", "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
+        SHAREGPT,
+        {
+            "chosen": [{"from": "human", "value": "é?"}, {"from": "gpt", "value": "yes"}],
+            "rejected": [{"from": "human", "value": "é?"}, {"from": "gpt", "value": "no"}],
+        },
+    ],
+)
+def test_pairs_of_messages_become_two_conversations(row: dict[str, Any]) -> None:
+    made = document(row, SHAPE)
+    assert "prompt" not in made
+    assert said(made) == [
+        [("user", "é?", 1), ("assistant", "yes", 1)],
+        [("user", "é?", 1), ("assistant", "no", 1)],
+    ]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        # The system prompt is in the prompt alone, in the answers alone, or in both.
+        {"prompt": [SYSTEM, QUESTION], "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
+        {
+            "prompt": [QUESTION],
+            "chosen": [SYSTEM, QUESTION, GOOD],
+            "rejected": [SYSTEM, QUESTION, BAD],
+        },
+        {"prompt": [SYSTEM, QUESTION], "chosen": [SYSTEM, QUESTION, GOOD], "rejected": [BAD]},
+        {
+            "prompt": [SYSTEM, QUESTION],
+            "chosen": [{"from": "human", "value": "é?"}, GOOD],
+            "rejected": BAD,
+        },
+    ],
+)
+def test_a_prompt_that_answers_repeat_is_there_once(row: dict[str, Any]) -> None:
+    assert said(document(row, SHAPE)) == [
+        [("system", "S", 1), ("user", "é?", 1), ("assistant", "yes", 1)],
+        [("system", "S", 1), ("user", "é?", 1), ("assistant", "no", 1)],
+    ]
+    whole = {"prompt": row["prompt"], "completion": row["chosen"]}
+    if isinstance(row["chosen"], list):
+        made = json.loads(document(whole, Shape("messages"))["messages"])
+        assert made == [SYSTEM, QUESTION, GOOD]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [{"role": "user", "content": [{"type": "text", "text": "é?"}]}],
+        [{"from": "human", "value": "é?"}],
+    ],
+)
+def test_a_prompt_is_the_same_however_it_is_spelled(prompt: Any) -> None:
+    made = document({"prompt": prompt, "completion": [QUESTION, GOOD]}, Shape("messages"))
+    assert json.loads(made["messages"]) == [QUESTION, GOOD]
+
+
+def test_a_prompt_within_the_whole_conversation_is_there_once() -> None:
+    last = {"role": "user", "content": "sure?"}
+    for answer in (GOOD, BAD):
+        row = {"prompt": [last], "completion": [QUESTION, GOOD, last, answer]}
+        made = json.loads(document(row, Shape("messages"))["messages"])
+        assert made == [QUESTION, {**GOOD, "weight": 0}, last, answer]
+
+
+def test_a_user_who_repeats_the_prompt_in_the_answer_is_left_alone() -> None:
+    answer = [GOOD, QUESTION, BAD]
+    made = document({"prompt": [QUESTION], "completion": answer}, Shape("messages"))
+    assert json.loads(made["messages"]) == [QUESTION, *answer]
+
+
+def test_the_end_of_a_prompt_that_answers_repeat_is_there_once() -> None:
+    before = [QUESTION, GOOD, {"role": "user", "content": "sure?"}]
+    row = {"prompt": before, "completion": [before[-1], BAD]}
+    made = json.loads(document(row, Shape("messages"))["messages"])
+    assert made == [QUESTION, {**GOOD, "weight": 0}, before[-1], BAD]
+
+
+def test_only_the_answers_are_trained() -> None:
+    before = [QUESTION, GOOD, {"role": "user", "content": "sure?"}]
+    made = document({"chosen": [*before, GOOD], "rejected": [*before, BAD]}, SHAPE)
+    for half, answer in zip(said(made), ("yes", "no"), strict=True):
+        assert [weight for role, _, weight in half if role == "assistant"] == [0, 1]
+        assert half[-1] == ("assistant", answer, 1)
+
+
+def test_system_prompt_and_tools_are_those_of_conversations() -> None:
+    row = {"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD], "tools": FUNCTIONS}
+    made = document(row, Shape("preference", {}, "S"))
+    assert [half[0] for half in said(made)] == [("system", "S", 1)] * 2
+    assert [json.loads(str(half["tools"])) for half in halves(made)] == [FUNCTIONS] * 2
+    theirs = document({**row, "system": "T"}, Shape("preference", {}, "S"))
+    assert [half[0] for half in said(theirs)] == [("system", "T", 1)] * 2
+
+
+def test_a_column_of_groups_has_any_name_and_is_in_each_row() -> None:
+    row = {"text": "a", "patient": 7}
+    assert document(row, Shape("text", {"group": "patient"})) == Document(text="a", group="7")
+    for missing in (None, ""):
+        alone = document({"text": "a", "patient": missing}, Shape("text", {"group": "patient"}))
+        assert alone == Document(text="a")
+    error = refusal({"text": "a"}, Shape("text", {"group": "patient"}))
+    assert error.problem == "got columns text, expected patient"
+
+
+@pytest.mark.parametrize("name", ["chosen", "rejected"])
+@pytest.mark.parametrize("blank", ["", " \n", None])
+def test_an_answer_of_a_pair_has_text(name: str, blank: str | None) -> None:
+    pair = {"prompt": "a", "chosen": "b", "rejected": "c", name: blank}
+    assert (
+        refusal(pair, Shape("preference")).problem == f"got nothing for {name}, expected an answer"
+    )
+    talks = {
+        answer: [QUESTION, {"role": "assistant", "content": pair[answer]}]
+        for answer in ("chosen", "rejected")
+    }
+    problem = refusal(talks, Shape("preference")).problem
+    assert problem == "message 2, of the assistant, is empty, expected text or a tool call"
+
+
+@pytest.mark.parametrize("completion", ["", " \n"])
+def test_a_completion_has_text(completion: str) -> None:
+    row = {"prompt": "a", "completion": completion}
+    problem = refusal(row, Shape("prompt-completion")).problem
+    assert problem == "got an empty completion, expected text"
+
+
+TEXT = {"prompt": "a", "chosen": "b", "rejected": "c"}
+BEGUN = "the prompt ends in a message of the assistant, and {} goes on with another: two turns"
+SPOKEN = {"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD]}
+
+
+def test_a_prompt_that_begins_the_answer_is_refused() -> None:
+    row = {"prompt": [QUESTION, {**GOOD, "content": "Let me think."}], "completion": [GOOD]}
+    assert refusal(row, Shape("messages")).problem.startswith(BEGUN.format("completion"))
+
+
+def test_what_is_no_pair_costs_one_line() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        (TEXT | {"rejected": "b"}, "chosen and rejected are equal, so neither is preferred"),
+        (SPOKEN | {"rejected": [GOOD]}, "chosen and rejected are equal, so neither is preferred"),
+        (SPOKEN | {"rejected": GOOD}, "chosen and rejected are equal, so neither is preferred"),
+        (TEXT | {"rejected": None}, "got nothing for rejected, expected an answer"),
+        (TEXT | {"chosen": ""}, "got nothing for chosen, expected an answer"),
+        (SPOKEN | {"chosen": []}, "got nothing for chosen, expected an answer"),
+        ({"chosen": "b", "rejected": "c"}, "got no prompt, expected one for answers that are text"),
+        ({"prompt": "a", "chosen": "b"}, "got columns prompt, chosen, expected rejected"),
+        (SPOKEN | {"prompt": "a"}, "got text and messages in one pair"),
+        # The answer is no question.
+        (SPOKEN | {"prompt": "yes", "rejected": [GOOD, BAD]}, "got text and messages in one pair"),
+        (TEXT | {"chosen": [GOOD]}, "got text and messages in one pair"),
+        (TEXT | {"chosen": 5}, "got text and messages in one pair"),
+        (SPOKEN | {"chosen": 5}, "got list and int for prompt and chosen"),
+        (
+            SPOKEN | {"chosen": [GOOD, QUESTION]},
+            "the conversation of chosen doesn't end with an answer of the assistant",
+        ),
+        (
+            SPOKEN | {"rejected": [GOOD, QUESTION]},
+            "the conversation of chosen doesn't end with an answer of the assistant",
+        ),
+        (
+            {"chosen": [QUESTION, GOOD], "rejected": [{**QUESTION, "content": "!"}, BAD]},
+            "chosen and rejected begin differently, expected the same prompt in both",
+        ),
+        (
+            SPOKEN | {"prompt": [SYSTEM, QUESTION], "chosen": [{**SYSTEM, "content": "!"}, GOOD]},
+            "prompt and chosen have different system prompts, expected one in the prompt",
+        ),
+        (
+            SPOKEN | {"chosen": [QUESTION]},
+            "chosen has only messages of the prompt, and no answer",
+        ),
+        (SPOKEN | {"prompt": [QUESTION, BAD]}, BEGUN.format("chosen")),
+        (SPOKEN | {"chosen": [{"role": "x"}]}, "got role 'x' in message 2"),
+        (TEXT | {"system": "S"}, "got a system prompt, which answers that are text can't have"),
+    ]
+    for row, problem in wrong:
+        assert refusal(row, SHAPE).problem.startswith(problem), row
+
+
+def test_pairs_are_duplicates_only_if_all_parts_are_the_same() -> None:
+    rows: list[dict[str, Any]] = [TEXT, *({**TEXT, name: "other"} for name in TEXT), SPOKEN]
+    assert len({content(document(row, SHAPE)) for row in rows}) == len(rows)
