@@ -21,13 +21,13 @@ rule eval:
     input:
         expand("results/runs/{run}/eval.json", run=EXPERIMENT.runs),
     message:
-        f"every run is evaluated{suggestion('generate')}"
+        f"every run is evaluated{suggestion('generate') if SAMPLED else ''}"
 
 
 rule generate:
     """Held-out prompts or images, continued or classified by every run's model and its base."""
     input:
-        expand("results/runs/{run}/samples.jsonl", run=EXPERIMENT.runs),
+        expand("results/runs/{run}/samples.jsonl", run=SAMPLED),
     message:
         "every run has its samples"
 
@@ -72,9 +72,7 @@ rule data:
 
 include: "workflow/rules/download.smk"
 include: "workflow/rules/base_model.smk"
-include: "workflow/rules/tokenize.smk"
 include: "workflow/rules/reference.smk"
-include: "workflow/rules/preview.smk"
 include: "workflow/rules/finetune.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/choose.smk"
@@ -82,14 +80,11 @@ include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/card.smk"
 include: "workflow/rules/track.smk"
 include: "workflow/rules/push.smk"
-include: "workflow/rules/generate.smk"
 include: "workflow/rules/report.smk"
-include: "workflow/rules/decode.smk"
-include: "workflow/rules/predict.smk"
 
 
-# Of what most runs do without.
-for stage in EXTRA_STAGES:
+# Of runs on text or on images alone, and of what most runs do without.
+for stage in (*STAGES_OF_MODALITIES, *EXTRA_STAGES):
 
     include: f"workflow/rules/{stage}.smk"
 

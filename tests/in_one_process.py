@@ -56,7 +56,8 @@ def _make(experiment: Experiment, run: str) -> None:
     if not model.exists():
         files = [Path(file) for file in plan.model_files(experiment, base)]
         dataset = next((file.parent for file in files if file.name == "dataset.json"), None)
-        base_model(model, plan.model_config(experiment, base), dataset)
+        kind = plan.modality_of_model(experiment, base)
+        base_model(model, plan.model_config(experiment, base), dataset, modality=kind)
     prepared = [Path(folder) for folder in plan.prepared_folders(experiment, run)]
     for (name, folder), output in zip(folders.items(), prepared, strict=True):
         cfg = plan.store_config(experiment, run, name)

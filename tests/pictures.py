@@ -40,7 +40,7 @@ def model_section(**keys: Any) -> dict[str, Any]:
 def make_digits(folder: Path, **model: Any) -> Path:
     """A folder with `dataset`, `model` and `pixels`, of scikit-learn's digits."""
     download(folder / "dataset", DIGITS)
-    base_model(folder / "model", model_section(**model), folder / "dataset")
+    base_model(folder / "model", model_section(**model), folder / "dataset", modality="images")
     decode(folder / "dataset", folder / "model", folder / "pixels", {"format": "images"})
     return folder
 

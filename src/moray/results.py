@@ -4,14 +4,14 @@ import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
-from moray.config.formats import TaskName
 from moray.config.schema.experiment import SMOKE_TEST_RUN
-from moray.config.tasks import TASK_SECTIONS, TASKS
+from moray.config.tasks import MODALITIES, TASK_SECTIONS, TASKS, TaskName
 from moray.errors import UserError
 from moray.lines import parsed_lines
 from moray.provenance.lineage import LINEAGE, changed_inputs, is_sealed
@@ -172,10 +172,16 @@ class Run:
 
     @property
     def task(self) -> TaskName | None:
-        """The task, which the sections of the settings tell."""
+        """The task, which the sections of the settings tell, or where the rows are."""
         settings = self.settings
         with_own_section = (name for name, task in TASKS.items() if task.section_name in settings)
-        return next(with_own_section, "language") if settings else None
+        stores = ((self.record or {}).get("inputs") or {}).get("stores", {}).values()
+        by_rows = (
+            facts.task
+            for facts in MODALITIES.values()
+            if any(Path(store).parent == Path(facts.prepared) for store in stores)
+        )
+        return next(chain(with_own_section, by_rows), "language") if settings else None
 
     def history(self) -> Iterator[dict[str, Any]]:
         """The lines of the history; of an unfinished run, as far as it got."""

@@ -3,13 +3,14 @@
 from importlib.util import find_spec
 from typing import get_args
 
+from project import ROOT
+
 from moray.config import extras
-from moray.config.formats import FORMATS, FormatName, TaskName
 from moray.config.schema.datasets import LocalFiles
 from moray.config.schema.experiment import Run
 from moray.config.schema.models import PathModel
 from moray.config.schema.train import STRATEGIES, StrategyName
-from moray.config.tasks import MODALITIES, TASKS
+from moray.config.tasks import FORMATS, MODALITIES, TASKS, FormatName, TaskName
 
 
 def test_each_format_has_columns_a_task_and_a_description() -> None:
@@ -17,7 +18,8 @@ def test_each_format_has_columns_a_task_and_a_description() -> None:
     assert FORMATS.keys() == set(get_args(FormatName))
     for name, format in FORMATS.items():
         assert f"`{name}`: " in described
-        assert set(format.nested) <= format.columns.keys()
+        assert {*format.nested, *format.classes} <= format.columns.keys()
+        assert format.types.keys() <= {*format.kept}
         assert format.task in TASKS
 
 
@@ -35,6 +37,8 @@ def test_each_modality_is_of_tasks_and_its_key_is_one_of_a_base_model() -> None:
         assert TASKS[facts.task].modality == modality
         assert all(find_spec(f"moray.tasks.{facts.task}.{one}") for one in ("base_model", "export"))
         assert not facts.model_key or facts.model_key in PathModel.model_fields
+        assert bool(find_spec(f"moray.tasks.{facts.task}.report")) == facts.has_part
+        assert all((ROOT / f"workflow/rules/{stage}.smk").is_file() for stage in facts.stages)
 
 
 def test_each_strategy_has_facts_and_a_module() -> None:

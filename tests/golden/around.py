@@ -156,7 +156,7 @@ def _track(experiment: Experiment, output: Path) -> None:
         run / name for name in ("train.json", "history.jsonl", "eval.json", "samples.jsonl")
     )
     tracked, cfg = output / "tracked.json", {"trackers": ["tensorboard"]}
-    track(train, history, scores, samples, [], run / "model", tracked, cfg)
+    track(train, history, scores, [samples], [], run / "model", tracked, cfg)
     figures = ("loss", "eval_loss", "test/tuned/accuracy", "test/tuned/accuracy_high")
     points = {name: in_tensorboard(Path(), name) for name in figures}
     (output / "points.json").write_text(json.dumps(points))

@@ -22,7 +22,10 @@ rule base_model:
             plan.model_config(EXPERIMENT, wildcards.model),
             MODEL_FILES[wildcards.model],
         ),
-        # Not compared with the last execution, because it takes `input`.
+        # Not compared with the last execution, because they take `input`.
+        modality=lambda wildcards, input: plan.modality_of_model(
+            EXPERIMENT, wildcards.model
+        ),
         proofs=lambda wildcards, input: EXPERIMENT.proofs_of_model(wildcards.model),
     message:
         "base model {wildcards.model}"

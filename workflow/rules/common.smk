@@ -19,7 +19,7 @@ from moray.config import extras, inputs, layout, plan, recorded
 from moray.config.config_files import check_config_file, check_option
 from moray.config.load import load_experiment, with_short_keys_resolved
 from moray.config.schema.experiment import SMOKE_TEST_RUN
-from moray.config.tasks import TASKS
+from moray.config.tasks import MODALITIES, TASKS
 from moray.config.versions import version_of
 from moray.errors import ConfigError, UserError
 from moray.stages.boundary import repeat, repeats
@@ -175,14 +175,14 @@ def any_of(names):
 
 
 def runs_of(modality):
-    """The names of the runs on text or on images."""
+    """The names of the runs of a modality."""
     return [
         run for run in EXPERIMENT.runs if plan.modality(EXPERIMENT, run) == modality
     ]
 
 
 def stores_of(modality):
-    """The names of the stores of text or of images."""
+    """The names of the stores of a modality."""
     return [
         name
         for name, (run, _) in STORES.items()
@@ -292,6 +292,12 @@ def benchmarks_of(wildcards):
     """The benchmarks of a run that names tasks."""
     run = wildcards.run
     return [f"results/runs/{run}/benchmarks.json"] if run in BENCHMARKED else []
+
+
+def samples_of(wildcards):
+    """The samples of a run whose modality has any."""
+    run = wildcards.run
+    return [f"results/runs/{run}/samples.jsonl"] if run in SAMPLED else []
 
 
 def of_sweep(wildcards, file):
@@ -462,9 +468,17 @@ REFERENCES = {
 BENCHMARKED = [
     run for run, section in EXPERIMENT.runs.items() if section.benchmarks.tasks
 ]
+SAMPLED = [
+    run
+    for run in EXPERIMENT.runs
+    if MODALITIES[plan.modality(EXPERIMENT, run)].has_samples
+]
 TRACKED = [run for run, section in EXPERIMENT.runs.items() if section.tracking]
 PUSHED = [run for run, section in EXPERIMENT.runs.items() if section.push]
 SMOKE_TEST = SimpleNamespace(run=SMOKE_TEST_RUN)
+STAGES_OF_MODALITIES = [
+    stage for modality in MODALITIES.values() for stage in modality.stages
+]
 # Of the smoke test, there is a rule only in its own config.
 EXTRA_STAGES = [
     stage

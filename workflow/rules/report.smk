@@ -3,7 +3,7 @@ rule report:
     input:
         scores=expand("results/runs/{run}/eval.json", run=EXPERIMENT.runs),
         benchmarks=expand("results/runs/{run}/benchmarks.json", run=BENCHMARKED),
-        samples=expand("results/runs/{run}/samples.jsonl", run=EXPERIMENT.runs),
+        samples=expand("results/runs/{run}/samples.jsonl", run=SAMPLED),
         cards=expand("results/runs/{run}/README.md", run=EXPERIMENT.runs),
     output:
         report(

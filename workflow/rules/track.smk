@@ -4,7 +4,7 @@ rule track_run:
         train="results/runs/{run}/train.json",
         history="results/runs/{run}/history.jsonl",
         scores="results/runs/{run}/eval.json",
-        samples="results/runs/{run}/samples.jsonl",
+        samples=samples_of,
         benchmarks=benchmarks_of,
         model="results/runs/{run}/model/manifest.json",
     output:

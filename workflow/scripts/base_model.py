@@ -14,4 +14,5 @@ with stage(snakemake.log[0]):
         cfg=cfg,
         dataset=Path(snakemake.input.files[0]).parent if needs_dataset else None,
         proofs=snakemake.params.proofs,
+        modality=snakemake.params.modality,
     )

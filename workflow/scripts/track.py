@@ -11,7 +11,7 @@ with stage(snakemake.log[0]):
         train=Path(snakemake.input.train),
         history=Path(snakemake.input.history),
         scores=Path(snakemake.input.scores),
-        samples=Path(snakemake.input.samples),
+        samples=[Path(file) for file in snakemake.input.samples],
         benchmarks=[Path(file) for file in snakemake.input.benchmarks],
         model=Path(snakemake.input.model).parent,
         output=Path(snakemake.output[0]),

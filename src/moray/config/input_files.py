@@ -7,10 +7,10 @@ from glob import escape, glob, has_magic
 from pathlib import Path
 
 from moray.config.folders import check_name
-from moray.config.formats import FORMATS
 from moray.config.inputs import CHECK_PATH
 from moray.config.schema.datasets import Dataset, LocalFiles
 from moray.config.splits import check_unmixed
+from moray.config.tasks import FORMATS
 from moray.errors import UserError
 
 # Files in which the library `datasets` describes rows that are in others; and those of a folder

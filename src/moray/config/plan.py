@@ -11,7 +11,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from moray.config.formats import FORMATS, TaskName
 from moray.config.input_files import endings_of, input_file, input_files
 from moray.config.inputs import CHECK_PATH
 from moray.config.layout import workers_are_here
@@ -19,10 +18,12 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.experiment import BestRef, Experiment, RunRef
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.tasks import (
+    FORMATS,
     MODALITIES,
+    MODEL_KEYS,
     TASKS,
     Modality,
-    modality_of,
+    TaskName,
     modality_of_format,
     source_module,
 )
@@ -62,8 +63,10 @@ def modality_of_dataset(experiment: Experiment, dataset: str) -> Modality:
 
 
 def modality_of_model(experiment: Experiment, model: str) -> Modality:
-    """The modality of a base model."""
-    return modality_of(dict(experiment.models[model]))
+    """The modality of a base model: that of the dataset that it names, or text."""
+    section = experiment.models[model]
+    named = next(filter(None, (getattr(section, key, None) for key in MODEL_KEYS)), None)
+    return modality_of_dataset(experiment, named) if named else "text"
 
 
 def modality(experiment: Experiment, run: str) -> Modality:
@@ -88,8 +91,10 @@ def _section_of_task(experiment: Experiment, run: str) -> dict[str, dict[str, An
 def store_config(experiment: Experiment, run: str, name: str) -> dict[str, Any]:
     """What a run's rows of a dataset depend on, besides it and the tokenizer or processor."""
     section, dataset = experiment.runs[run], experiment.datasets[name]
-    if not MODALITIES[modality(experiment, run)].has_tokens:
-        return {"format": dataset.format}
+    keys = MODALITIES[modality(experiment, run)].data_keys
+    if keys is not None:
+        own = {key: getattr(section.data, key) for key in keys}
+        return dict(sorted({"format": dataset.format, **own}.items()))
     config = {"format": dataset.format, **result_keys(section.data)}
     del config["augmentation"]
     is_chat = FORMATS[dataset.format].chat
@@ -244,13 +249,13 @@ def benchmark_config(experiment: Experiment, run: str) -> dict[str, Any]:
 
 def export_config(experiment: Experiment, run: str) -> dict[str, Any]:
     """What the model card says about a run, besides what training recorded."""
-    section, of_tokens = experiment.runs[run], dict[str, Any]()
-    if MODALITIES[modality(experiment, run)].has_tokens:
-        of_tokens["chat_template"] = chat_template(experiment, run)
+    section, of_text = experiment.runs[run], dict[str, Any]()
+    if MODALITIES[modality(experiment, run)].data_keys is None:
+        of_text["chat_template"] = chat_template(experiment, run)
         if section.data.bos != "auto":
-            of_tokens["bos"] = section.data.bos
+            of_text["bos"] = section.data.bos
     return {
-        **of_tokens,
+        **of_text,
         "datasets": section.datasets,
         **result_keys(section.export),
         "run": run,

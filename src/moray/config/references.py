@@ -1,16 +1,23 @@
 """Checks across sections: names must exist, and runs must not form a cycle."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from moray.config import lineage, plan
-from moray.config.formats import FORMATS, sequence_length
 from moray.config.layout import new_tokens_unsharded
 from moray.config.lineage import candidates, circles, comparable, known, known_starts, starts
 from moray.config.schema.experiment import SMOKE_TEST_RUN, Experiment, Run
-from moray.config.schema.models import ScratchModel
+from moray.config.schema.models import ScratchModel, ScratchVisionModel
 from moray.config.schema.sections import WorkerRange
 from moray.config.schema.train import STRATEGIES, Adapter
-from moray.config.tasks import MODALITIES, TASKS, Modality, module_of
+from moray.config.tasks import (
+    FORMATS,
+    MODALITIES,
+    MODEL_KEYS,
+    TASKS,
+    modalities_of_key,
+    module_of,
+    sequence_length,
+)
 from moray.errors import UserError
 
 
@@ -75,20 +82,21 @@ def _models(experiment: Experiment) -> Iterator[UserError]:
         path = f"models.{name}"
         if isinstance(model, ScratchModel):
             dataset = model.tokenizer.train_on
-            yield from _dataset(experiment, f"{path}.tokenizer.train_on", dataset, "text")
-        for modality, facts in MODALITIES.items():
-            named = getattr(model, facts.model_key, None) if facts.model_key else None
-            if named is not None:
-                yield from _dataset(experiment, f"{path}.{facts.model_key}", named, modality)
+            yield from _dataset(experiment, f"{path}.tokenizer.train_on", dataset, ["text"])
+        for key in MODEL_KEYS:
+            if (named := getattr(model, key, None)) is not None:
+                is_vision = isinstance(model, ScratchVisionModel)
+                expected = ["images"] if is_vision else modalities_of_key(key)
+                yield from _dataset(experiment, f"{path}.{key}", named, expected)
 
 
 def _dataset(
-    experiment: Experiment, path: str, name: str, expected: Modality
+    experiment: Experiment, path: str, name: str, expected: Sequence[str]
 ) -> Iterator[UserError]:
     yield from known(path, name, experiment.datasets, "datasets")
-    if name in experiment.datasets and plan.modality_of_dataset(experiment, name) != expected:
+    if name in experiment.datasets and plan.modality_of_dataset(experiment, name) not in expected:
         found = plan.modality_of_dataset(experiment, name)
-        problem = f"got {name}, which has {found}, expected {expected}"
+        problem = f"got {name}, which has {found}, expected {' or '.join(expected)}"
         yield UserError(path, problem, "choose another")
 
 

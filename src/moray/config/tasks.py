@@ -1,14 +1,108 @@
-"""The tasks, by name: facts about them, and the modules in their folders."""
+"""The table of names: formats of datasets, tasks, and what tasks are of; facts about each.
+
+A new task has its entries here, and all else in its folder.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
-from moray.config.formats import FORMATS, FormatName, TaskName
-
+TaskName = Literal["language", "preference", "images"]
+FormatName = Literal["text", "prompt-completion", "instruction", "messages", "preference", "images"]
 Modality = Literal["text", "images"]
+
+# Documents and rows of text: the endings of their files.
+_OF_TEXT = (
+    *(
+        f"{kind}{compression}"
+        for kind in (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+        for compression in ("", ".gz", ".zst")
+    ),
+    ".parquet",
+)
+
+
+@dataclass(frozen=True)
+class Format:
+    """The rows of a format.
+
+    Attributes:
+        meaning: what a row is, and what of it is trained on, for the reference of the keys.
+        columns: the columns of a source's rows, and whether a row must have them.
+        kept: the columns that a dataset keeps, those of a `Document`.
+        types: the Arrow types of those that aren't text.
+        nested: the columns whose values can be messages or tools.
+        classes: the columns whose values are names of classes: text or numbers.
+        chat: whether a row can be a conversation, which needs a chat template.
+        answers: number of answers that a row's document has, which share a row of tokens.
+        task: the task that it is for.
+        endings: those of the files that a folder of `source: files` stands for.
+    """
+
+    meaning: str
+    columns: dict[str, bool]
+    kept: tuple[str, ...]
+    types: Mapping[str, str] = field(default_factory=dict)
+    nested: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    chat: bool = False
+    answers: int = 1
+    task: TaskName = "language"
+    endings: tuple[str, ...] = _OF_TEXT
+
+
+FORMATS: dict[FormatName, Format] = {
+    "text": Format("a document", {"text": True}, kept=("text",)),
+    "prompt-completion": Format(
+        "only the completion is trained on",
+        {"prompt": True, "completion": True},
+        kept=("prompt", "completion"),
+    ),
+    "instruction": Format(
+        "an instruction, an optional input, and the output (Alpaca), rendered with a chat "
+        "template; only the output is trained on",
+        {"instruction": True, "input": False, "output": True, "system": False, "history": False},
+        kept=("messages", "tools"),
+        nested=("history",),
+        chat=True,
+    ),
+    # `prompt` and `completion` together, as lists of messages, replace `messages`.
+    "messages": Format(
+        "a conversation in OpenAI's format (`role`, `content`, `tool_calls`) or ShareGPT's "
+        "(`from`, `value`), rendered with a chat template; only what the assistant says is "
+        "trained on",
+        {
+            "messages": True,
+            "prompt": False,
+            "completion": False,
+            "tools": False,
+            "system": False,
+        },
+        kept=("messages", "tools"),
+        nested=("messages", "prompt", "completion", "tools"),
+        chat=True,
+    ),
+    "preference": Format(
+        "a prompt with a chosen and a rejected answer, as text or as messages; see "
+        "[preference](preference.md)",
+        {"prompt": False, "chosen": True, "rejected": True, "tools": False, "system": False},
+        kept=("prompt", "chosen", "rejected", "tools"),
+        nested=("prompt", "chosen", "rejected", "tools"),
+        chat=True,
+        answers=2,
+        task="preference",
+    ),
+    "images": Format(
+        "an image and its label, in Parquet files or on the hub; see [images](images.md)",
+        {"image": True, "label": True},
+        kept=("image", "label"),
+        types={"image": "binary", "label": "int64"},
+        task="images",
+        endings=(".parquet",),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -16,13 +110,17 @@ class ModalityFacts:
     """What datasets and models are of, for planning and for reporting.
 
     Attributes:
-        task: the task in whose folder the modules are that all tasks of the modality share, such as
-            its sources.
+        task: the task in whose folder the modules are that all tasks of the modality share.
         prepared: the folder of the stores that datasets are prepared into.
-        has_tokens: whether rows are of tokens, so that a base has a tokenizer, and a run's `data`
-            section and chat template say how documents become rows.
-        model_key: the key of a base model that says that it is of this modality, and names a
-            dataset; empty for that of models without such a key.
+        sources: the task in whose folder its sources are; by default, that one.
+        stages: those that only its runs have, each with a rule `workflow/rules/{stage}.smk`.
+        has_samples: whether one of them makes samples of what a model says.
+        has_part: whether its runs have a part of their own in the report.
+        has_tokens: whether rows are of tokens, so that a base has a tokenizer.
+        data_keys: the keys of a run's `data` section that say how documents become rows; None for
+            all of them, with the chat template.
+        model_key: the key of a base model that names a dataset of this modality, of which the
+            model then is; empty for that of models without such a key.
         libraries: what its datasets need besides, by the names of packages; the modules.
         extra: the extra of moray that has them.
         example: what a pipeline is called with, in examples; empty if it is a prompt.
@@ -30,7 +128,12 @@ class ModalityFacts:
 
     task: TaskName
     prepared: str
+    sources: TaskName | None = None
+    stages: tuple[str, ...] = ()
+    has_samples: bool = False
+    has_part: bool = False
     has_tokens: bool = False
+    data_keys: tuple[str, ...] | None = ()
     model_key: str = ""
     libraries: Mapping[str, str] = field(default_factory=dict)
     extra: str = ""
@@ -41,11 +144,18 @@ MODALITIES: dict[Modality, ModalityFacts] = {
     "text": ModalityFacts(
         "language",
         prepared="results/tokens",
+        stages=("tokenize", "preview", "generate"),
+        has_samples=True,
+        has_part=True,
         has_tokens=True,
+        data_keys=None,
     ),
     "images": ModalityFacts(
         "images",
         prepared="results/pixels",
+        stages=("decode", "predict"),
+        has_samples=True,
+        has_part=True,
         model_key="classes_of",
         libraries={"Pillow": "PIL", "Matplotlib": "matplotlib"},
         extra="vision",
@@ -64,7 +174,7 @@ class TaskFacts:
         scored: what is scored, as `eval.json` counts it.
         headline: the figure of `eval.json` that runs are judged by.
         section_path: where in a run the section is that only this task reads; empty if there is
-            none. A finished run's task is recognised by it, and is `language` without one.
+            none. A finished run's task is recognised by it, and without one by where its rows are.
         searches_section: whether a search can choose values of that section.
         takes_mixtures: whether a run can have several datasets.
         has_reference: whether a run trains on its rows with what its start says of them, which the
@@ -117,14 +227,14 @@ def module_of(task: str, name: str) -> ModuleType:
     return import_module(f"moray.tasks.{task}.{name}")
 
 
-def modality_of(model: Mapping[str, Any]) -> Modality:
-    """The modality of a base model, by the keys of its section."""
-    named = (
-        name
-        for name, facts in MODALITIES.items()
-        if facts.model_key and model.get(facts.model_key) is not None
-    )
-    return next(named, "text")
+def sequence_length(format: FormatName, block_size: int) -> int:
+    """Tokens of the longest sequence that a model gets, which has no neighbours in its row."""
+    return block_size // FORMATS[format].answers
+
+
+def modalities_of_key(key: str) -> list[Modality]:
+    """The modalities of the datasets that a key of a base model can name."""
+    return [name for name, facts in MODALITIES.items() if facts.model_key == key]
 
 
 def modality_of_format(format: FormatName) -> Modality:
@@ -134,9 +244,10 @@ def modality_of_format(format: FormatName) -> Modality:
 
 def source_module(source: str, format: FormatName) -> str:
     """The module of a source of documents, by the names in the config."""
-    shared = MODALITIES[modality_of_format(format)].task
-    return f"moray.tasks.{shared}.sources.{source.replace('-', '_')}"
+    facts = MODALITIES[modality_of_format(format)]
+    return f"moray.tasks.{facts.sources or facts.task}.sources.{source.replace('-', '_')}"
 
 
 SCORED = tuple(task.scored for task in TASKS.values())
 TASK_SECTIONS = tuple(task.section_name for task in TASKS.values() if task.section_name)
+MODEL_KEYS = tuple(dict.fromkeys(one.model_key for one in MODALITIES.values() if one.model_key))

@@ -13,13 +13,12 @@ from typing import Any, TypedDict, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moray.config.formats import FORMATS, FormatName
+from moray.config.tasks import FORMATS, FormatName
 from moray.errors import UserError
 from moray.provenance.manifest import DATASET, sha256_file, write_json
 
 SPLITS = ("train", "validation", "test")
 _GROUP_BYTES = 4 * 2**20
-_TYPES = {"image": pa.binary(), "label": pa.int64()}
 
 
 class Document(TypedDict, total=False):
@@ -42,7 +41,7 @@ class Document(TypedDict, total=False):
     rejected: str
     tools: str | None
     image: bytes
-    label: int
+    label: Any
     group: str
     place: str
 
@@ -154,10 +153,12 @@ def write_dataset(
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DATASET).unlink(missing_ok=True)
-    columns = FORMATS[format].kept
+    columns, types = FORMATS[format].kept, FORMATS[format].types
     if keep_groups:
         columns = (*columns, "group")
-    schema = pa.schema([(column, _TYPES.get(column, pa.string())) for column in columns])
+    schema = pa.schema(
+        [(column, pa.type_for_alias(types.get(column, "string"))) for column in columns]
+    )
     writers = {split: _SplitWriter(folder / f"{split}.parquet", schema) for split in SPLITS}
     kinds = set()
     for split, document in rows:

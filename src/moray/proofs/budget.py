@@ -65,6 +65,17 @@ def num_affordable(
     return max(0, int(left * speed / flops))
 
 
+def num_rows_affordable(folder: Path, seconds: float, tokens: int, num_models: int) -> int:
+    """How many rows can be compared on a CPU with each of so many models like that in a folder.
+
+    Args:
+        seconds: that the stage takes by itself.
+        tokens: a row takes a model about as much as so many tokens.
+    """
+    flops = 2.0 * tokens * num_parameters(shapes_in(folder))
+    return num_affordable(folder, seconds, torch.device("cpu"), flops, num_models=num_models)
+
+
 def _nominal(device: torch.device, threads: int | None) -> float:
     if device.type == "cuda":
         return _FLOPS_PER_GPU

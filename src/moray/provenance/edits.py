@@ -19,7 +19,7 @@ LOCK = PACKAGE / "code.lock"
 _WITHOUT_EFFECT = {
     *("background", "cli", "console", "errors", "hub", "lines", "machine", "project"),
     *("proofs", "provenance", "storage", "tracking", "workers"),
-    *(f"config/{name}" for name in ("extras", "formats", "layout", "schema", "tasks")),
+    *(f"config/{name}" for name in ("extras", "layout", "schema", "tasks")),
     *(f"extras/{name}" for name in ("chat", "doctor", "importing", "memory_plan", "object_store")),
     *(f"tasks/{name}/proofs" for name in ("images", "language", "preference")),
     *(f"train/{name}" for name in ("checks", "failures", "supervision")),

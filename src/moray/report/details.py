@@ -8,15 +8,15 @@ from typing import Any
 
 import pandas as pd
 
-from moray.config.formats import TaskName
 from moray.config.schema.base import result_keys
 from moray.config.schema.experiment import Sections
 from moray.config.schema.train import Train
-from moray.config.tasks import MODALITIES, SCORED, TASKS, module_of
+from moray.config.tasks import MODALITIES, SCORED, TASKS, TaskName, module_of
 from moray.corpus.overlap import overlap_messages
 from moray.proofs.comparison import short
 from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import PROOF
+from moray.report.confusion import confusion_of
 from moray.report.lineage import lineage_of
 from moray.report.overview import verdict
 from moray.report.quantities import known
@@ -77,16 +77,19 @@ def details(
     """What the page says about a run besides its row in the overview, for its template.
 
     It includes `part`, the template of what is the run's modality's own, for which a function of
-    this name in the module `report` beside it has the values.
+    this name in the module `report` beside it has the values; None if there is none.
     """
     record, evaluation = run.record or {}, run.figures("eval.json")
     generation = run.figures("generation.json") or {}
-    task = MODALITIES[TASKS[_task_of(run, evaluation)].modality].task
+    facts = MODALITIES[TASKS[_task_of(run, evaluation)].modality]
+    own = module_of(facts.task, "report").part(run, samples, limits) if facts.has_part else {}
+    classified = evaluation if evaluation and "by_class" in evaluation else None
     return {
-        **module_of(task, "report").part(run, samples, limits),
-        "part": f"{task}/report.html",
+        **own,
+        "part": f"{facts.task}/report.html" if facts.has_part else None,
         "model": model if (model := run.folder / "model").is_dir() else None,
         "scores": _by_dataset(evaluation) if evaluation else {},
+        "confusion": confusion_of(classified, limits.classes) if classified else None,
         "benchmarks": _of_benchmarks(run.figures("benchmarks.json")),
         "scored": _scored(evaluation) if evaluation else None,
         "confidence": evaluation and evaluation["confidence"],
@@ -234,8 +237,9 @@ def _of_data(run: Run) -> Iterator[tuple[str, str]]:
         if copies := sum(description.get("duplicates", {}).values()):
             yield "note", f"dataset {name}: {copies:,} duplicates left out"
     inputs = lineage.get("inputs", {})
+    stores = tuple(f"{one.prepared}/" for one in MODALITIES.values() if one.has_tokens)
     for path in inputs:
-        if path.startswith("results/tokens/"):
+        if path.startswith(stores):
             manifest = run.read_recorded(path.removeprefix("results/"), inputs[path])
             yield from _of_store(Path(path).parent.name, manifest)
 

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from moray.config.schema.base import Proofs
-from moray.config.tasks import MODALITIES, modality_of, module_of
+from moray.config.tasks import MODALITIES, Modality, module_of
 from moray.console import say
 from moray.errors import UserError
 from moray.hub import refusals_explained
@@ -27,19 +27,23 @@ class Base:
     Attributes:
         model: as it was written, in evaluation mode.
         compared: compares it with what plain transformers reads back; it gets the seconds that
-            making it took.
+            making it took. The first step of a run compares the loss in any case.
         facts: more entries of the manifest.
         more: what is printed after its size.
     """
 
     model: PreTrainedModel
-    compared: Callable[[float], Iterable[Comparison]]
+    compared: Callable[[float], Iterable[Comparison]] = lambda seconds: ()
     facts: dict[str, Any] = field(default_factory=dict)
     more: str = ""
 
 
 def base_model(
-    output: Path, cfg: dict[str, Any], dataset: Path | None = None, proofs: Proofs = "refuse"
+    output: Path,
+    cfg: dict[str, Any],
+    dataset: Path | None = None,
+    proofs: Proofs = "refuse",
+    modality: Modality = "text",
 ) -> None:
     """Write a Hugging Face folder, its manifest, and what of it was compared with transformers.
 
@@ -54,7 +58,7 @@ def base_model(
     """
     began = time.monotonic()
     cfg = {key: cfg[key] for key in cfg if key != "state"}
-    task = MODALITIES[modality_of(cfg)].task
+    owner = MODALITIES[modality].task
     with (
         refusals_explained(f"models.{output.name}", str(cfg.get("repo_id"))),
         whole_or_nothing(output),
@@ -66,7 +70,7 @@ def base_model(
         elif cfg["source"] == "path":
             source = Path(cfg["path"])
         with _original_named(output, source):
-            base: Base = module_of(task, "base_model").make(output, cfg, source, dataset)
+            base: Base = module_of(owner, "base_model").make(output, cfg, source, dataset)
         model = base.model
         _check_finite(model, f"models.{output.name}")
         proof = []

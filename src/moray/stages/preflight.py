@@ -7,12 +7,11 @@ from pathlib import Path
 
 from moray import machine
 from moray.config import extras, plan
-from moray.config.formats import FORMATS, sequence_length
 from moray.config.layout import on_cores_of, threads
 from moray.config.recorded import made_folder
 from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
-from moray.config.tasks import MODALITIES, TASKS, module_of
+from moray.config.tasks import FORMATS, MODALITIES, TASKS, module_of, sequence_length
 from moray.errors import ConfigError, UserError
 from moray.hub import has_token, no_token
 from moray.model.shapes import (

@@ -19,7 +19,7 @@ def track(
     train: Path,
     history: Path,
     scores: Path,
-    samples: Path,
+    samples: list[Path],
     benchmarks: list[Path],
     model: Path,
     output: Path,
@@ -34,7 +34,7 @@ def track(
     run = tracked_run(record)
     if missing := list(missing_packages(run.name, cfg["trackers"])):
         raise ConfigError(missing)
-    files = [scores, samples, *benchmarks, model / LINEAGE]
+    files = [scores, *samples, *benchmarks, model / LINEAGE]
     figures = dict(_figures("test", json.loads(scores.read_text())))
     for file in benchmarks:
         for task, found in json.loads(file.read_text())["tasks"].items():
@@ -43,7 +43,7 @@ def track(
     results = Results(
         step=record["steps"],
         scores=figures,
-        samples=[json.loads(line) for line in samples.read_text().splitlines()],
+        samples=[json.loads(line) for file in samples for line in file.read_text().splitlines()],
         digests={
             **{f"model/{name}": listed["sha256"] for name, listed in exported.items()},
             **{file.name: sha256_file(file) for file in files},

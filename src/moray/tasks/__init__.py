@@ -2,5 +2,5 @@
 
 The core imports their modules by name: of a task `task`, `evaluation`, for text `tokens`, and if
 its facts say so `checks`; of the task that has what its modality shares, `base_model`, `export`,
-`checks` and `report`. See `config.tasks` and docs/tasks.md.
+`checks`, and if its facts say so `report`. See `config.tasks` and docs/tasks.md.
 """

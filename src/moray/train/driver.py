@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 
-from moray.config.formats import sequence_length
 from moray.config.schema.sections import Data
 from moray.config.schema.train import STRATEGIES
+from moray.config.tasks import sequence_length
 from moray.console import say
 from moray.errors import ConfigError, UserError
 from moray.model.folder import whole_model_and_adapters

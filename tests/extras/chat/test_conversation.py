@@ -16,12 +16,13 @@ import pytest
 import torch
 import yaml
 from conversations import CHATML, MARKED
+from made_up_results import write_run
 from metaspace import STOP, metaspace
 from project import ROOT
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from moray.config.schema.base import result_keys
-from moray.config.schema.sections import Data
+from moray.config.schema.sections import Augmentation, Data
 from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.extras.chat.conversation import Chat, _Printed, open_chats, talk
@@ -179,6 +180,13 @@ def test_a_run_that_is_not_there_is_refused(
     make_run(tmp_path, tuned_folder)
     with pytest.raises(UserError, match="name one of tuned"):
         open_chats("other", base=False, tuned=True)
+
+
+def test_a_model_of_images_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, "photos", sections={"augmentation": result_keys(Augmentation())})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="this model is for images; see snakemake generate"):
+        open_chats("photos", base=False, tuned=True)
 
 
 def test_the_model_of_an_earlier_training_is_named(

@@ -48,7 +48,7 @@ def tracked(folder: Path, *trackers: str) -> dict[str, Any]:
     train, history, scores, samples, model, output = (folder / name for name in files)
     benchmarks = [*folder.glob("benchmarks.json")]
     cfg = {"trackers": list(trackers)}
-    track(train, history, scores, samples, benchmarks, model, output, cfg)
+    track(train, history, scores, [samples], benchmarks, model, output, cfg)
     record: dict[str, Any] = json.loads((folder / "tracked.json").read_text())
     return record
 

@@ -88,7 +88,7 @@ def given(folder: Path, model: hf.PreTrainedModel, side: int = SIDE) -> Path:
 def adapted(source: Path, photos: Path, output: Path) -> hf.PreTrainedModel:
     """What plain transformers loads of a base model that was made of a folder."""
     section = {"source": "path", "path": str(source), "seed": 0, "classes_of": "photos"}
-    base_model(output, section, photos)
+    base_model(output, section, photos, modality="images")
     model: hf.PreTrainedModel = AutoModelForImageClassification.from_pretrained(output)
     return model.eval()
 

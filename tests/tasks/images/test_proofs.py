@@ -54,7 +54,7 @@ def make(photos: Path, tmp_path: Path) -> Make:
         size = {"height": 32, "width": 32}
         hf.ViTImageProcessorPil(size=size).save_pretrained(tmp_path / "source")
         section = {"source": "path", "path": str(tmp_path / "source"), "seed": 0}
-        base_model(tmp_path / "tiny", {**section, "classes_of": "photos"}, photos, proofs)
+        base_model(tmp_path / "tiny", {**section, "classes_of": "photos"}, photos, proofs, "images")
         return tmp_path / "tiny"
 
     return made
@@ -82,7 +82,7 @@ def test_of_other_classes_there_are_no_logits_to_compare(make: Make) -> None:
 
 
 def test_a_model_from_scratch_is_read_back(photos: Path, tmp_path: Path) -> None:
-    base_model(tmp_path / "tiny", model_section(**RESNET), photos)
+    base_model(tmp_path / "tiny", model_section(**RESNET), photos, modality="images")
     assert [*compared(tmp_path / "tiny")] == [READ_BACK, LOGIT]
 
 

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 from made_up_results import write_run
 from pages import Parsed, runs_in
 
@@ -11,7 +10,6 @@ from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Augmentation
 from moray.report.page import render
 from moray.results import load
-from moray.tasks.images.report import confusion_of
 
 PREDICTION = {
     "image": 3,
@@ -46,12 +44,3 @@ def test_a_matrix_and_predictions_of_images_are_shown(tmp_path: Path) -> None:
     assert [address.partition(",")[0] for address in details.addresses()] == [
         "data:image/svg+xml;base64"
     ]
-
-
-def test_of_many_classes_those_with_mistakes_are_shown() -> None:
-    confusion = np.diag([5, 5, 5, 5])
-    confusion[1, 3], confusion[3, 0] = 2, 1
-    value = {"label_names": list("abcd"), "by_class": {"tuned": {"confusion": confusion.tolist()}}}
-    found = confusion_of(value, classes=2)
-    assert (found.names, found.counts, found.left_out) == (["b", "d"], [[5, 2], [0, 5]], 2)
-    assert found.shares == [[0.714, 0.286], [0.0, 0.833]]

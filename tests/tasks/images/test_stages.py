@@ -136,7 +136,7 @@ def test_classes_that_look_the_same_are_warned_of(
 
 
 def make_model(dataset: Path, output: Path, **keys: Any) -> Path:
-    base_model(output, model_section(**{**VIT, **keys}), dataset)
+    base_model(output, model_section(**{**VIT, **keys}), dataset, modality="images")
     return output
 
 
@@ -225,8 +225,8 @@ def test_a_model_of_other_classes_gets_a_new_output_layer(photos: Path, tmp_path
     old = make_model(tmp_path / "digits", tmp_path / "old", image_size=8)
     section = {"source": "path", "path": str(old), "seed": 0, "classes_of": "photos"}
     for name, dataset in (("same", tmp_path / "digits"), ("new", photos), ("again", photos)):
-        base_model(tmp_path / name, section, dataset)
-    base_model(tmp_path / "seeded", {**section, "seed": 1}, photos)
+        base_model(tmp_path / name, section, dataset, modality="images")
+    base_model(tmp_path / "seeded", {**section, "seed": 1}, photos, modality="images")
     names = ("old", "same", "new", "again", "seeded")
     models = {name: load_classifier(tmp_path / name) for name in names}
     heads = {name: model.classifier.weight for name, model in models.items()}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from moray.config.formats import FormatName
+from moray.config.tasks import FormatName
 from moray.corpus.dataset import Document, RowError, content, halves, plain_text
 from moray.tasks.language.formats import Shape, document
 

@@ -15,9 +15,9 @@ from jobs import execution_of
 from tokenizers import decoders
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from moray.config.formats import FormatName
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
+from moray.config.tasks import FormatName
 from moray.corpus.dataset import Document, write_dataset
 from moray.errors import UserError
 from moray.model.load import load_model

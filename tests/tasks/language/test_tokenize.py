@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-from moray.config.formats import FormatName
+from moray.config.tasks import FormatName
 from moray.corpus.dataset import SPLITS, Document, read_documents, write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import damaged_files, read_manifest, write_manifest

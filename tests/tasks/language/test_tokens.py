@@ -12,9 +12,9 @@ from packed import pieces_of
 from transformers import PreTrainedTokenizerFast
 from turn_templates import QWEN3
 
-from moray.config.formats import FormatName
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data
+from moray.config.tasks import FormatName
 from moray.corpus.dataset import Document, num_groups, read_group, write_dataset
 from moray.errors import UserError
 from moray.provenance.manifest import read_manifest, write_manifest

@@ -10,7 +10,6 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from moray.config.folders import files_below
-from moray.config.formats import FORMATS, FormatName
 from moray.config.schema.base import Fraction, RepoId, Revision, Section, Seed, added
 from moray.config.splits import (
     Split,
@@ -19,6 +18,7 @@ from moray.config.splits import (
     idx_files_by_split,
     paths_by_split,
 )
+from moray.config.tasks import FORMATS, FormatName
 from moray.errors import UserError
 from moray.provenance.contents import contents_of
 
@@ -31,19 +31,6 @@ CREDENTIALS_REFUSED = (
     "s3:// set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for https:// write ~/.netrc and set "
     'FSSPEC_HTTPS=\'{"client_kwargs": {"trust_env": true}}\''
 )
-
-# What a row is, and what of it is trained on.
-_FORMATS: dict[FormatName, str] = {
-    "text": "a document",
-    "prompt-completion": "only the completion is trained on",
-    "instruction": "an instruction, an optional input, and the output (Alpaca), rendered with a "
-    "chat template; only the output is trained on",
-    "messages": "a conversation in OpenAI's format (`role`, `content`, `tool_calls`) or ShareGPT's "
-    "(`from`, `value`), rendered with a chat template; only what the assistant says is trained on",
-    "preference": "a prompt with a chosen and a rejected answer, as text or as messages; see "
-    "[preference](preference.md)",
-    "images": "an image and its label, in Parquet files or on the hub; see [images](images.md)",
-}
 
 
 class Source(Section):
@@ -134,7 +121,7 @@ class _Table(Source):
     format: FormatName = Field(
         "text",
         description="Format of a row. "
-        + " ".join(f"`{name}`: {meaning}." for name, meaning in _FORMATS.items()),
+        + " ".join(f"`{name}`: {format.meaning}." for name, format in FORMATS.items()),
     )
     columns: dict[str, str] = Field(
         {},

@@ -12,12 +12,14 @@ from transformers.generation import BaseStreamer
 
 from moray.config.schema.base import result_keys
 from moray.config.schema.sections import Data, Generate
+from moray.config.tasks import MODALITIES, TASKS
 from moray.corpus.dataset import RowError
 from moray.errors import UserError
 from moray.evaluate.worker import dtype_of
 from moray.model.load import load_config, load_model, longest_sequence
 from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import MANIFEST, read_json, sha256_file
+from moray.results import find_runs
 from moray.tasks.language.encode import Encoder, make_encoder
 from moray.tasks.language.generation import Sampling, stream
 from moray.tasks.language.tokenizer import decoded_after, load_tokenizer
@@ -142,7 +144,7 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
     """Load the models of a run; returns a conversation with each, by name.
 
     Raises:
-        UserError: if there is no such run, it isn't trained yet, or it is for images.
+        UserError: if there is no such run, it isn't trained yet, or it isn't of text.
     """
     folder = _RUNS / run / "model"
     if not (folder / "manifest.json").is_file():
@@ -151,8 +153,11 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
         if trained:
             remedy += f", or name one of {', '.join(trained)}"
         raise UserError(str(folder), "there is no model", remedy)
-    if not (folder / "tokenizer.json").is_file():
-        raise UserError(str(folder), "this model is for images", "see snakemake generate")
+    (found,) = find_runs(_RUNS.parent, _RUNS.parent / "state", [run])
+    modality = TASKS[found.task or "language"].modality
+    if modality != "text":
+        target = "generate" if MODALITIES[modality].has_samples else "eval"
+        raise UserError(str(folder), f"this model is for {modality}", f"see snakemake {target}")
     folders = {"base": _start(folder), "tuned": folder}
     wanted = {"base": base, "tuned": tuned}
     # The base has no chat template if the run brought it.

@@ -13,13 +13,14 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from moray.console import say
+from moray.evaluate.classification import chosen, classify_on_worker, in_order
 from moray.evaluate.driver import on_evaluation_workers
 from moray.evaluate.worker import may_be_bf16
 from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.rows.store import StoredRows
-from moray.tasks.images.evaluation import chosen, classify_on_worker, in_order
+from moray.tasks.images.evaluation import CLASSIFIER
 from moray.tasks.images.proofs import predictions_compared
 
 # Without a date and with fixed identifiers, the same figure is the same file.
@@ -45,7 +46,7 @@ def predict(
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     began = time.monotonic()
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
-        classify = partial(classify_on_worker, max_images=cfg["num_samples"])
+        classify = partial(classify_on_worker, classifier=CLASSIFIER, max_rows=cfg["num_samples"])
         results = workers.run(classify, models, (store.absolute(),), len(numbers))
     answers = {name: in_order([result[name] for result in results]) for name in models}
     labels = [names[label] for label in split.rows["label"][numbers].tolist()]

@@ -14,14 +14,13 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-from moray.model.shapes import num_parameters, shapes_in
-from moray.proofs.budget import TOO_LARGE, num_affordable
+from moray.proofs.budget import TOO_LARGE, num_rows_affordable
 from moray.proofs.comparison import Comparison, transformers_version
 from moray.proofs.figures import ROUNDED
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 # An image takes a model about as much as so many tokens take a language model of its size.
-_TOKENS = 256
+TOKENS = 256
 _MOST_PREDICTIONS = 16
 
 
@@ -38,7 +37,7 @@ def base_compared(
         seconds: that making it took.
     """
     # By up to three models.
-    if num_images_affordable(folder, seconds, num_models=3) < 1:
+    if num_rows_affordable(folder, seconds, TOKENS, num_models=3) < 1:
         yield Comparison("logits of an image", skipped=TOO_LARGE)
         return
     pixels = _pixels(folder, _first_image(dataset, model.config))
@@ -60,16 +59,6 @@ def base_compared(
     if has_all and sorted(names) == sorted(order):
         expected = _logits(given, pixels)[[order.index(name) for name in names]]
         yield _furthest("logit of a class that differs most from its source's", logits, expected)
-
-
-def num_images_affordable(folder: Path, seconds: float, num_models: int) -> int:
-    """How many images can be compared on a CPU with each of so many models like that in a folder.
-
-    Args:
-        seconds: that the stage takes by itself.
-    """
-    flops = 2.0 * _TOKENS * num_parameters(shapes_in(folder))
-    return num_affordable(folder, seconds, torch.device("cpu"), flops, num_models=num_models)
 
 
 def _load(folder: Path) -> tuple[Any, bool]:
@@ -198,7 +187,7 @@ def predictions_compared(
     cpu, few = torch.device("cpu"), rows[:_MOST_PREDICTIONS]
     for name, folder in models.items():
         what = f"probability of {name}'s predictions"
-        few = few[: num_images_affordable(folder, seconds, len(models))]
+        few = few[: num_rows_affordable(folder, seconds, TOKENS, len(models))]
         if not len(few):
             yield Comparison(what, skipped=TOO_LARGE)
             continue

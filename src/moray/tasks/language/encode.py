@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerFast
 
-from moray.config.formats import FORMATS
+from moray.config.tasks import FORMATS
 from moray.corpus.dataset import Document, RowError, content, plain_text
 from moray.errors import UserError
 from moray.tasks.language.alterations import Alterations

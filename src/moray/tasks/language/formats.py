@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from moray.config.formats import FORMATS, FormatName
+from moray.config.tasks import FORMATS, FormatName
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.columns import Columns
 from moray.corpus.dataset import Document, RowError
 from moray.corpus.remarks import Remarks
-from moray.corpus.values import group_key
+from moray.corpus.values import group_key, spelled
 from moray.tasks.language.conversation import DefaultSystem, completed, conversation, divided
 
 _ANSWERS = ("chosen", "rejected")
@@ -68,7 +68,10 @@ def _document(row: Mapping[str, Any], shape: Shape) -> Document:
             continue
         column = _column(row, name, shape)
         shape.seen.read.add(column)
-        value = values[name] = _value(row, column, required)
+        value = _value(row, column, required)
+        if name in format.classes:
+            value = spelled(value)
+        values[name] = value
         if name not in format.nested and (required or value is not None):
             _check_text(value, column)
     match shape.format:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from moray.config.formats import sequence_length
+from moray.config.tasks import sequence_length
 from moray.corpus.dataset import read_group
 from moray.model.load import check_length, empty_model, load_model
 from moray.model.quantization import Bits, Quantization

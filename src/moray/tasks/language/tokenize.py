@@ -6,10 +6,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from moray.config.formats import FORMATS
 from moray.config.schema.base import Proofs
 from moray.config.schema.datasets import LocalFiles
-from moray.config.tasks import module_of
+from moray.config.tasks import FORMATS, module_of
 from moray.console import say
 from moray.corpus.dataset import SPLITS, read_documents
 from moray.errors import UserError

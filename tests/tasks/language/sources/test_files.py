@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from moray.config.formats import FormatName
+from moray.config.tasks import FormatName
 from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.tasks.language.formats import Shape

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from moray.config.formats import FormatName
+from moray.config.tasks import FormatName
 from moray.corpus.dataset import Document
 from moray.errors import UserError
 from moray.tasks.language.formats import Shape

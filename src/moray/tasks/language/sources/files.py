@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moray.config.formats import FORMATS
 from moray.config.schema.datasets import LocalFiles, Url
+from moray.config.tasks import FORMATS
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.class_labels import class_names, with_names
 from moray.corpus.dataset import Document, RowError, content

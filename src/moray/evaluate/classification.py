@@ -1,0 +1,196 @@
+"""Classifiers of any modality: compare what two say about held-out rows, each with a label."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from moray.evaluate.bootstrap import compare, resampled_units, summed
+from moray.evaluate.worker import (
+    Evaluation,
+    EvaluationJob,
+    Load,
+    may_be_bf16,
+    of_each_model,
+    own_batches,
+)
+from moray.proofs.budget import TOO_LARGE, num_rows_affordable
+from moray.proofs.comparison import Comparison, transformers_version
+from moray.proofs.figures import ROUNDED
+from moray.provenance.manifest import read_manifest
+from moray.rows.store import Rows, StoredRows, groups_of, sample
+from moray.workers.entry import Worker
+from moray.workers.memory import split_on_out_of_memory
+
+# Rows that are compared with plain transformers.
+_COMPARED = 16
+
+Answers = dict[int, NDArray[np.float32]]
+"""Log-probabilities of the classes, by the number of the row in its split."""
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """How the models of a task tell the classes of rows apart, which have a field `label`.
+
+    Workers get its functions by their names.
+
+    Attributes:
+        unit: what rows are, plural, as `eval.json` counts them.
+        load: loads a model in evaluation mode.
+        logits: those of rows, shape (rows, classes), by a model and the manifest of their store.
+        plain_loss: the mean loss of rows, by plain transformers with the model of a folder in fp32.
+        tokens: a row takes a model about as much as so many tokens take a language model.
+    """
+
+    unit: str
+    load: Load
+    logits: Callable[[PreTrainedModel, Rows, dict[str, Any]], Tensor]
+    plain_loss: Callable[[Path, Rows, torch.device], float]
+    tokens: int
+
+
+def classify_on_worker(
+    job: EvaluationJob, worker: Worker, classifier: Classifier, max_rows: int | None
+) -> dict[str, Answers]:
+    """Classify this worker's rows of the store's test split with each model.
+
+    Args:
+        max_rows: number of rows to classify; None for all.
+    """
+    (store,) = job.stores
+    split, manifest = StoredRows(store, "test"), read_manifest(store)
+    numbers = chosen(split, max_rows)
+
+    @torch.no_grad()
+    def answers(model: PreTrainedModel) -> Answers:
+        def classify(some: Sequence[int]) -> list[NDArray[np.float32]]:
+            logits = classifier.logits(model, split.rows[list(some)], manifest).float()
+            return list(torch.log_softmax(logits, -1).cpu().numpy())
+
+        found: Answers = {}
+        for batch in own_batches(numbers, job, worker):
+            some = batch.tolist()
+            found |= zip(some, split_on_out_of_memory(classify, some), strict=True)
+        return found
+
+    return of_each_model(answers, job, worker, classifier.load)
+
+
+def chosen(split: StoredRows, max_rows: int | None) -> NDArray[np.int64]:
+    """The numbers of the rows to classify, ascending."""
+    return sample(len(split), len(split) if max_rows is None else max_rows)
+
+
+def in_order(parts: Sequence[Answers]) -> NDArray[np.float32]:
+    """The answers of all workers, in the order of the rows, shape (rows, classes)."""
+    whole = {number: answer for part in parts for number, answer in part.items()}
+    return np.stack([whole[number] for number in sorted(whole)])
+
+
+def evaluation_of(
+    classifier: Classifier, models: dict[str, Path], stores: tuple[Path, ...], cfg: dict[str, Any]
+) -> Evaluation:
+    """Compare models on the rows of one dataset, with a table of the classes.
+
+    Intervals are over groups of rows, or over rows if nothing belongs together.
+    """
+    (store,) = stores
+    split, names = StoredRows(store, "test"), read_manifest(store)["label_names"]
+    numbers, unit = chosen(split, cfg["max_documents"]), classifier.unit
+    labels = split.rows["label"][numbers].astype(np.int64)
+    name, units = resampled_units(
+        {"groups": groups_of(store, "test", numbers), unit: np.arange(len(numbers))}
+    )
+
+    def compared(results: list[dict[str, Answers]]) -> dict[str, Any]:
+        base, tuned = (in_order([result[of] for result in results]) for of in ("base", "tuned"))
+        before, after = (summed(_sums(answers, labels), units) for answers in (base, tuned))
+        samples, confidence = cfg["bootstrap_samples"], cfg["confidence"]
+        return {
+            unit: len(labels),
+            "label_names": names,
+            "confidence": confidence,
+            "resampled": name,
+            **compare(before, after, _figures, samples, confidence),
+            "by_class": {
+                of: _by_class(answers, labels, names, unit)
+                for of, answers in (("base", base), ("tuned", tuned))
+            },
+        }
+
+    def proof(results: list[dict[str, Answers]], seconds: float) -> Iterator[Comparison]:
+        few = chosen(split, cfg["max_documents"])[:_COMPARED]
+        for name, folder in models.items():
+            what = f"loss of {name} on held-out {unit}"
+            few = few[: num_rows_affordable(folder, seconds, classifier.tokens, len(models))]
+            if not len(few):
+                yield Comparison(what, skipped=TOO_LARGE)
+                continue
+            answers = in_order([result[name] for result in results])[: len(few)]
+            losses = -answers[np.arange(len(few)), labels[: len(few)]].astype(np.float64)
+            yield Comparison(
+                what,
+                float(losses.mean()),
+                classifier.plain_loss(folder, split.rows[few], torch.device("cpu")),
+                transformers_version(),
+                len(few),
+                ROUNDED if may_be_bf16(cfg["precision"]) else 1e-4,
+            )
+
+    return Evaluation(
+        figures=("accuracy",),
+        rows=[len(labels)],
+        entry_point=partial(
+            classify_on_worker, classifier=classifier, max_rows=cfg["max_documents"]
+        ),
+        compared=compared,
+        proof=proof,
+    )
+
+
+def _sums(answers: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Loss, whether the answer is right, and one, of each row, shape (rows, 3)."""
+    nll = -answers[np.arange(len(labels)), labels]
+    columns = nll, answers.argmax(-1) == labels, np.ones(len(labels))
+    return np.stack(columns, axis=1).astype(np.float64)
+
+
+def _figures(sums: NDArray[np.float64]) -> dict[str, float]:
+    nll, correct, rows = sums.tolist()
+    return {"loss": nll / rows, "accuracy": correct / rows}
+
+
+def _by_class(
+    answers: NDArray[np.float32], labels: NDArray[np.int64], names: list[str], unit: str
+) -> dict[str, Any]:
+    """How a model does on each class.
+
+    Returns:
+        `confusion`: number of rows, a row for each label and a column for each prediction;
+        `classes`: rows (by their unit), recall and precision of each class, None where there is
+        nothing to count.
+    """
+    confusion = np.zeros((len(names), len(names)), np.int64)
+    np.add.at(confusion, (labels, answers.argmax(-1)), 1)
+    hits, truly, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    table = {
+        name: {
+            unit: int(truly[number]),
+            "recall": _share(hits[number], truly[number]),
+            "precision": _share(hits[number], predicted[number]),
+        }
+        for number, name in enumerate(names)
+    }
+    return {"classes": table, "confusion": confusion.tolist()}
+
+
+def _share(part: np.int64, whole: np.int64) -> float | None:
+    return float(part / whole) if whole else None
