@@ -101,15 +101,15 @@ def _check_places(repo_id: str, revision: str | None, builder: datasets.DatasetB
 
 def _check_names(repo_id: str, builder: datasets.DatasetBuilder) -> None:
     """Refuse Parquet files that name the same numbers differently, which the library overlooks."""
-    known = _names_in(builder.info.features or {})
-    files = builder.config.data_files if known else None
+    names_by_column = _names_in(builder.info.features or {})
+    files = builder.config.data_files if names_by_column else None
     for file in chain.from_iterable((files or {}).values()):
         if not str(file).endswith(".parquet"):
             continue
         with fsspec.open(str(file)) as opened_file:
             own = class_names(pq.read_schema(opened_file))
-        for column in known.keys() & own.keys():
-            numbers = {name: number for number, name in enumerate(known[column])}
+        for column in names_by_column.keys() & own.keys():
+            numbers = {name: number for number, name in enumerate(names_by_column[column])}
             for number, name in enumerate(own[column]):
                 if numbers.get(name, number) != number:
                     raise UserError(

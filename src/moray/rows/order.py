@@ -32,7 +32,7 @@ class Group:
     high: int
     first_position: int
 
-    def picked(self) -> NDArray[np.int64]:
+    def indices(self) -> NDArray[np.int64]:
         """The rows in the range, as indices into the concatenated windows."""
         return _permutation(sum(self.sizes), self.seed)[self.low : self.high]
 

@@ -14,8 +14,8 @@ from moray.config.schema.datasets import Dataset
 from moray.console import progress, say
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.dataset import Document, group_of, write_dataset
-from moray.corpus.remarks import count_repeated
-from moray.corpus.sources import Opened, opened
+from moray.corpus.remarks import count_repeated_prompts
+from moray.corpus.sources import OpenSource, open_source
 from moray.corpus.split import Documents, by_hash, by_tail
 from moray.errors import UserError
 from moray.hub import refusals_explained
@@ -49,13 +49,13 @@ def download(
     with (
         refusals_explained(f"datasets.{output.name}", str(cfg.get("repo_id"))),
         whole_or_nothing(output),
-        opened(section, files or {}, output) as source,
+        open_source(section, files or {}, output) as source,
     ):
-        places = {split: _place(split, files or {}, output.name) for split in source.given}
+        places = {split: _place(split, files or {}, output.name) for split in source.splits}
         survey, bad_rows = source.survey, source.bad_rows
         key = f"datasets.{output.name}.bad_rows"
         given = {
-            split: partial(_some, source.given[split], places[split], bad_rows, key)
+            split: partial(_some, source.splits[split], places[split], bad_rows, key)
             for split in places
         }
         validation = 0.0 if "validation" in given else section.validation_share
@@ -68,7 +68,7 @@ def download(
         if survey:
             survey.check(f"datasets.{output.name}")
             rows = survey.follow(rows)
-        rows = count_repeated(_complete(rows, places, duplicates, blanks), repeated)
+        rows = count_repeated_prompts(_complete(rows, places, duplicates, blanks), repeated)
         shown = progress(rows, f"download {output.name}", survey.noun if survey else "row")
         description = {
             "source": section.source,
@@ -96,7 +96,7 @@ def download(
                     files or {},
                     seconds,
                     by_rows=section.source == "files" and not tail,
-                    apart=not tail and len(source.given) == 1,
+                    apart=not tail and len(source.splits) == 1,
                 ),
             )
             proof = conclude(compared, proofs, f"datasets.{output.name}")
@@ -111,9 +111,11 @@ def download(
         if dropped
     )
     say(f"dataset {output.name}: {counts} {what}{left_out}")
-    if source.columns and (unused := source.columns.told(output.name, section.format != "text")):
+    if source.columns and (
+        unused := source.columns.line_about_columns(output.name, section.format != "text")
+    ):
         say(unused)
-    for line in source.remarks.told(output.name):
+    for line in source.remarks.lines(output.name):
         say(line)
     num_rows = sum(written["rows"] for _, written in splits)
     # In a few, it may be the answer, as in corrections of texts.
@@ -138,7 +140,7 @@ def download(
         )
 
 
-def _facts(source: Opened) -> dict[str, Any]:
+def _facts(source: OpenSource) -> dict[str, Any]:
     """What was met when rows were read."""
     unused = source.columns.unused() if source.columns else []
     return source.bad_rows.facts() | ({"unused_columns": unused} if unused else {})

@@ -7,7 +7,7 @@ from typing import Any
 
 from moray.config.tasks import module_of
 from moray.console import say
-from moray.corpus.overlap import overlap_messages, overlaps
+from moray.corpus.overlap import find_overlaps, overlap_messages
 from moray.evaluate.execution import Evaluation
 from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
@@ -47,7 +47,7 @@ def evaluate(
         proof = collect("scores", lambda: evaluation.proof(results, seconds))
         result["proof"] = conclude(proof, execution["proofs"], f"runs.{run}")
     inputs = [folder / MANIFEST for folder in [base, tuned, *stores]]
-    if found := overlaps(compared, cfg.get("trained_by", {})):
+    if found := find_overlaps(compared, cfg.get("trained_by", {})):
         result["overlaps"] = found
         inputs += compared
     write_sealed(output, result, inputs)

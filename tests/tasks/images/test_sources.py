@@ -19,8 +19,8 @@ from pictures import colours, image_folder, write_idx
 from moray.config.schema.datasets import Dataset, Digits, HubDataset, Idx, ImageFolder, LocalFiles
 from moray.corpus import hub as access
 from moray.corpus.dataset import Document
-from moray.corpus.sources import opened
-from moray.corpus.split import Given
+from moray.corpus.sources import open_source
+from moray.corpus.split import Splits
 from moray.errors import UserError
 from moray.tasks.images.image_files import as_png, decoded
 from moray.tasks.images.sources import ImageSurvey, hub
@@ -32,12 +32,12 @@ LABELS = np.array([3, 0, 1, 1, 0, 2], np.uint8)
 
 def open_images(
     section: Dataset, files: dict[str, list[str]]
-) -> tuple[Given, dict[str, Any], list[str]]:
+) -> tuple[Splits, dict[str, Any], list[str]]:
     """The documents of a source, what describes it, and its labels."""
     # Nothing is downloaded to the folder.
-    with opened(section, files, Path(tempfile.gettempdir())) as source:
+    with open_source(section, files, Path(tempfile.gettempdir())) as source:
         assert source.survey
-        return source.given, source.origin, source.survey.facts()["label_names"]
+        return source.splits, source.origin, source.survey.facts()["label_names"]
 
 
 def all_of(make: Callable[[], Iterator[Document]]) -> list[Document]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pictures import colours
 from transformers import ViTImageProcessorPil
 
-from moray.rows.store import Drawn, Rows
+from moray.rows.store import RowPositions, Rows
 from moray.tasks.images.decode import make_rows, row_type
 from moray.tasks.images.image_processor import normalization, pixels_of
 from moray.tasks.images.task import IGNORED, Augmentation, Normalization, augmented, make_batch
@@ -48,9 +48,10 @@ def test_a_batch_of_padding_alone_has_an_image_without_a_loss() -> None:
 def test_only_rows_of_training_are_augmented_each_by_its_own_position() -> None:
     shifts = Augmentation(shift=2)
     padded = np.concatenate([np.zeros(1, row_type((3, 4, 5))), rows(2)])
-    batch = make_batch(padded, PLAIN, shifts, Drawn(0, np.array([99, 5, 6])))
+    batch = make_batch(padded, PLAIN, shifts, RowPositions(0, np.array([99, 5, 6])))
     alone = [
-        make_batch(rows(2)[n : n + 1], PLAIN, shifts, Drawn(0, np.array([5 + n]))) for n in (0, 1)
+        make_batch(rows(2)[n : n + 1], PLAIN, shifts, RowPositions(0, np.array([5 + n])))
+        for n in (0, 1)
     ]
     assert torch.equal(batch.pixels, torch.cat([one.pixels for one in alone]))
     held_out = make_batch(rows(2), PLAIN, shifts, None)
@@ -64,8 +65,8 @@ def images(count: int, height: int = 6, width: int = 5) -> NDArray[np.uint8]:
     return np.repeat(one[None], count, axis=0)
 
 
-def at(*positions: int, seed: int = 0) -> Drawn:
-    return Drawn(seed, np.array(positions))
+def at(*positions: int, seed: int = 0) -> RowPositions:
+    return RowPositions(seed, np.array(positions))
 
 
 BOTH = Augmentation(shift=2, flip=True)

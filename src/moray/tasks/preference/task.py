@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from moray.config.schema.train import Preference
 from moray.model.quantization import Bits, Quantization
 from moray.proofs.figures import Figures
-from moray.rows.store import Drawn, Rows
+from moray.rows.store import RowPositions, Rows
 from moray.tasks.language.cross_entropy import linear_log_probabilities
 from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch, padded
 from moray.tasks.language.proofs import plain
@@ -148,7 +148,7 @@ class PreferenceTask(LanguageTask):
         plain_head = from_first_worker(lambda: self._checked(model))
         return PreferenceLoss(model, plain_head, self._settings)
 
-    def batch(self, rows: Rows, drawn: Drawn | None) -> PairBatch:
+    def batch(self, rows: Rows, row_positions: RowPositions | None) -> PairBatch:
         return make_pair_batch(rows, self._packing)
 
     def weight(self, rows: Rows) -> int:

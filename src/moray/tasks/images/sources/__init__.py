@@ -6,8 +6,8 @@ from typing import Any
 
 from moray.corpus.class_labels import alike
 from moray.corpus.dataset import Document
-from moray.corpus.sources import Opened
-from moray.corpus.split import Given
+from moray.corpus.sources import OpenSource
+from moray.corpus.split import Splits
 from moray.errors import UserError
 from moray.tasks.images.image_files import decoded, has_several
 
@@ -86,8 +86,8 @@ class ImageSurvey:
         )
 
 
-def images_opened(
-    given: Given, origin: dict[str, Any], label_names: Sequence[str], has_groups: bool = False
-) -> Opened:
+def open_images(
+    given: Splits, origin: dict[str, Any], label_names: Sequence[str], has_groups: bool = False
+) -> OpenSource:
     """A source of images; without groups of the user, what stands for them is the image again."""
-    return Opened(given, origin, keeps_groups=has_groups, survey=ImageSurvey(label_names))
+    return OpenSource(given, origin, keeps_groups=has_groups, survey=ImageSurvey(label_names))

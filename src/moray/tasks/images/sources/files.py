@@ -12,16 +12,16 @@ import pyarrow.parquet as pq
 from moray.config.schema.datasets import LocalFiles
 from moray.corpus.class_labels import class_names, with_names
 from moray.corpus.dataset import Document
-from moray.corpus.sources import Opened
-from moray.corpus.values import group_key, spelled
+from moray.corpus.sources import OpenSource
+from moray.corpus.values import group_key, spelling_of
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
-from moray.tasks.images.sources import images_opened
+from moray.tasks.images.sources import open_images
 
 _ROWS_AT_ONCE = 100
 
 
-def opened(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Open the files of each split."""
     found = {split: [Path(name) for name in names] for split, names in files.items()}
     every = [path for paths in found.values() for path in paths]
@@ -30,7 +30,7 @@ def opened(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path)
         split: partial(images, paths, section.columns, names) for split, paths in found.items()
     }
     origin = {"files": {str(path): sha256_file(path) for path in every}}
-    return images_opened(given, origin, names, "group" in section.columns)
+    return open_images(given, origin, names, "group" in section.columns)
 
 
 def label_names(files: Sequence[Path], column: str) -> list[str]:
@@ -81,10 +81,10 @@ def label_names(files: Sequence[Path], column: str) -> list[str]:
 
 def names_of_labels(labels: Iterable[Any]) -> list[str]:
     """The names of labels: texts name themselves, and numbers count from 0."""
-    known = {label for label in labels if spelled(label) is not None}
+    known = {label for label in labels if spelling_of(label) is not None}
     if all(_is_number(label) for label in known):
         return [str(number) for number in range(int(max(known, default=-1)) + 1)]
-    return sorted({str(spelled(label)) for label in known})
+    return sorted({str(spelling_of(label)) for label in known})
 
 
 def images(
@@ -138,7 +138,7 @@ def document(
 
 def _label(value: Any, column: str, names: list[str], place: str) -> int:
     """The number of a label."""
-    spelling = spelled(value)
+    spelling = spelling_of(value)
     if spelling is None:
         raise UserError(place, f"got nothing in column {column}", "fill it in or remove the row")
     if spelling in names:

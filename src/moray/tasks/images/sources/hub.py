@@ -11,13 +11,13 @@ from moray.config.splits import expressions_by_split
 from moray.corpus.class_labels import with_names
 from moray.corpus.dataset import Document
 from moray.corpus.hub import class_names_of, load, origin, place_of_split
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 from moray.corpus.split import Documents
-from moray.tasks.images.sources import images_opened
+from moray.tasks.images.sources import open_images
 from moray.tasks.images.sources.files import document, names_of_labels, no_column
 
 
-def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Load the rows of each split."""
     repo_id, columns = section.repo_id, section.columns
     image, label = (columns.get(key, key) for key in ("image", "label"))
@@ -40,7 +40,7 @@ def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path)
     for split, rows in found.items():
         place = place_of_split(repo_id, expressions, split)
         given[split] = partial(_documents, place, rows, columns, known)
-    return images_opened(given, origin(section), known, "group" in columns)
+    return open_images(given, origin(section), known, "group" in columns)
 
 
 def _documents(

@@ -14,13 +14,15 @@ from moray.config.splits import Split, folders_by_split, split_of
 from moray.console import say
 from moray.corpus.class_labels import alike
 from moray.corpus.dataset import Document
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 from moray.errors import UserError
 from moray.provenance.manifest import sha256_file
-from moray.tasks.images.sources import images_opened
+from moray.tasks.images.sources import open_images
 
 
-def opened(section: ImageFolder, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(
+    section: ImageFolder, files: Mapping[str, list[str]], temporary: Path
+) -> OpenSource:
     """Open the folder of each split; say which files in it are no images."""
     folders = folders_by_split(section.path)
     names = label_names([*folders.values()])
@@ -30,7 +32,7 @@ def opened(section: ImageFolder, files: Mapping[str, list[str]], temporary: Path
     read = sorted(file for file in every if _may_be_image(file))
     _say_left_out(section.path, folders.values(), [*filterfalse(_may_be_image, every)])
     origin = {"path": section.path, "files": {str(file): sha256_file(file) for file in read}}
-    return images_opened(given, origin, names)
+    return open_images(given, origin, names)
 
 
 def _say_left_out(path: str, folders: Collection[Path], files: Sequence[Path]) -> None:

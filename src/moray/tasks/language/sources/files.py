@@ -20,7 +20,7 @@ from moray.config.schema.datasets import LocalFiles, Url
 from moray.corpus.bad_rows import BadRows
 from moray.corpus.class_labels import class_names, with_names
 from moray.corpus.dataset import Document, RowError, content
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
 from moray.tasks.language.formats import Shape, document
@@ -41,13 +41,13 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _TEXT_BYTES = 4 * 2**20
 
 
-def opened(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(section: LocalFiles, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Open the files of each split."""
     found = {split: {name: Path(name) for name in names} for split, names in files.items()}
-    return opened_files(section, found)
+    return open_files(section, found)
 
 
-def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Path]]) -> Opened:
+def open_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Path]]) -> OpenSource:
     """Open files that are known under other names, which are in errors and in the description."""
     bad_rows = BadRows(section.bad_rows)
     shape = Shape(section.format, section.columns, section.system, bad_rows)
@@ -57,7 +57,7 @@ def opened_files(section: LocalFiles | Url, found: Mapping[str, Mapping[str, Pat
     }
     every = {name: file for files in found.values() for name, file in files.items()}
     origin = {"files": {name: sha256_file(file) for name, file in every.items()}}
-    return Opened(given, origin, bad_rows=bad_rows, columns=shape.seen, remarks=shape.remarks)
+    return OpenSource(given, origin, bad_rows=bad_rows, columns=shape.seen, remarks=shape.remarks)
 
 
 def place_of(wanted: Document, section: LocalFiles, files: Mapping[str, list[str]]) -> str | None:

@@ -13,13 +13,13 @@ from moray.corpus.bad_rows import BadRows
 from moray.corpus.class_labels import with_names
 from moray.corpus.dataset import Document, RowError
 from moray.corpus.hub import class_names_of, load, origin, place_of_split
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 from moray.corpus.split import Documents
 from moray.tasks.language.formats import Shape, document
 from moray.tasks.language.sources.tables import TableRows
 
 
-def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Load the rows of each split."""
     bad_rows = BadRows(section.bad_rows)
     shape = Shape(section.format, section.columns, section.system, bad_rows)
@@ -30,7 +30,7 @@ def opened(section: HubDataset, files: Mapping[str, list[str]], temporary: Path)
         place = place_of_split(section.repo_id, expressions, split)
         own = replace(shape, bad_rows=bad_rows.of(split))
         given[split] = partial(documents, place, rows, own)
-    return Opened(
+    return OpenSource(
         given, origin(section), bad_rows=bad_rows, columns=shape.seen, remarks=shape.remarks
     )
 

@@ -12,23 +12,23 @@ from tqdm import tqdm
 from moray.config.schema.datasets import Url
 from moray.config.splits import check_unmixed, paths_by_split
 from moray.console import terminal
-from moray.corpus.sources import Opened
+from moray.corpus.sources import OpenSource
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
 from moray.provenance.space import check_space, of_full_disk
-from moray.tasks.language.sources.files import opened_files
+from moray.tasks.language.sources.files import open_files
 
 # Characters that make a path in an object store a glob.
 _MAGIC = set("*?[")
 
 
-def opened(section: Url, files: Mapping[str, list[str]], temporary: Path) -> Opened:
+def open_source(section: Url, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
     """Download the files of each split and open them."""
     found: dict[str, dict[str, Path]] = {
         split: fetch(urls, temporary / split, section.sha256)
         for split, urls in paths_by_split(section.url).items()
     }
-    return opened_files(section, found)
+    return open_files(section, found)
 
 
 def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str, Path]:
