@@ -18,10 +18,10 @@ from moray.config.layout import for_stage, lay_out_here, workers_are_here
 from moray.config.schema.sections import Ray
 from moray.evaluate.execution import EvaluationJob
 from moray.model.folder import whole_model_and_adapters
-from moray.storage.opened import needed_libraries
+from moray.storage.open import needed_libraries
 from moray.storage.transfer import scratch
-from moray.workers.entry import EntryPoint, shown_batches
-from moray.workers.exchange import Exchange, delivered
+from moray.workers.entry import EntryPoint, show_batches
+from moray.workers.exchange import Exchange, deliver_inputs
 from moray.workers.launch import Launch
 from moray.workers.run import run_on_workers
 
@@ -52,7 +52,7 @@ class EvaluationWorkers:
         """
         job = replace(self.job, models=models, stores=stores)
         batches = len(models) * sum(-(-count // job.batch_size) for count in counts)
-        with shown_batches(job.folder, self.label, batches):
+        with show_batches(job.folder, self.label, batches):
             return run_on_workers(entry_point, job, self._launch(job))
 
     def _launch(self, job: EvaluationJob) -> Launch:
@@ -63,7 +63,7 @@ class EvaluationWorkers:
         for folder in job.models.values():
             whole, adapters = whole_model_and_adapters(folder)
             inputs[folder] = [whole, *adapters]
-        deliveries = delivered(inputs, self.launch.ray.storage_path)
+        deliveries = deliver_inputs(inputs, self.launch.ray.storage_path)
         return replace(self.launch, exchange=Exchange(self.url, deliveries))
 
 

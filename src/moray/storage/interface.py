@@ -30,7 +30,7 @@ class Records(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
 
-    def changed(self, name: str) -> float | None:
+    def last_modified(self, name: str) -> float | None:
         """When a file was written, in seconds since the epoch; None if it isn't there."""
 
 
@@ -112,7 +112,7 @@ class Storage(Protocol):
     def steps(self) -> list[int]:
         """The steps with a checkpoint, damaged or not, from the oldest."""
 
-    def damaged(self, step: int) -> list[str]:
+    def damaged_files(self, step: int) -> list[str]:
         """The missing or damaged files of a checkpoint."""
 
     def fetch(self, step: int) -> Path:
@@ -128,7 +128,7 @@ class Storage(Protocol):
         """Remove a checkpoint."""
 
     def remove_uncommitted(self) -> None:
-        """Remove what attempts have left that were never committed."""
+        """Remove the files of attempts that were never committed."""
 
 
 def folder_of(work: Path) -> Path:

@@ -32,7 +32,7 @@ from moray.provenance.manifest import MANIFEST
 from moray.provenance.space import bytes_below, check_space
 from moray.storage.interface import step_of
 from moray.storage.objects import check_objects
-from moray.storage.opened import is_remote, needed_libraries, storage_with
+from moray.storage.open import is_remote, needed_libraries, storage_with
 from moray.storage.transfer import scratch
 from moray.train.memory import BYTES, FLOAT, footprint
 from moray.train.optimizer import Optimizer

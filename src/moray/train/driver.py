@@ -23,7 +23,7 @@ from moray.provenance.lineage import software
 from moray.provenance.manifest import read_manifest, write_json
 from moray.storage.interface import Storage
 from moray.storage.objects import open_objects
-from moray.storage.opened import is_remote, needed_libraries, state_of
+from moray.storage.open import is_remote, needed_libraries, state_of
 from moray.storage.transfer import Delivery, copy_to, scratch
 from moray.tracking.following import Ending, tracked
 from moray.tracking.interface import TrackedRun, missing_packages, tracked_run
@@ -51,7 +51,7 @@ from moray.train.supervision import (
     stop_on_signals,
 )
 from moray.workers.entry import Worker
-from moray.workers.exchange import Exchange, delivered
+from moray.workers.exchange import Exchange, deliver_inputs
 from moray.workers.launch import Launch, WorkersFailedError
 from moray.workers.run import run_on_workers
 
@@ -246,7 +246,7 @@ def _exchange(spec: RunSpec, deliveries: Mapping[Path, Delivery]) -> Exchange | 
         return None
     # What drivers that were killed have left; this one has the run's lock.
     left = open_objects(f"{spec.remote.url}/{_LIVE}")
-    left.delete(left.listed(""))
+    left.delete(left.list_objects(""))
     # The folder's name is of this start of the driver alone.
     url = f"{spec.remote.url}/{_LIVE}/{spec.work.name}"
     return Exchange(url, dict(deliveries), _files, of_an_attempt=(MEANING,))
@@ -263,7 +263,7 @@ def _deliveries(spec: RunSpec, start: list[Path]) -> dict[Path, Delivery]:
     if on_this_machine or not spec.ray.in_object_store:
         return {}
     inputs = {spec.start: start} | {part.store: [part.store] for part in spec.parts}
-    return delivered(inputs, spec.ray.storage_path)
+    return deliver_inputs(inputs, spec.ray.storage_path)
 
 
 def _brought_here(storage: Storage, step: int, output: Path) -> Path:

@@ -16,7 +16,7 @@ from moray.errors import UserError
 from moray.model.forward import common_precision
 from moray.rows.loader import Shard, row_positions
 from moray.storage.interface import Storage
-from moray.storage.opened import open_storage
+from moray.storage.open import open_storage
 from moray.train.checkpoint.keep import newest_step
 from moray.train.checkpoint.resume import resume
 from moray.train.checkpoint.save import Saver

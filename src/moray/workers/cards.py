@@ -16,11 +16,11 @@ def identities(names: list[str]) -> list[str]:
     The names are all of them, in order, as in `CUDA_VISIBLE_DEVICES`.
     """
     # In a child, because a process that has asked the driver keeps the GPUs that it saw then.
-    asked = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", __name__], stdout=subprocess.PIPE, text=True, check=False
     )
-    found = asked.stdout.split()
-    return [*found, *names[len(found) :]]
+    uuids = process.stdout.split()
+    return [*uuids, *names[len(uuids) :]]
 
 
 def _main() -> None:

@@ -35,7 +35,7 @@ _OF_MACHINES = (
 )
 
 
-def raised_name(rank: int) -> str:
+def error_file_name(rank: int) -> str:
     """Name of the file with the error that a worker raised in this attempt."""
     return f"{_RAISED}{rank}.json"
 
@@ -52,7 +52,7 @@ def end_on_repeated_error(folder: Path, rank: int) -> Iterator[None]:
     Raises:
         UserError: if an error is raised again, by this worker or another.
     """
-    own = folder / raised_name(rank)
+    own = folder / error_file_name(rank)
     if own.exists():
         own.replace(folder / f"{_EARLIER}{rank}.json")
     try:
@@ -60,18 +60,18 @@ def end_on_repeated_error(folder: Path, rank: int) -> Iterator[None]:
     except _OF_CODE as error:
         if _of_machine(error):
             raise
-        described = _described(error)
+        description = _description(error)
         earlier = [json.loads(file.read_text()) for file in folder.glob(f"{_EARLIER}*.json")]
         with suppress(OSError):
-            write_json(own, described)
-        if described not in earlier:
+            write_json(own, description)
+        if description not in earlier:
             raise
         # That of a fault isn't printed.
         traceback.print_exc(file=sys.stderr)
-        raise _fault(described, f"worker {rank}, twice in the same way") from error
+        raise _fault(description, f"worker {rank}, twice in the same way") from error
 
 
-def last_raised(folder: Path) -> UserError | None:
+def last_error(folder: Path) -> UserError | None:
     """The error of the last attempt, if a worker raised one of code."""
     for file in sorted(folder.glob(f"{_RAISED}[0-9]*.json")):
         rank = file.stem.removeprefix(_RAISED)
@@ -79,7 +79,7 @@ def last_raised(folder: Path) -> UserError | None:
     return None
 
 
-def forget_raised(folder: Path) -> None:
+def forget_errors(folder: Path) -> None:
     """Remove what earlier starts have recorded."""
     for file in folder.glob(f"{_RAISED}*.json"):
         file.unlink()
@@ -92,17 +92,17 @@ def _of_machine(error: Exception) -> bool:
     if isinstance(error, torch.AcceleratorError):
         # Of an index that is out of range.
         return "device-side assert" not in text
-    lost = any(word in text.lower() for word in _OF_MACHINES)
-    return lost or isinstance(error, DistError) or is_out_of_memory(error)
+    is_lost = any(word in text.lower() for word in _OF_MACHINES)
+    return is_lost or isinstance(error, DistError) or is_out_of_memory(error)
 
 
-def _described(error: Exception) -> list[str]:
+def _description(error: Exception) -> list[str]:
     text = first_line(error) if str(error).strip() else "no message"
     return [type(error).__name__, text, *getattr(error, "__notes__", [])]
 
 
-def _fault(described: list[str], who: str) -> UserError:
-    name, text, *notes = described
+def _fault(description: list[str], who: str) -> UserError:
+    name, text, *notes = description
     return UserError(
         name,
         f"{text} ({'; '.join([who, *notes])})",

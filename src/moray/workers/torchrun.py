@@ -48,8 +48,8 @@ def run(
         task.write_bytes(pickle.dumps(sys.path) + pickle.dumps(work))
         _start(layout.num_workers, [str(task), str(results)], launch.ray.max_failures)
         # Safe to unpickle: written by our own worker, in a folder that only this user can write to.
-        gathered: list[Result] | None = pickle.loads(results.read_bytes())
-        return gathered
+        all_results: list[Result] | None = pickle.loads(results.read_bytes())
+        return all_results
 
 
 def _start(workers: int, arguments: list[str], max_restarts: int) -> None:
@@ -129,10 +129,10 @@ def _main(task: str, results: str) -> None:
         sys.path[:] = pickle.load(file)
         entry_point, argument, device_type, folder, timeout = pickle.load(file)
     with _process_group(device_type, timeout) as worker:
-        gathered = run_entry_point(entry_point, argument, worker, folder)
+        all_results = run_entry_point(entry_point, argument, worker, folder)
         if worker.rank == 0:
-            Path(results).write_bytes(pickle.dumps(gathered))
-        if gathered is None:
+            Path(results).write_bytes(pickle.dumps(all_results))
+        if all_results is None:
             # A thread may be waiting in a collective for a failed worker, which would keep the
             # process group from closing. The agent treats any other status as a failure.
             _leave()

@@ -61,9 +61,9 @@ class ObjectRecords:
     def remove(self, name: str) -> None:
         self._objects.delete([name])
 
-    def changed(self, name: str) -> float | None:
+    def last_modified(self, name: str) -> float | None:
         found = self._objects.head(name)
-        return None if found is None else found.changed
+        return None if found is None else found.last_modified
 
 
 class ObjectStorage:
@@ -161,7 +161,7 @@ class ObjectStorage:
     def steps(self) -> list[int]:
         return sorted({entry["step"] for entry in self._commits.checkpoints().values()})
 
-    def damaged(self, step: int) -> list[str]:
+    def damaged_files(self, step: int) -> list[str]:
         # The files are on this machine afterwards.
         return damaged_files(self._downloaded(step)) if step in self.steps() else [MANIFEST]
 
@@ -187,9 +187,9 @@ class ObjectStorage:
             url = f"{run}/{fingerprint}"
             objects = open_objects(url)
             for entry in Commits(objects).checkpoints().values():
-                data = objects.listed(f"{_DATA}/{entry['attempt']}/")
-                changed = max((file.changed for file in data.values()), default=0.0)
-                found.append((changed, f"{url}/checkpoints/{name_of(entry['step'])}"))
+                data = objects.list_objects(f"{_DATA}/{entry['attempt']}/")
+                newest = max((file.last_modified for file in data.values()), default=0.0)
+                found.append((newest, f"{url}/checkpoints/{name_of(entry['step'])}"))
         return max(found)[1] if found else None
 
     def remove(self, step: int) -> None:
@@ -207,13 +207,13 @@ class ObjectStorage:
             # Later workers may be uploading already.
             return attempt not in committed and _fence_of(attempt) <= (self._commits.fence or 0)
 
-        self._objects.delete(filter(left, self._objects.listed(f"{_DATA}/")))
+        self._objects.delete(filter(left, self._objects.list_objects(f"{_DATA}/")))
         self._objects.abort_uploads(f"{_DATA}/", left)
 
     def _remove(self, number: int, entry: Entry) -> None:
         # First what makes it count.
         self._commits.remove(number)
-        self._objects.delete(self._objects.listed(f"{_DATA}/{entry['attempt']}/"))
+        self._objects.delete(self._objects.list_objects(f"{_DATA}/{entry['attempt']}/"))
 
     def _downloaded(self, step: int) -> Path:
         """The files of a checkpoint that are there, whole or not, with its manifest."""
@@ -302,7 +302,7 @@ class Commits:
         return {number: self._known[number] for number in numbers if number in self._known}
 
     def _numbers(self) -> list[int]:
-        names = self._objects.listed(f"{_COMMITS}/")
+        names = self._objects.list_objects(f"{_COMMITS}/")
         return sorted(int(name.rpartition("/")[2].removesuffix(".json")) for name in names)
 
     def _created(self, number: int, entry: Entry) -> bool:

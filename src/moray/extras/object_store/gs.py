@@ -9,7 +9,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import GCSStore
 
-from moray.storage.objects import Listed, Objects
+from moray.storage.objects import ObjectInfo, Objects
 
 if TYPE_CHECKING:
     from obstore.store import GCSConfig
@@ -47,7 +47,7 @@ class Store(Objects):
         found = self._found(key)
         return None if found is None else (bytes(found.bytes()), _version(found.meta))
 
-    def head(self, key: str) -> Listed | None:
+    def head(self, key: str) -> ObjectInfo | None:
         try:
             return _listed(obstore.head(self._store, key))
         except FileNotFoundError:
@@ -62,7 +62,7 @@ class Store(Objects):
     def replace(self, key: str, content: bytes, version: str) -> str | None:
         return self._put_if(key, content, {"version": version})
 
-    def listed(self, prefix: str) -> dict[str, Listed]:
+    def list_objects(self, prefix: str) -> dict[str, ObjectInfo]:
         return {
             found["path"]: _listed(found)
             for page in obstore.list(self._store, prefix or None)
@@ -102,8 +102,8 @@ class Store(Objects):
             return self._version_of(key, content)
 
 
-def _listed(meta: Any) -> Listed:
-    return Listed(meta["size"], meta["last_modified"].timestamp())
+def _listed(meta: Any) -> ObjectInfo:
+    return ObjectInfo(meta["size"], meta["last_modified"].timestamp())
 
 
 def _version(meta: Any) -> str:

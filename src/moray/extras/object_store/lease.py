@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from moray.background import repeated
+from moray.background import call_repeatedly
 from moray.console import say
-from moray.storage.folder import taken, this_process
+from moray.storage.folder import held_lock, this_process
 from moray.storage.objects import Objects
 
 _LEASE = "lease.json"
@@ -37,7 +37,7 @@ def leased(objects: Objects, seconds: float) -> Iterator[int]:
     token, version = _acquired(objects, holder)
     held_lease = _Held(objects, {**holder, "token": token}, version)
     try:
-        with repeated(held_lease.renew, seconds / _RENEWALS):
+        with call_repeatedly(held_lease.renew, seconds / _RENEWALS):
             yield token
     finally:
         held_lease.release()
@@ -90,7 +90,7 @@ def _acquired(objects: Objects, holder: dict[str, Any]) -> tuple[int, str]:
         version = objects.replace(_LEASE, _content({**holder, "token": token}), found[1])
     if version is None:
         now = objects.get(_LEASE)
-        raise taken(objects.url, json.loads(now[0]) if now else {})
+        raise held_lock(objects.url, json.loads(now[0]) if now else {})
     return token, version
 
 
@@ -105,7 +105,7 @@ def _watch(objects: Objects, holder: dict[str, Any], version: str) -> None:
         time.sleep(seconds / _LOOKS)
         found = objects.get(_LEASE)
         if found is None or found[1] != version:
-            raise taken(objects.url, holder)
+            raise held_lock(objects.url, holder)
 
 
 def _content(facts: dict[str, Any]) -> bytes:

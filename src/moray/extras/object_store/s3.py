@@ -11,7 +11,7 @@ import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from moray.storage.objects import Listed, Objects
+from moray.storage.objects import ObjectInfo, Objects
 
 # A single request takes at most 5 GiB, and an upload in parts at most 10,000 of them.
 _PART = 64 * 2**20
@@ -49,7 +49,7 @@ class Store(Objects):
         found = self._answer("get_object", key)
         return None if found is None else (found["Body"].read(), found["ETag"])
 
-    def head(self, key: str) -> Listed | None:
+    def head(self, key: str) -> ObjectInfo | None:
         found = self._answer("head_object", key)
         return None if found is None else _listed(found, "ContentLength")
 
@@ -62,7 +62,7 @@ class Store(Objects):
     def replace(self, key: str, content: bytes, version: str) -> str | None:
         return self._put_if(key, content, IfMatch=version)
 
-    def listed(self, prefix: str) -> dict[str, Listed]:
+    def list_objects(self, prefix: str) -> dict[str, ObjectInfo]:
         return {
             found["Key"].removeprefix(self._prefix): _listed(found, "Size")
             for page in self._pages("list_objects_v2", prefix)
@@ -160,8 +160,8 @@ def _session() -> botocore.session.Session:
     return botocore.session.get_session()
 
 
-def _listed(found: dict[str, Any], size: str) -> Listed:
-    return Listed(found[size], found["LastModified"].timestamp())
+def _listed(found: dict[str, Any], size: str) -> ObjectInfo:
+    return ObjectInfo(found[size], found["LastModified"].timestamp())
 
 
 def _code(error: ClientError) -> str:

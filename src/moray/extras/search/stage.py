@@ -18,7 +18,7 @@ from moray.errors import UserError
 from moray.extras.search.study import Study, Trajectory, Trial, Verdict, read_trajectory
 from moray.provenance.manifest import as_json, write_bytes
 from moray.storage.interface import Records
-from moray.storage.opened import state_of
+from moray.storage.open import state_of
 from moray.train.driver import run_training
 from moray.train.failures import DIVERGED
 from moray.train.identity import identity_of

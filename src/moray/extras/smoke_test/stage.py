@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from moray.background import in_thread, repeated
+from moray.background import call_repeatedly, in_thread
 from moray.console import say
 from moray.provenance.manifest import write_json
 from moray.storage.folder import FolderStorage
@@ -178,7 +178,7 @@ class Timeline:
     @contextmanager
     def followed(self) -> Iterator[None]:
         try:
-            with repeated(self._look, _POLL_SECONDS):
+            with call_repeatedly(self._look, _POLL_SECONDS):
                 yield
         finally:
             self._look()

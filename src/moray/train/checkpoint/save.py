@@ -22,7 +22,7 @@ from moray.storage.interface import Storage
 from moray.train.adamw_8bit import Blocks
 from moray.train.checkpoint.keep import remove_old
 from moray.train.optimizer import as_saved
-from moray.workers.collectives import Value, from_first_worker, gathered, together
+from moray.workers.collectives import Value, from_first_worker, gather, together
 
 
 class Saver:
@@ -78,7 +78,7 @@ class Saver:
             self._together(lambda: self._write_tensors(state, temporary))
             # Each worker digests its own files: one would take long for all, while the others wait.
             mine = self._together(lambda: self._persist_own_files(attempt, temporary))
-            files = gathered(mine, self._group)
+            files = gather(mine, self._group)
             # The others must not continue as if it existed.
             self._together(lambda: self._commit(step, attempt, files, best))
         except BaseException:

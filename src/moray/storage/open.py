@@ -35,8 +35,8 @@ def open_storage(work: Path, remote: Remote | None) -> Storage:
     """The state of a run, for its workers: where `remote` says, or in the work folder."""
     if remote is None:
         return FolderStorage(work)
-    opened: Storage = _bucket(remote.url).ObjectStorage(work, remote.url, remote.token)
-    return opened
+    storage: Storage = _bucket(remote.url).ObjectStorage(work, remote.url, remote.token)
+    return storage
 
 
 def storage_with(checkpoint: str) -> Storage:
