@@ -11,7 +11,7 @@ _LOG_IN = "run `hf auth login`, or set HF_TOKEN"
 
 
 @contextmanager
-def refusals_explained(path: str, repo_id: str) -> Iterator[None]:
+def explain_refusals(path: str, repo_id: str) -> Iterator[None]:
     """Say what is wrong with the token, if the body fails because of it.
 
     Raises:

@@ -49,5 +49,5 @@ def description() -> dict[str, str | int | float]:
 
 def _processor() -> str | None:
     facts = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*: (.+)$", facts.read_text(), re.M) if facts.exists() else None
-    return found[1] if found else None
+    match = re.search(r"^model name\s*: (.+)$", facts.read_text(), re.M) if facts.exists() else None
+    return match[1] if match else None

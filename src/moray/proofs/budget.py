@@ -58,7 +58,7 @@ def num_affordable(
     nominal = _nominal(device, threads)
     # On CPUs, other processes may run too.
     measures = not cuda and count > _FEW_PARAMETERS
-    speed = _measured(threads or torch.get_num_threads()) if measures else nominal
+    speed = _measured_speed(threads or torch.get_num_threads()) if measures else nominal
     # Where other processes slow products down, they do loading too.
     loading = size / _BYTES_PER_SECOND * max(1, nominal / speed)
     left = max(_FEW_SECONDS, _SHARE * seconds) / num_models - loading
@@ -72,7 +72,7 @@ def _nominal(device: torch.device, threads: int | None) -> float:
 
 
 @cache
-def _measured(threads: int) -> float:
+def _measured_speed(threads: int) -> float:
     """FLOP/s of a model with so many threads, by products that are large for a cache."""
     before = torch.get_num_threads()
     weights, values = torch.ones(_SIDE, _SIDE), torch.ones(_TOKENS, _SIDE)

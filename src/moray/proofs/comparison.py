@@ -140,12 +140,12 @@ def read_proof(folder: Path) -> list[dict[str, Any]]:
 
 def summary(records: Iterable[dict[str, Any]]) -> str | None:
     """What was compared, in a few words; None if nothing was."""
-    compared = [one for one in records if one["skipped"] is None]
-    if not compared:
+    comparisons = [one for one in records if one["skipped"] is None]
+    if not comparisons:
         return None
-    differing = sum(not one["holds"] for one in compared)
-    libraries = ", ".join(dict.fromkeys(one["library"] for one in compared))
-    result = f"{differing} of {len(compared)} differ" if differing else f"all {len(compared)} equal"
+    total, differing = len(comparisons), sum(not one["holds"] for one in comparisons)
+    libraries = ", ".join(dict.fromkeys(one["library"] for one in comparisons))
+    result = f"{differing} of {total} differ" if differing else f"all {total} equal"
     return f"checked against {libraries}: {result}"
 
 

@@ -41,13 +41,13 @@ def as_json(value: Any) -> bytes:
 
 def read_json(
     path: Path,
-    needed: Collection[str] = (),
+    keys: Collection[str] = (),
     remedy: str = "delete it and rerun to create it again",
 ) -> dict[str, Any]:
     """Read the mapping in a JSON file, which somebody or a crash may have damaged.
 
     Args:
-        needed: keys that its content has.
+        keys: keys that its content has.
         remedy: what to do if it is; by default, for files that the workflow writes.
 
     Raises:
@@ -61,7 +61,7 @@ def read_json(
         raise UserError(str(path), f"damaged: isn't JSON ({first_line(error)})", remedy) from error
     if not isinstance(content, dict):
         raise UserError(str(path), "damaged: isn't a mapping", remedy)
-    if lacking := sorted({*needed} - content.keys()):
+    if lacking := sorted({*keys} - content.keys()):
         raise UserError(str(path), f"damaged: has no {', '.join(lacking)}", remedy)
     return content
 
@@ -153,14 +153,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             str(path), "file not found", "rerun the workflow to create the folder again"
         )
     manifest = read_json(path, ("files",))
-    for name, listed in manifest["files"].items():
+    for name, entry in manifest["files"].items():
         path = folder / name
         size = path.stat().st_size if path.is_file() else None
-        if size != listed["bytes"]:
+        if size != entry["bytes"]:
             got = "no file" if size is None else f"{size} bytes"
             raise UserError(
                 str(path),
-                f"got {got}, expected {listed['bytes']} bytes",
+                f"got {got}, expected {entry['bytes']} bytes",
                 f"delete {folder / MANIFEST} and rerun to create the folder again",
             )
     return manifest
@@ -176,18 +176,18 @@ def damaged_files(folder: Path) -> list[str]:
     """
     try:
         files = read_json(folder / MANIFEST)["files"]
-        digests = {name: listed["sha256"] for name, listed in files.items()}
+        digests = {name: expected["sha256"] for name, expected in files.items()}
     # The last three of JSON of any other form.
     except (FileNotFoundError, NotADirectoryError, UserError, AttributeError, KeyError, TypeError):
         return [MANIFEST]
     if not digests:
         return [MANIFEST]
     with ThreadPoolExecutor() as pool:
-        found = pool.map(_digest_if_there, (folder / name for name in digests))
+        actual = pool.map(_digest_if_there, (folder / name for name in digests))
         return [
             name
-            for (name, listed), digest in zip(digests.items(), found, strict=True)
-            if digest is None or digest != listed
+            for (name, expected), digest in zip(digests.items(), actual, strict=True)
+            if digest is None or digest != expected
         ]
 
 

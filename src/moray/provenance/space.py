@@ -16,30 +16,30 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _ZEROS = bytes(2**20)
 
 
-def check_space(folder: Path, needed: int) -> None:
-    """Check that a folder's disk has `needed` bytes free.
+def check_space(folder: Path, size: int) -> None:
+    """Check that a folder's disk has `size` bytes free.
 
     Raises:
         UserError: if it hasn't.
     """
     free = shutil.disk_usage(folder).free
-    if needed > free:
+    if size > free:
         raise UserError(
             str(folder),
-            f"its disk has {free:,} bytes free, expected {needed:,}",
+            f"its disk has {free:,} bytes free, expected {size:,}",
             "free some space, or move the folder to another disk",
         )
 
 
-def try_room(folder: Path, needed: int) -> None:
-    """Write `needed` bytes to a folder's disk and remove them again.
+def try_room(folder: Path, size: int) -> None:
+    """Write `size` bytes to a folder's disk and remove them again.
 
     Raises:
         OSError: the error that a writer ran into, if the writer hides it.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
-        for start in range(0, needed, len(_ZEROS)):
-            file.write(_ZEROS[: needed - start])
+        for start in range(0, size, len(_ZEROS)):
+            file.write(_ZEROS[: size - start])
         file.flush()
 
 

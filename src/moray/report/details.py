@@ -19,7 +19,7 @@ from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import PROOF
 from moray.report.lineage import lineage_of
 from moray.report.overview import verdict
-from moray.report.quantities import known
+from moray.report.quantities import has_value
 from moray.results import FIGURES, Results, Run, flat
 
 # By default there is no adapter, so all of its keys differ.
@@ -71,7 +71,7 @@ def _task_of(run: Run, evaluation: dict[str, Any] | None) -> TaskName:
     return run.task or "language"
 
 
-def details(
+def details_of_run(
     results: Results, run: Run, notes: list[str], samples: list[dict[str, Any]], limits: Limits
 ) -> dict[str, Any]:
     """What the page says about a run besides its row in the overview, for its template.
@@ -88,12 +88,12 @@ def details(
         "model": model if (model := run.folder / "model").is_dir() else None,
         "scores": _by_dataset(evaluation) if evaluation else {},
         "benchmarks": _of_benchmarks(run.figures("benchmarks.json")),
-        "scored": _scored(evaluation) if evaluation else None,
+        "scored": _num_scored(evaluation) if evaluation else None,
         "confidence": evaluation and evaluation["confidence"],
         "samples": _samples(samples, limits),
         # The settings that the samples were made with.
         "sampling": {key: value for key, value in generation.items() if key not in _NOT_SAMPLING},
-        "settings": changed(run.settings),
+        "settings": changed_settings(run.settings),
         "checks": _checks(run, evaluation or {}, generation),
         "stages": _stages(run, results.stages),
         "machine": record.get("machine", {}),
@@ -149,14 +149,14 @@ def _figures(part: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _scored(scores: dict[str, Any]) -> str | None:
+def _num_scored(scores: dict[str, Any]) -> str | None:
     """The number of documents, pairs or images that were scored."""
     return next((f"{scores[unit]:,} {unit}" for unit in SCORED if unit in scores), None)
 
 
 def _samples(samples: list[dict[str, Any]], limits: Limits) -> list[dict[str, Any]]:
     return [
-        {name: cut(value, limits.characters) for name, value in row.items() if known(value)}
+        {name: cut(value, limits.characters) for name, value in row.items() if has_value(value)}
         for row in samples[: limits.samples]
     ]
 
@@ -181,7 +181,7 @@ def _stages(run: Run, stages: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def changed(settings: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def changed_settings(settings: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """The settings of a run that aren't the defaults: key, value, default."""
     defaults = dict(flat(_DEFAULTS))
     return [
@@ -194,12 +194,12 @@ def changed(settings: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
 def remarks(run: Run, notes: Iterable[str]) -> list[tuple[str, str]]:
     """Remarks about a run: pairs of kind (`error`, `warning` or `note`) and text."""
     alarming = ("skipped", "warning: ")
-    said = [
+    from_notes = [
         ("warning" if note.startswith(alarming) else "note", note.removeprefix("warning: "))
         for note in notes
     ]
-    trained = (("warning", line) for line in overlap_messages(run.figures("eval.json") or {}))
-    return [*_of_training(run), *_of_figures(run), *said, *trained, *_of_data(run)]
+    from_overlaps = (("warning", line) for line in overlap_messages(run.figures("eval.json") or {}))
+    return [*_of_training(run), *_of_figures(run), *from_notes, *from_overlaps, *_of_data(run)]
 
 
 def _of_figures(run: Run) -> Iterator[tuple[str, str]]:

@@ -9,14 +9,14 @@ from markupsafe import Markup, escape
 NOTHING = "\N{EN DASH}"
 
 
-def known(value: Any) -> bool:
+def has_value(value: Any) -> bool:
     """Whether a cell of a data frame holds a value."""
     return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
 def _without_digits(value: Any) -> str | None:
     """What is shown of a number that has none, such as infinity; None if it has."""
-    if not known(value):
+    if not has_value(value):
         return NOTHING
     return None if math.isfinite(value) else f"{value:g}"
 
@@ -68,14 +68,14 @@ def interval(figures: dict[str, float]) -> str:
 
 def probability(value: float) -> str:
     """A probability: `0.041`, `< 0.001`."""
-    if not known(value):
+    if not has_value(value):
         return NOTHING
     return "< 0.001" if value < 0.001 else f"{value:.2g}"
 
 
 def setting(value: Any) -> str:
     """The value of a config key, as in YAML."""
-    if not known(value):
+    if not has_value(value):
         return "null"
     if isinstance(value, bool):
         return str(value).lower()

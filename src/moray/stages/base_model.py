@@ -14,7 +14,7 @@ from moray.config.schema.base import Proofs
 from moray.config.tasks import MODALITIES, modality_of, module_of
 from moray.console import say
 from moray.errors import UserError
-from moray.hub import refusals_explained
+from moray.hub import explain_refusals
 from moray.model.obtain import download_snapshot
 from moray.proofs.comparison import Comparison, collect, conclude, write_proof
 from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
@@ -26,14 +26,14 @@ class Base:
 
     Attributes:
         model: as it was written, in evaluation mode.
-        compared: compares it with what plain transformers reads back; it gets the seconds that
+        compare: compares it with what plain transformers reads back; it gets the seconds that
             making it took.
         facts: more entries of the manifest.
         more: what is printed after its size.
     """
 
     model: PreTrainedModel
-    compared: Callable[[float], Iterable[Comparison]]
+    compare: Callable[[float], Iterable[Comparison]]
     facts: dict[str, Any] = field(default_factory=dict)
     more: str = ""
 
@@ -56,7 +56,7 @@ def base_model(
     cfg = {key: cfg[key] for key in cfg if key != "state"}
     task = MODALITIES[modality_of(cfg)].task
     with (
-        refusals_explained(f"models.{output.name}", str(cfg.get("repo_id"))),
+        explain_refusals(f"models.{output.name}", str(cfg.get("repo_id"))),
         whole_or_nothing(output),
     ):
         source = None
@@ -72,8 +72,8 @@ def base_model(
         proof = []
         if proofs != "off":
             seconds = time.monotonic() - began
-            compared = collect("base model", lambda: base.compared(seconds))
-            proof = conclude(compared, proofs, f"models.{output.name}")
+            comparisons = collect("base model", lambda: base.compare(seconds))
+            proof = conclude(comparisons, proofs, f"models.{output.name}")
         parameters: int = model.num_parameters()
         architecture = model.config.model_type
         write_manifest(

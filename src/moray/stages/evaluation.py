@@ -67,7 +67,7 @@ class EvaluationWorkers:
         return replace(self.launch, exchange=Exchange(self.url, deliveries))
 
 
-def shown(figure: dict[str, float], form: str = ".3f") -> str:
+def with_interval(figure: dict[str, float], form: str = ".3f") -> str:
     """A figure with its interval, as stages print it."""
     value, low, high = (format(figure[name], form) for name in ("value", "low", "high"))
     return f"{value} [{low}, {high}]"
@@ -130,20 +130,20 @@ def _temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
     with ExitStack() as locks:
         with ExitStack() as gate:
             # Where the file system has no such locks, nothing is removed.
-            if _locked(parent, gate, wait=True):
-                for left in parent.glob(f"{prefix}*"):
-                    if _locked(left, gate):
-                        shutil.rmtree(left, ignore_errors=True)
+            if _lock(parent, gate, wait=True):
+                for leftover in parent.glob(f"{prefix}*"):
+                    if _lock(leftover, gate):
+                        shutil.rmtree(leftover, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).absolute()
             locks.callback(shutil.rmtree, folder, ignore_errors=True)
-            _locked(folder, locks)
+            _lock(folder, locks)
         yield folder
 
 
-def _locked(folder: Path, held: ExitStack, wait: bool = False) -> bool:
+def _lock(folder: Path, locks: ExitStack, wait: bool = False) -> bool:
     """Whether a folder's lock could be had; it is held as long as the stack."""
     descriptor = os.open(folder, os.O_RDONLY)
-    held.callback(os.close, descriptor)
+    locks.callback(os.close, descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:

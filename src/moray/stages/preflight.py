@@ -48,40 +48,40 @@ def preflight(
         ConfigError: with every fault found.
     """
     searches = stages.get("search", ())
-    found = [*_unreadable(experiment, sorted({*runs, *searches}))]
-    if not found:
-        trained = [(name, experiment.runs[name]) for name in runs]
+    faults = [*_unreadable(experiment, sorted({*runs, *searches}))]
+    if not faults:
+        candidates = [(name, experiment.runs[name]) for name in runs]
         for name in searches:
             space = extras.part(extras.STAGES["search"], "space")
-            trained += [(name, run) for run in space.candidates(experiment.runs[name])]
-        for name, run in trained:
+            candidates += [(name, run) for run in space.candidates(experiment.runs[name])]
+        for name, run in candidates:
             model = experiment.base_model(name)
             shapes, positions = None, None
             try:
                 positions = _positions(experiment, model)
                 shapes = _shapes(experiment, model)
-                found += _adapter(experiment, name, run, model)
+                faults += _adapter(experiment, name, run, model)
             except UserError as error:
-                found.append(error)
-            found += _no_template(experiment, name, model)
+                faults.append(error)
+            faults += _no_template(experiment, name, model)
             format = experiment.datasets[next(iter(run.datasets))].format
             length = sequence_length(format, run.data.block_size)
-            found += model_faults(name, length, positions, run.adapter, shapes)
+            faults += model_faults(name, length, positions, run.adapter, shapes)
             share = threads(experiment, name, "train", cores or machine.cores())
             ray = on_cores_of(experiment, name, "train", share)
-            found += missing_requirements(name, run.train, run.adapter, ray, shapes, _RESULTS)
+            faults += missing_requirements(name, run.train, run.adapter, ray, shapes, _RESULTS)
         for name in runs:
-            found += missing_packages(name, experiment.runs[name].tracking)
+            faults += missing_packages(name, experiment.runs[name].tracking)
     for name in generated:
-        found += _missing_for_metrics(experiment, name)
+        faults += _missing_for_metrics(experiment, name)
     for stage, names in stages.items():
         for name in names:
             requirements = extras.part(extras.STAGES[stage], "requirements")
-            found += requirements.faults(name, experiment.runs[name])
+            faults += requirements.faults(name, experiment.runs[name])
     if pushed and not has_token():
-        found += map(no_token, pushed)
-    if found:
-        raise ConfigError(list({str(fault): fault for fault in found}.values()))
+        faults += map(no_token, pushed)
+    if faults:
+        raise ConfigError(list({str(fault): fault for fault in faults}.values()))
 
 
 def _missing_for_metrics(experiment: Experiment, run: str) -> Iterator[UserError]:
@@ -104,8 +104,8 @@ def _unreadable(experiment: Experiment, runs: Sequence[str]) -> Iterator[UserErr
 def _libraries(experiment: Experiment, dataset: str) -> Iterator[UserError]:
     """Optional libraries that a dataset needs and that are missing."""
     modality = MODALITIES[plan.modality_of_dataset(experiment, dataset)]
-    needed = {**modality.libraries, **experiment.datasets[dataset].libraries}
-    if missing := [name for name, module in needed.items() if not find_spec(module)]:
+    libraries = {**modality.libraries, **experiment.datasets[dataset].libraries}
+    if missing := [name for name, module in libraries.items() if not find_spec(module)]:
         yield UserError(
             f"datasets.{dataset}",
             f"needs packages that are not installed: {', '.join(missing)}",

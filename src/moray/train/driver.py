@@ -25,8 +25,8 @@ from moray.storage.interface import Storage
 from moray.storage.objects import open_objects
 from moray.storage.open import is_remote, needed_libraries, state_of
 from moray.storage.transfer import Delivery, copy_to, scratch
-from moray.tracking.following import Ending, tracked
-from moray.tracking.interface import TrackedRun, missing_packages, tracked_run
+from moray.tracking.following import Ending, follow_run
+from moray.tracking.interface import TrackedRun, missing_packages, run_of_record
 from moray.train.checkpoint.continuation import continued_from, prepare_work
 from moray.train.checkpoint.keep import newest_step
 from moray.train.checks import missing_requirements, model_faults, sharding_faults
@@ -117,7 +117,7 @@ def run_training(spec: RunSpec, output: Path, judge: Judge | None = None) -> Non
             },
         }
         began = time.perf_counter()
-        with _followed(placed, storage, tracked_run(described), judge) as ending:
+        with _followed(placed, storage, run_of_record(described), judge) as ending:
             facts = run_outside_main_thread(lambda: train_on_workers(placed, deliveries))
             ending.finished = facts["ended"]
         seconds = time.perf_counter() - began
@@ -182,7 +182,7 @@ def _followed(
         place.forget(before=psutil.Process().create_time())
     with (
         shown(spec.work, spec.name),
-        tracked(spec.trackers, following, spec.work, spec.work / HISTORY) as ending,
+        follow_run(spec.trackers, following, spec.work, spec.work / HISTORY) as ending,
         judged(judge, spec.work / HISTORY, own) if judge else nullcontext(),
         stop_on_signals(requests, spec.name),
     ):

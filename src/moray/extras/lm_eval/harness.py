@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
-from moray.evaluate.bootstrap import Bootstrapped, draws
+from moray.evaluate.bootstrap import BootstrapFigures, draws
 from moray.evaluate.execution import EvaluationJob, of_each_model
 from moray.extras.lm_eval.requirements import task_manager
 from moray.tasks.language.tokenizer import load_tokenizer
@@ -67,7 +67,7 @@ class TaskFigures:
     """
 
     documents: int
-    figures: Bootstrapped
+    figures: BootstrapFigures
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -180,7 +180,7 @@ def _of_tasks(
             "higher_is_better": results["higher_is_better"][name],
         }
         count = results["n-samples"][name]["effective"]
-        found[name] = TaskFigures(count, Bootstrapped(values, resampled), facts)
+        found[name] = TaskFigures(count, BootstrapFigures(values, resampled), facts)
     return found
 
 
@@ -223,16 +223,16 @@ def _of_groups(
             metrics = {
                 task: {"sample_len": one.documents}
                 | {
-                    key: one.figures.resampled[label][number]
+                    key: one.figures.resamples[label][number]
                     for key, label in labels.items()
-                    if label in one.figures.resampled
+                    if label in one.figures.resamples
                 }
                 for task, one in tasks.items()
             }
             resamples.append(groups[name].aggregate(metrics))
         found[name] = TaskFigures(
             aggregated["sample_len"],
-            Bootstrapped(
+            BootstrapFigures(
                 {label: float(aggregated[key]) for key, label in labels.items()},
                 {label: np.array([one[key] for one in resamples]) for key, label in labels.items()},
             ),

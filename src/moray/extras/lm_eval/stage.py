@@ -12,7 +12,7 @@ from moray.evaluate.bootstrap import with_intervals
 from moray.extras.lm_eval.requirements import benchmark_faults
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
-from moray.stages.evaluation import on_evaluation_workers, shown
+from moray.stages.evaluation import on_evaluation_workers, with_interval
 from moray.tasks.language.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def benchmark(
     write_sealed(output, result, [base / MANIFEST, tuned / MANIFEST, *files])
     # Of a group, not those of each task; a tag only stands for tasks.
     for name in [task for task in cfg["tasks"] if task in tasks] or tasks:
-        for metric, first in tasks[name]["base"].items():
-            second = tasks[name]["tuned"][metric]
-            say(f"{run}: {name} {metric} {shown(first)} before, {shown(second)} after")
+        for metric in tasks[name]["base"]:
+            before, after = (with_interval(tasks[name][model][metric]) for model in models)
+            say(f"{run}: {name} {metric} {before} before, {after} after")
 
 
 def _compared(base: "TaskFigures", tuned: "TaskFigures", confidence: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _METRICS, _PARAMS, _TAGS, _CHARACTERS = 1000, 100, 100, 5000
 
 
 @contextmanager
-def opened(run: TrackedRun) -> Iterator["MLflow"]:
+def open_run(run: TrackedRun) -> Iterator["MLflow"]:
     """Find a run by its id, or create it; see `Tracker`."""
     with _sole_opener():
         client = mlflow.MlflowClient()

@@ -18,7 +18,7 @@ from moray.tasks.images.classifier import channels_of, load_classifier, new_clas
 from moray.tasks.images.image_files import decoded
 from moray.tasks.images.image_processor import check_processor, load_processor, save_processor
 from moray.tasks.images.output_layers import classifier_for
-from moray.tasks.images.proofs import base_compared
+from moray.tasks.images.proofs import compare_base
 
 # Where transformers looks for an image processor.
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
@@ -47,7 +47,7 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path) 
     _check_forward(load_classifier(output), output, dataset)
     return Base(
         model,
-        partial(base_compared, output, source, model, dataset),
+        partial(compare_base, output, source, model, dataset),
         more=f", {model.config.num_labels} classes",
     )
 

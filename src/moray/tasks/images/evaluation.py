@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from moray.evaluate.bootstrap import compare, resampled_units, summed
+from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
 from moray.evaluate.execution import (
     Evaluation,
     EvaluationJob,
@@ -87,13 +87,13 @@ def evaluation(
     split, names = StoredRows(store, "test"), read_manifest(store)["label_names"]
     numbers = chosen(split, cfg["max_documents"])
     labels = split.rows["label"][numbers].astype(np.int64)
-    name, units = resampled_units(
+    name, units = units_to_resample(
         {"groups": groups_of(store, "test", numbers), "images": np.arange(len(numbers))}
     )
 
-    def compared(results: list[dict[str, Answers]]) -> dict[str, Any]:
+    def scores_of(results: list[dict[str, Answers]]) -> dict[str, Any]:
         base, tuned = (in_order([result[of] for result in results]) for of in ("base", "tuned"))
-        before, after = (summed(_sums(answers, labels), units) for answers in (base, tuned))
+        before, after = (sums_of_units(_sums(answers, labels), units) for answers in (base, tuned))
         samples, confidence = cfg["bootstrap_samples"], cfg["confidence"]
         return {
             "images": len(labels),
@@ -130,7 +130,7 @@ def evaluation(
         figures=("accuracy",),
         rows=[len(labels)],
         entry_point=partial(classify_on_worker, max_images=cfg["max_documents"]),
-        compared=compared,
+        scores=scores_of,
         proof=proof,
     )
 

@@ -20,7 +20,7 @@ from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.rows.store import StoredRows
 from moray.stages.evaluation import on_evaluation_workers
 from moray.tasks.images.evaluation import chosen, classify_on_worker, in_order
-from moray.tasks.images.proofs import predictions_compared
+from moray.tasks.images.proofs import compare_predictions
 
 # Without a date and with fixed identifiers, the same figure is the same file.
 _FIXED: Any = {"svg.hashsalt": "moray", "font.family": "DejaVu Sans"}
@@ -57,7 +57,7 @@ def predict(
         rows = split.rows[numbers]
         compared = collect(
             "predictions",
-            lambda: predictions_compared(models, rows, said, likely, seconds, bf16),
+            lambda: compare_predictions(models, rows, said, likely, seconds, bf16),
         )
         record["proof"] = conclude(compared, execution["proofs"], f"runs.{run}")
     with output.open("w") as file:

@@ -25,7 +25,7 @@ _TOKENS = 256
 _MOST_PREDICTIONS = 16
 
 
-def base_compared(
+def compare_base(
     folder: Path, source: Path | None, model: Any, dataset: Path, seconds: float
 ) -> Iterator[Comparison]:
     """Compare a base model with what is read back from its folder, and with its source.
@@ -177,7 +177,7 @@ def loss_of(folder: Path, rows: NDArray[np.void], device: torch.device) -> float
     )
 
 
-def predictions_compared(
+def compare_predictions(
     models: Mapping[str, Path],
     rows: NDArray[np.void],
     said: Mapping[str, Sequence[str]],

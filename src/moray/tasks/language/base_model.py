@@ -22,7 +22,7 @@ from moray.model.shapes import NEW_TOKENS, quantization_in, shapes_in
 from moray.stages.base_model import Base
 from moray.tasks.language.dequantize import dequantize
 from moray.tasks.language.isolation import computed_in_fp32, isolates_documents
-from moray.tasks.language.proofs.folder import base_compared
+from moray.tasks.language.proofs.folder import compare_base
 from moray.tasks.language.scratch import save_llama, save_random_weights, train_tokenizer
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
 from moray.tasks.language.tokenizer_files import read_as_it_is, save_tokenizer
@@ -73,7 +73,7 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path |
         say(f"model {output.name}: the auxiliary loss of its router isn't part of the loss")
     with computed_in_fp32(model):
         facts = {"isolates_documents": isolates_documents(model)}
-    return Base(model, partial(base_compared, output, cfg, source, model), facts)
+    return Base(model, partial(compare_base, output, cfg, source, model), facts)
 
 
 def _unused(model: PreTrainedModel, folder: Path) -> list[str]:

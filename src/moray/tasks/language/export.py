@@ -22,8 +22,8 @@ from moray.model.folder import (
 from moray.model.load import convert, load_config, load_model
 from moray.model.obtain import copy_unchanged
 from moray.provenance.manifest import read_manifest
-from moray.stages.export import Exported
-from moray.tasks.language.proofs.folder import stops_compared, tokenizer_compared
+from moray.stages.export import ExportedModel
+from moray.tasks.language.proofs.folder import compare_stops, compare_tokenizer
 from moray.tasks.language.rounding import share_unchanged
 from moray.tasks.language.tokenizer import (
     adds_bos,
@@ -44,7 +44,7 @@ _MOST_UNCHANGED = 0.5
 _ADAPTER_DTYPE = {"auto": torch.float32, **DTYPES}
 
 
-def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> Exported:
+def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]) -> ExportedModel:
     """Write model or adapter, generation config and tokenizer."""
     adapter = Adapter(**record["adapter"]) if record["adapter"] else None
     whole, _ = whole_model_and_adapters(start)
@@ -92,10 +92,10 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         rmtree(output / "additional_chat_templates", ignore_errors=True)
         _drop_template_of_processor(output)
     save_tokenizer(tokenizer, output)
-    return Exported(
-        compared=lambda: [
-            *tokenizer_compared(output, tokenizer),
-            stops_compared(output, stops),
+    return ExportedModel(
+        compare=lambda: [
+            *compare_tokenizer(output, tokenizer),
+            compare_stops(output, stops),
         ],
         unit="per pair" if "preference" in record else "nats per token",
         pipeline="text-generation",

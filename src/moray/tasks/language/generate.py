@@ -20,7 +20,7 @@ from moray.model.load import load_config, longest_sequence
 from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
-from moray.stages.evaluation import on_evaluation_workers, shown
+from moray.stages.evaluation import on_evaluation_workers, with_interval
 from moray.tasks.language import metric_requirements
 from moray.tasks.language.encode import make_encoder
 from moray.tasks.language.generation import (
@@ -29,7 +29,7 @@ from moray.tasks.language.generation import (
     choose_prompts,
     continue_on_worker,
 )
-from moray.tasks.language.proofs.scores import Continued, continuations_compared
+from moray.tasks.language.proofs.scores import Continued, compare_continuations
 from moray.tasks.language.tokenizer import decoded_after
 
 _REMARKS = {
@@ -116,7 +116,7 @@ def generate(
         seconds = time.monotonic() - began
         compared = collect(
             "continuations",
-            lambda: continuations_compared(
+            lambda: compare_continuations(
                 models,
                 continued,
                 sampling.temperature,
@@ -175,7 +175,7 @@ def generate(
         if metric in metrics:
             is_share = isinstance(next(iter(of_models["base"].values())), bool)
             form = ".0%" if is_share else ".4g"
-            before, after = (shown(metrics[metric][name], form) for name in models)
+            before, after = (with_interval(metrics[metric][name], form) for name in models)
             said.append(f"{metric} {before} before, {after} after")
         else:
             said.append(f"{metric} applies to none of them")

@@ -36,7 +36,7 @@ from moray.tasks.language import alterations
 from moray.tasks.language.alterations import Alterations, as_facts
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import ROLES
-from moray.tasks.language.proofs.tokens import split_compared
+from moray.tasks.language.proofs.tokens import compare_split
 from moray.tasks.language.rows import (
     Packed,
     Segment,
@@ -66,7 +66,7 @@ def compared(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> It
     """Compare the tokens of the first documents of the test split with the tokenizer's own."""
     split = StoredSplit(store, "test")
     documents = first_documents(dataset / "test.parquet")
-    return split_compared(model, documents, split.rows, split.segments, cfg)
+    return compare_split(model, documents, split.rows, split.segments, cfg)
 
 
 def first_documents(file: Path) -> list[Document]:

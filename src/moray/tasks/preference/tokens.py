@@ -13,7 +13,7 @@ from moray.corpus.dataset import Document, halves
 from moray.proofs.comparison import Comparison
 from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import Encoded, Piece
-from moray.tasks.language.proofs.tokens import split_compared
+from moray.tasks.language.proofs.tokens import compare_split
 from moray.tasks.language.rows import Packed, StoredSplit, pack_groups, with_counts
 from moray.tasks.language.tokens import SplitWriter, first_documents, remarks, write_windows
 from moray.tasks.language.tokens import warnings as warnings
@@ -31,7 +31,7 @@ def compared(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> It
     """Compare the tokens of the chosen halves of the first pairs of the test split."""
     split = StoredSplit(store, "test")
     documents = [halves(pair)[0] for pair in first_documents(dataset / "test.parquet")]
-    return split_compared(model, documents, split.rows, split.segments, cfg)
+    return compare_split(model, documents, split.rows, split.segments, cfg)
 
 
 def write_split(file: Path, store: Path, encoder: Encoder, cfg: dict[str, Any]) -> dict[str, Any]:

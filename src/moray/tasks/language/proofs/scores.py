@@ -22,7 +22,7 @@ _CPU = torch.device("cpu")
 _CLOSE = {False: 1e-4, True: 2e-2}
 
 
-def scores_compared(
+def compare_scores_with_plain(
     models: Mapping[str, Path],
     rows: NDArray[np.void],
     segments: NDArray[np.int64],
@@ -83,7 +83,7 @@ class Continued:
     text: str
 
 
-def continuations_compared(
+def compare_continuations(
     models: Mapping[str, Path],
     samples: Mapping[str, Sequence[Continued]],
     temperature: float,
@@ -96,7 +96,7 @@ def continuations_compared(
     Without a temperature, those are the likeliest at their places; else those of the smallest set
     that has `top_p` of the probability. And count the texts that make a prompt's text that of all
     tokens, which of a first word without its space isn't so. Other arguments are those of
-    `scores_compared`.
+    `compare_scores_with_plain`.
     """
     # That of a base model may lack the template's tokens.
     *_, last = models.values()

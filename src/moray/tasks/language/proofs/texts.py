@@ -16,7 +16,7 @@ from moray.proofs.comparison import Comparison, transformers_version
 _SHOWN, _BEFORE = 40, 10
 
 
-def texts_compared(folder: Path, documents: Sequence[Document]) -> Iterator[Comparison]:
+def compare_texts(folder: Path, documents: Sequence[Document]) -> Iterator[Comparison]:
     """Compare the tokens of documents' texts with those of `tokenizer.json`, and what they lose.
 
     Transformers may make others, by the tokenizer's class. And the texts are compared with what

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from moray.corpus.dataset import Document
 from moray.proofs.comparison import Comparison, transformers_version
-from moray.tasks.language.proofs.texts import texts_compared
+from moray.tasks.language.proofs.texts import compare_texts
 
 Piece = tuple[NDArray[Any], NDArray[np.bool_]]
 """Tokens of a part of a document, and whether each is trained, both of shape (length,)."""
@@ -105,7 +105,7 @@ def stored_pieces(
     return found
 
 
-def split_compared(
+def compare_split(
     folder: Path,
     documents: Sequence[Document],
     rows: NDArray[np.void],
@@ -148,7 +148,7 @@ def split_compared(
             len(kept),
             advisory=advisory,
         )
-    yield from texts_compared(folder, [row for row, _ in kept])
+    yield from compare_texts(folder, [row for row, _ in kept])
 
 
 class _Plain:
