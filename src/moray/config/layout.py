@@ -65,7 +65,7 @@ def lay_out(ray: Ray, cores: float, gpus: float, batch_size: int | None = None) 
             workers = ray.num_workers
         use_gpu = use_gpu and (ray.use_gpu is True or (fewest or workers) <= room)
     used = math.ceil(workers * share) if use_gpu else 0
-    note = _unused(ray, workers, used, gpus, batch_size)
+    note = _gpu_note(ray, workers, used, gpus, batch_size)
     return Layout(workers, used, note, fewest)
 
 
@@ -144,7 +144,7 @@ def _largest_divisor(number: int, limit: int) -> int:
     return next(divisor for divisor in range(min(limit, number), 0, -1) if number % divisor == 0)
 
 
-def _unused(ray: Ray, workers: int, used: int, gpus: float, batch_size: int | None) -> str | None:
+def _gpu_note(ray: Ray, workers: int, used: int, gpus: float, batch_size: int | None) -> str | None:
     if used >= gpus or ray.use_gpu is False:
         return None
     if used == 0:
@@ -250,7 +250,7 @@ def _here(experiment: Experiment, run: str, stage: Stage) -> Layout | None:
     return lay_out_here(for_stage(section.ray, getattr(section, stage).num_workers))
 
 
-def new_tokens_unsharded(path: str, strategy: str, tokens: str) -> UserError:
+def new_tokens_error(path: str, strategy: str, tokens: str) -> UserError:
     """The error for an adapter on a model with new tokens; `tokens` says where they stand."""
     return UserError(
         path,

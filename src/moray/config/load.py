@@ -65,7 +65,7 @@ def read_yaml(file: Path, if_missing: str) -> Mapping[str, Any]:
     return content
 
 
-def with_short_keys_resolved(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_short_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config of a smoke test with the short keys that are given in their places.
 
     Any other config is returned as it is, so that such a key in it is reported as unknown.

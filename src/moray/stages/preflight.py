@@ -9,7 +9,7 @@ from moray import machine
 from moray.config import extras, plan
 from moray.config.formats import FORMATS, sequence_length
 from moray.config.layout import on_cores_of, threads
-from moray.config.recorded import made_folder
+from moray.config.recorded import existing_model_folder
 from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.tasks import MODALITIES, TASKS, module_of
@@ -216,4 +216,4 @@ def _folder(experiment: Experiment, model: str) -> Path | None:
     section = experiment.models[model]
     if isinstance(section, PathModel):
         return Path(section.path)
-    return made_folder(experiment, model)
+    return existing_model_folder(experiment, model)

@@ -13,7 +13,7 @@ from moray import machine
 from moray.config.layout import (
     check_gpus,
     lay_out_here,
-    new_tokens_unsharded,
+    new_tokens_error,
     workers_are_here,
 )
 from moray.config.schema.sections import Ray
@@ -142,7 +142,7 @@ def sharding_faults(
     """What of an adapter can't be sharded, by the `config.json` of its base; None if not known."""
     if adapter and config and settings.strategy != "ddp" and has_new_tokens(config):
         tokens = f"{NEW_TOKENS} in {config}"
-        yield new_tokens_unsharded(f"runs.{run}.adapter", settings.strategy, tokens)
+        yield new_tokens_error(f"runs.{run}.adapter", settings.strategy, tokens)
 
 
 def _processors(run: str, ray: Ray, batch_size: int) -> Iterator[UserError]:
