@@ -90,7 +90,7 @@ def test_a_model_gets_the_tokens_that_it_was_trained_with(chat: Chat) -> None:
     cfg = {"format": "messages", **result_keys(Data())}
     encoder = make_encoder(Path("results/runs/tuned/model"), cfg)
     document = Document(messages=json.dumps(messages), tools=None)
-    (trained,) = encoder.encoded([document], 0, count_bytes=False)
+    (trained,) = encoder.encode_documents([document], 0, count_bytes=False)
     for number in (0, 2):
         tokens = chat.tokens(TURNS[number])
         assert tokens == trained.tokens[: len(tokens)].tolist()

@@ -22,7 +22,7 @@ from moray.corpus.dataset import Document
 from moray.corpus.sources import open_source
 from moray.corpus.split import Splits
 from moray.errors import UserError
-from moray.tasks.images.image_files import as_png, decoded
+from moray.tasks.images.image_files import as_png, decode_image
 from moray.tasks.images.sources import ImageSurvey, hub
 from moray.tasks.images.sources.files import label_names
 
@@ -54,7 +54,7 @@ def test_digits_are_those_of_the_library() -> None:
     assert names == [str(digit) for digit in range(10)]
     assert set(Counter(document["label"] for document in documents)) == set(range(10))
     assert origin["revision"].startswith("scikit-learn ")
-    pixels = np.asarray(decoded(documents[0]["image"], "x"))
+    pixels = np.asarray(decode_image(documents[0]["image"], "x"))
     assert pixels.shape == (8, 8)
     assert (pixels.min(), pixels.max()) == (0, round(15 * 255 / 16))
 
@@ -76,7 +76,7 @@ def test_idx_files_compressed_or_not(idx: dict[str, Any]) -> None:
     assert names == ["0", "1", "2", "3"]
     assert len(origin["files"]) == 2
     for document, pixels in zip(documents, PIXELS, strict=True):
-        assert np.array_equal(np.asarray(decoded(document["image"], "x")), pixels)
+        assert np.array_equal(np.asarray(decode_image(document["image"], "x")), pixels)
 
 
 def test_idx_files_of_a_test_split(idx: dict[str, Any], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from transformers import ViTImageProcessorPil
 from moray.rows.store import RowPositions, Rows
 from moray.tasks.images.decode import make_rows, row_type
 from moray.tasks.images.image_processor import normalization, pixels_of
-from moray.tasks.images.task import IGNORED, Augmentation, Normalization, augmented, make_batch
+from moray.tasks.images.task import IGNORED, Augmentation, Normalization, augment, make_batch
 
 PLAIN = Normalization.of({"scale": [1.0] * 3, "offset": [0.0] * 3})
 
@@ -73,24 +73,24 @@ BOTH = Augmentation(shift=2, flip=True)
 
 
 def test_a_change_is_a_function_of_seed_and_position() -> None:
-    whole = augmented(images(40), BOTH, at(*range(40)))
-    alone = [augmented(images(1), BOTH, at(position))[0] for position in range(40)]
+    whole = augment(images(40), BOTH, at(*range(40)))
+    alone = [augment(images(1), BOTH, at(position))[0] for position in range(40)]
     assert np.array_equal(whole, np.stack(alone))
     assert len({image.tobytes() for image in whole}) > 15
-    others = augmented(images(40), BOTH, at(*range(40), seed=1))
+    others = augment(images(40), BOTH, at(*range(40), seed=1))
     assert not np.array_equal(whole, others)
-    later = augmented(images(40), BOTH, at(*range(10**9, 10**9 + 40)))
+    later = augment(images(40), BOTH, at(*range(10**9, 10**9 + 40)))
     assert not np.array_equal(whole, later)
 
 
 def test_without_keys_nothing_changes() -> None:
     before = images(4)
-    assert np.array_equal(augmented(before, Augmentation(), at(0, 1, 2, 3)), images(4))
+    assert np.array_equal(augment(before, Augmentation(), at(0, 1, 2, 3)), images(4))
 
 
 def test_half_of_the_images_are_mirrored() -> None:
     before = images(200)
-    after = augmented(before, Augmentation(flip=True), at(*range(200)))
+    after = augment(before, Augmentation(flip=True), at(*range(200)))
     mirrored = [np.array_equal(image, before[0][:, :, ::-1]) for image in after]
     kept = [np.array_equal(image, before[0]) for image in after]
     assert sum(mirrored) + sum(kept) == 200
@@ -100,7 +100,7 @@ def test_half_of_the_images_are_mirrored() -> None:
 @pytest.mark.parametrize("shift", [1, 2, 10])
 def test_images_move_by_up_to_so_many_pixels_and_black_comes_in(shift: int) -> None:
     before = images(300)
-    after = augmented(before, Augmentation(shift=shift), at(*range(300)))
+    after = augment(before, Augmentation(shift=shift), at(*range(300)))
     padded = np.pad(before[0], ((0, 0), (shift, shift), (shift, shift)))
     height, width = before.shape[2:]
     moves = {
@@ -117,7 +117,7 @@ def test_images_move_by_up_to_so_many_pixels_and_black_comes_in(shift: int) -> N
 
 def test_a_part_of_an_image_is_resized_to_the_whole() -> None:
     before = images(300, height=8, width=8)
-    after = augmented(before, Augmentation(crop=0.5), at(*range(300)))
+    after = augment(before, Augmentation(crop=0.5), at(*range(300)))
     assert after.shape == before.shape
     found = set()
     for image in after:
@@ -135,8 +135,8 @@ def test_a_part_of_an_image_is_resized_to_the_whole() -> None:
 
 
 def test_one_key_does_not_change_what_another_draws() -> None:
-    moved = augmented(images(20), Augmentation(shift=1), at(*range(20)))
-    both = augmented(images(20), Augmentation(shift=1, flip=True), at(*range(20)))
+    moved = augment(images(20), Augmentation(shift=1), at(*range(20)))
+    both = augment(images(20), Augmentation(shift=1, flip=True), at(*range(20)))
     for one, other in zip(moved, both, strict=True):
         # A mirrored image moves by as much.
         assert (one == 0).any(axis=(0, 1)).sum() == (other == 0).any(axis=(0, 1)).sum()

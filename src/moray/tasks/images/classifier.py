@@ -111,7 +111,7 @@ def labels(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-class Loaded(NamedTuple):
+class LoadedModel(NamedTuple):
     """A model, and the names of the weights that its folder lacks, or has in vain."""
 
     model: PreTrainedModel
@@ -119,7 +119,7 @@ class Loaded(NamedTuple):
     unused: list[str]
 
 
-def load_as_it_is(folder: Path, dtype: torch.dtype) -> Loaded:
+def load_as_it_is(folder: Path, dtype: torch.dtype) -> LoadedModel:
     """Load a model of a folder that may lack weights, which are random then.
 
     Raises:
@@ -147,7 +147,7 @@ def load_as_it_is(folder: Path, dtype: torch.dtype) -> Loaded:
             f"{tuple(expected)} by config.json{more}",
             "restore the config.json that was saved with them",
         )
-    return Loaded(model, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]))
+    return LoadedModel(model, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]))
 
 
 def _no_model(folder: Path, error: Exception) -> UserError:

@@ -31,7 +31,7 @@ from moray.tasks.images.classifier import (
     fault_of_bf16_on_cpu,
     names_of,
 )
-from moray.tasks.images.image_files import decoded
+from moray.tasks.images.image_files import decode_image
 from moray.tasks.images.image_processor import load_processor, normalization, pixels_of
 from moray.tasks.images.proofs import furthest_apart
 
@@ -70,8 +70,8 @@ def decode(
             splits=facts,
         )
         if proofs != "off":
-            compared = [_compared(dataset, model, output, shape, scaling)]
-            proof = conclude(compared, proofs, f"datasets.{dataset.name}")
+            comparisons = [_compare_pixels(dataset, model, output, shape, scaling)]
+            proof = conclude(comparisons, proofs, f"datasets.{dataset.name}")
             write_proof(output, proof, [output / MANIFEST])
     counts = ", ".join(f"{split} {facts[split]['rows']:,}" for split in SPLITS)
     say(f"pixels {output.name}: {counts} images of {' x '.join(map(str, shape))}")
@@ -110,7 +110,7 @@ def _write(
         return writer.facts()
 
 
-def _compared(
+def _compare_pixels(
     dataset: Path,
     model: Path,
     output: Path,
@@ -119,9 +119,9 @@ def _compared(
 ) -> Comparison:
     """Compare the first stored images of train with what the image processor makes of them."""
     documents = next(read_documents(dataset / "train.parquet"))[:_COMPARED]
-    stored = np.fromfile(output / "train.rows", row_type(shape), len(documents))
+    rows = np.fromfile(output / "train.rows", row_type(shape), len(documents))
     images = [Image.open(io.BytesIO(document["image"])) for document in documents]
-    here, plain = furthest_apart(model, images, stored["pixels"], scaling)
+    here, plain = furthest_apart(model, images, rows["pixels"], scaling)
     # Of 8 bits, a step is at least 0.004 of the largest value.
     rounding = 1e-4 * max(1.0, abs(plain)) / max(abs(here), abs(plain), 1e-9)
     return Comparison(
@@ -135,7 +135,7 @@ def _compared(
 
 
 def _pixels(documents: list[Document], processor: Any, channels: int) -> list[NDArray[np.uint8]]:
-    images = [decoded(document["image"], "an image") for document in documents]
+    images = [decode_image(document["image"], "an image") for document in documents]
     return pixels_of(images, processor, channels)
 
 

@@ -47,7 +47,7 @@ def classify_on_worker(
     (store,) = job.stores
     split = StoredRows(store, "test")
     normalization = Normalization.of(read_manifest(store)["normalization"])
-    numbers = chosen(split, max_images)
+    numbers = images_to_classify(split, max_images)
 
     @torch.no_grad()
     def answers(model: PreTrainedModel) -> Answers:
@@ -56,16 +56,16 @@ def classify_on_worker(
             logits = model(pixel_values=batch.pixels.to(model.dtype)).logits.float()
             return list(torch.log_softmax(logits, -1).cpu().numpy())
 
-        found: Answers = {}
+        by_number: Answers = {}
         for batch in own_batches(numbers, job, worker):
             some = batch.tolist()
-            found |= zip(some, split_on_out_of_memory(classify, some), strict=True)
-        return found
+            by_number |= zip(some, split_on_out_of_memory(classify, some), strict=True)
+        return by_number
 
     return of_each_model(answers, job, worker, load_classifier)
 
 
-def chosen(split: StoredRows, max_images: int | None) -> NDArray[np.int64]:
+def images_to_classify(split: StoredRows, max_images: int | None) -> NDArray[np.int64]:
     """The numbers of the images to classify, ascending."""
     return sample(len(split), len(split) if max_images is None else max_images)
 
@@ -85,7 +85,7 @@ def evaluation(
     """
     (store,) = stores
     split, names = StoredRows(store, "test"), read_manifest(store)["label_names"]
-    numbers = chosen(split, cfg["max_documents"])
+    numbers = images_to_classify(split, cfg["max_documents"])
     labels = split.rows["label"][numbers].astype(np.int64)
     name, units = units_to_resample(
         {"groups": groups_of(store, "test", numbers), "images": np.arange(len(numbers))}
@@ -108,7 +108,7 @@ def evaluation(
         }
 
     def proof(results: list[dict[str, Answers]], seconds: float) -> Iterator[Comparison]:
-        few = chosen(split, cfg["max_documents"])[:_COMPARED]
+        few = images_to_classify(split, cfg["max_documents"])[:_COMPARED]
         for name, folder in models.items():
             what = f"loss of {name} on held-out images"
             few = few[: num_images_affordable(folder, seconds, len(models))]

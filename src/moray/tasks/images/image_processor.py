@@ -71,13 +71,13 @@ def pixels_of(
     answer = processor(converted, **later)
     if "pixel_values" not in answer:
         raise _unknown(processor, f"{', '.join(answer)} of an image")
-    made = [np.asarray(one) for one in answer["pixel_values"]]
-    for one in made:
+    arrays = [np.asarray(one) for one in answer["pixel_values"]]
+    for one in arrays:
         if one.ndim != 3 or len(one) != num_channels:
             raise _unknown(processor, f"an array of shape {one.shape} of an image")
         if one.min() < 0 or one.max() > 255 or (one != np.floor(one)).any():
             raise _unknown(processor, f"values such as {one.flat[one.argmax()]:.4g} of pixels")
-    return [one.astype(np.uint8) for one in made]
+    return [one.astype(np.uint8) for one in arrays]
 
 
 def normalization(processor: Any, num_channels: int) -> dict[str, list[float]]:
@@ -120,10 +120,11 @@ def _of_channels(processor: Any, key: str, num_channels: int) -> list[float]:
     return [*values]
 
 
-def _unknown(processor: Any, made: str) -> UserError:
+def _unknown(processor: Any, outcome: str) -> UserError:
     return UserError(
         "model",
-        f"its image processor, {type(processor).__name__}, makes {made}, expected pixels of 8 bits",
+        f"its image processor, {type(processor).__name__}, makes {outcome}, expected pixels of 8 "
+        "bits",
         "choose a model whose image processor resizes, crops, rescales and normalises",
     )
 

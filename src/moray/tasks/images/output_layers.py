@@ -15,14 +15,14 @@ from moray.tasks.images.classifier import labels, load_as_it_is, names_of
 OutputLayers = dict[str, nn.Linear]
 
 
-class Adapted(NamedTuple):
+class AdaptedModel(NamedTuple):
     """A model for the classes of a dataset, and what a user should know of it, a line each."""
 
     model: PreTrainedModel
     notes: list[str]
 
 
-def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> Adapted:
+def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> AdaptedModel:
     """Load a model for these classes, in evaluation mode.
 
     If they are its own in another order, the rows of its output layers are ordered anew. If its
@@ -51,7 +51,7 @@ def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> Adapt
         setattr(model.config, key, value)
     # Of a base with several classes an image, pipelines would go on to give sigmoids.
     model.config.problem_type = "single_label_classification"
-    return Adapted(model.eval(), notes)
+    return AdaptedModel(model.eval(), notes)
 
 
 def _output_layers(model: PreTrainedModel, folder: Path) -> OutputLayers:
@@ -69,9 +69,9 @@ def _output_layers(model: PreTrainedModel, folder: Path) -> OutputLayers:
         for name, weight in model.state_dict().items()
         if weight.shape != other[name].shape
     }
-    found = {name: module for name, module in model.named_modules() if name in names}
-    linear = {name: module for name, module in found.items() if isinstance(module, nn.Linear)}
-    if not found or linear.keys() != found.keys():
+    modules = {name: module for name, module in model.named_modules() if name in names}
+    linear = {name: module for name, module in modules.items() if isinstance(module, nn.Linear)}
+    if not modules or linear.keys() != modules.keys():
         raise UserError(
             str(folder),
             f"can't find the output layer of this {model.config.model_type} model",
@@ -97,12 +97,12 @@ def _reorder(layers: OutputLayers, order: list[int]) -> None:
 
 def _new(label_names: Sequence[str], own: Sequence[str], num_own: int, is_missing: bool) -> str:
     what = f"new output layer for {len(label_names):,} classes"
-    known = len({*own} & {*label_names})
+    num_shared = len({*own} & {*label_names})
     if is_missing:
         return f"{what}; the base has none"
-    if not known:
+    if not num_shared:
         return f"{what}; the base's own {num_own:,} are others"
-    return f"{what}; {known:,} of them are among the base's own {num_own:,}, which aren't kept"
+    return f"{what}; {num_shared:,} of them are among the base's own {num_own:,}, which aren't kept"
 
 
 def _left_out(model: PreTrainedModel, unused: Sequence[str]) -> str:

@@ -40,13 +40,13 @@ def confusion_of(scores: dict[str, Any], classes: int) -> Confusion:
     """The matrix of the tuned model; of many classes, the worst ones."""
     counts = np.array(scores["by_class"]["tuned"]["confusion"])
     mistakes = counts.sum(axis=1) - np.diag(counts)
-    shown = np.sort(np.argsort(-mistakes, kind="stable")[:classes])
+    numbers = np.sort(np.argsort(-mistakes, kind="stable")[:classes])
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     return Confusion(
-        names=[scores["label_names"][number] for number in shown],
-        counts=counts[np.ix_(shown, shown)].tolist(),
-        shares=shares[np.ix_(shown, shown)].round(3).tolist(),
-        left_out=len(counts) - len(shown),
+        names=[scores["label_names"][number] for number in numbers],
+        counts=counts[np.ix_(numbers, numbers)].tolist(),
+        shares=shares[np.ix_(numbers, numbers)].round(3).tolist(),
+        left_out=len(counts) - len(numbers),
     )
 
 

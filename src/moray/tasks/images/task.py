@@ -104,32 +104,32 @@ def make_batch(
     if not len(filled):
         pixels, labels = np.zeros_like(rows["pixels"][:1]), np.array([IGNORED])
     elif augmentation and row_positions:
-        pixels = augmented(pixels, augmentation, row_positions.at(filled))
+        pixels = augment(pixels, augmentation, row_positions.at(filled))
     values = pixels * normalization.scale
     values += normalization.offset
     return ImageBatch(torch.from_numpy(values), torch.from_numpy(labels))
 
 
-def augmented(
+def augment(
     pixels: NDArray[np.uint8], settings: Augmentation, row_positions: RowPositions
 ) -> NDArray[np.uint8]:
     """Change images, shape (images, channels, height, width)."""
     if settings == Augmentation():
         return pixels
-    changed = np.zeros_like(pixels)
+    output = np.zeros_like(pixels)
     for number, position in enumerate(row_positions.positions.tolist()):
         random = np.random.default_rng([row_positions.seed, position, _STREAM])
         # All are drawn in any case, so that one key doesn't change what another one draws.
         down, right = random.integers(-settings.shift, settings.shift, 2, endpoint=True).tolist()
         mirror = random.random() < 0.5
         size, top, left = random.random(3).tolist()
-        image = _cropped(pixels[number], 1 - settings.crop * size, top, left)
+        image = _crop(pixels[number], 1 - settings.crop * size, top, left)
         image = image[:, :, ::-1] if settings.flip and mirror else image
-        _move(image, changed[number], down, right)
-    return changed
+        _move(image, output[number], down, right)
+    return output
 
 
-def _cropped(image: NDArray[np.uint8], share: float, top: float, left: float) -> NDArray[np.uint8]:
+def _crop(image: NDArray[np.uint8], share: float, top: float, left: float) -> NDArray[np.uint8]:
     """A part of an image, resized to the whole.
 
     Args:

@@ -65,7 +65,7 @@ def evaluation(
             [total(parts) for parts in zip(*(result[name] for result in results), strict=True)]
             for name in ("base", "tuned")
         )
-        whole = scores_of(joined(base), joined(tuned), sum(rows))
+        whole = scores_of(join_scores(base), join_scores(tuned), sum(rows))
         if len(stores) > 1:
             each = map(scores_of, base, tuned, rows)
             whole["datasets"] = dict(zip(cfg["datasets"], each, strict=True))
@@ -87,13 +87,13 @@ def evaluation(
     )
 
 
-def joined(parts: Sequence[Scores]) -> Scores:
+def join_scores(parts: Sequence[Scores]) -> Scores:
     """The scores of several datasets as those of one, in which their documents stay apart."""
     sizes = [int(part.document.max(initial=-1)) + 1 for part in parts]
     firsts = np.cumsum([0, *sizes[:-1]])
     numbers = (
-        [first + numbers for first, numbers in zip(firsts, found, strict=True)]
-        for found in ([part.document for part in parts], [part.group for part in parts])
+        [first + numbers for first, numbers in zip(firsts, columns, strict=True)]
+        for columns in ([part.document for part in parts], [part.group for part in parts])
     )
     return Scores(
         *map(np.concatenate, numbers),

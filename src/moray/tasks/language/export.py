@@ -70,11 +70,11 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         facts["parameters"] = model.num_parameters()
         convert(model, dtype)
         for part in model.config.sub_configs:
-            if described := getattr(model.config, part, None):
+            if section := getattr(model.config, part, None):
                 # As the run held its weights.
-                described.dtype = torch.float32
+                section.dtype = torch.float32
         _stop_at(model, stops).save_pretrained(output)
-        _name_rope_as_before(output / "config.json")
+        _write_old_rope_names(output / "config.json")
     if not alone:
         copy_unchanged(whole, output)
         # A step in bf16 is rounded at once, so nothing is lost on export.
@@ -125,10 +125,10 @@ def _base(start: Path) -> tuple[str | None, str | None]:
     manifest = read_manifest(start)
     if "base" in manifest:
         return None, None
-    made: dict[str, Any] = manifest.get("model", {})
-    changed = made.get("random_weights") or made.get("new_tokens")
-    if made.get("source") == "hub" and not changed:
-        return made["repo_id"], made["revision"]
+    origin: dict[str, Any] = manifest.get("model", {})
+    is_changed = origin.get("random_weights") or origin.get("new_tokens")
+    if origin.get("source") == "hub" and not is_changed:
+        return origin["repo_id"], origin["revision"]
     return str(start), None
 
 
@@ -157,14 +157,14 @@ def _drop_template_of_processor(folder: Path) -> None:
         config.write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def _name_rope_as_before(path: Path) -> None:
+def _write_old_rope_names(path: Path) -> None:
     """Write the settings of rotary positions under the names that they had before transformers 5.
 
     transformers 4, and servers that use it, ignore `rope_parameters`, and take those that the
     architecture has by default.
     """
     config = json.loads(path.read_text())
-    named = False
+    is_changed = False
     for section in (config, config.get("text_config") or {}):
         settings = section.get("rope_parameters") or {}
         # Some models have settings for each type of layer, which had other names.
@@ -176,8 +176,8 @@ def _name_rope_as_before(path: Path) -> None:
             section["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
         if scaling["rope_type"] != "default":
             section["rope_scaling"] = scaling
-        named = True
-    if named:
+        is_changed = True
+    if is_changed:
         path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 

@@ -111,7 +111,7 @@ class TokenLoss(LossModule):
     def forward(self, batch: TokenBatch) -> Tensor:
         """Sum of the losses of the trained tokens, fp32, shape ()."""
         if (weight := self._linear_head()) is not None:
-            hidden, targets = self._hidden(batch), padded(batch.targets)
+            hidden, targets = self._hidden(batch), pad(batch.targets)
             return linear_cross_entropy(hidden, weight, targets, len(batch.targets), self.softmax)
         return F.cross_entropy(self.logits(batch).float(), batch.targets, reduction="sum")
 
@@ -119,7 +119,7 @@ class TokenLoss(LossModule):
         """The loss of each trained token, nats, fp32, and whether the model finds it likeliest."""
         if (weight := self._linear_head()) is not None:
             hidden, count = self._hidden(batch), len(batch.targets)
-            losses, hits = linear_scores(hidden, weight, padded(batch.targets))
+            losses, hits = linear_scores(hidden, weight, pad(batch.targets))
             return losses[:count], hits[:count]
         return target_scores(self.logits(batch), batch.targets)
 
@@ -146,7 +146,7 @@ class TokenLoss(LossModule):
     def _hidden(self, batch: TokenBatch) -> Tensor:
         """The decoder's states at the trained positions and some more, shape (positions, width)."""
         states = decoder_of(self.model)(**self._inputs(batch)).last_hidden_state
-        indices = padded(batch.target_indices)
+        indices = pad(batch.target_indices)
         # On a CPU, ten times as fast as indexing with brackets, forward and backward together.
         return torch.index_select(states.flatten(0, 1), 0, indices)
 
@@ -160,7 +160,7 @@ class TokenLoss(LossModule):
         return inputs | {"cu_seqlens": batch.cu_seqlens} if self.attention == "varlen" else inputs
 
 
-def padded(values: Tensor) -> Tensor:
+def pad(values: Tensor) -> Tensor:
     """Values with zeros up to a multiple.
 
     On a CPU, each size of a matrix product gets its own compiled code, which is never freed. With

@@ -75,7 +75,7 @@ def save_random_weights(folder: Path, seed: int) -> None:
         torch.manual_seed(seed)
         model = built(config, folder, torch.float32)
     settings = folder / "generation_config.json"
-    kept = settings.read_bytes() if settings.exists() else None
+    content = settings.read_bytes() if settings.exists() else None
     model.save_pretrained(folder)
-    if kept is not None:
-        settings.write_bytes(kept)
+    if content is not None:
+        settings.write_bytes(content)

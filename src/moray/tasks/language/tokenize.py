@@ -72,8 +72,8 @@ def tokenize(
         )
         # Other tasks may have tokens that are not those of their documents.
         if proofs != "off" and hasattr(tokens, "compared"):
-            compared = collect("tokens", lambda: tokens.compared(dataset, model, output, cfg))
-            proof = conclude(compared, proofs, f"datasets.{dataset.name}")
+            comparisons = collect("tokens", lambda: tokens.compare(dataset, model, output, cfg))
+            proof = conclude(comparisons, proofs, f"datasets.{dataset.name}")
             write_proof(output, proof, [output / MANIFEST])
     say(f"tokens {output.name}: {tokens.summary(facts, encoder.block_size)}")
     if "prompt" in facts["train"].get("roles", {}) and encoder.tokenizer.chat_template:

@@ -38,7 +38,7 @@ from moray.tasks.language.encode import Encoder
 from moray.tasks.language.pieces import ROLES
 from moray.tasks.language.proofs.tokens import compare_split
 from moray.tasks.language.rows import (
-    Packed,
+    PackedRows,
     Segment,
     StoredSplit,
     encode_window,
@@ -58,11 +58,11 @@ _SHOWN_DOCUMENTS = 3
 _COMPARED, _MOST_CHARACTERS = 32, 400_000
 _UNKNOWN = ("tokens", "documents")
 
-EncodeWindow = Callable[[list[Document], int], Packed]
+EncodeWindow = Callable[[list[Document], int], PackedRows]
 """From the documents of a row group and the number of the first one in its split to rows."""
 
 
-def compared(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Iterator[Comparison]:
+def compare(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Iterator[Comparison]:
     """Compare the tokens of the first documents of the test split with the tokenizer's own."""
     split = StoredSplit(store, "test")
     documents = first_documents(dataset / "test.parquet")
@@ -149,12 +149,12 @@ def warnings(facts: dict[str, dict[str, Any]], path: str) -> Iterator[str]:
 
 def _roles(counts: dict[str, Any]) -> str:
     """The tokens of each role, unless all are of one."""
-    found = counts.get("roles", {})
-    if len(found) < 2:
+    roles = counts.get("roles", {})
+    if len(roles) < 2:
         return ""
     shares = (
         (role, f"{count['tokens']:,}", f" ({count['trained']:,} trained)" * (count["trained"] > 0))
-        for role, count in found.items()
+        for role, count in roles.items()
     )
     return "; tokens by role: " + ", ".join(f"{role} {of}{some}" for role, of, some in shares)
 
@@ -164,11 +164,11 @@ def _special_tokens(facts: dict[str, dict[str, Any]]) -> str:
 
     They may end the answer that they are in, or begin a turn that nobody said.
     """
-    found = Counter[str]()
+    totals = Counter[str]()
     for counts in facts.values():
-        found.update(counts.get("special_tokens", {}))
-    named = ", ".join(f"{token} in {count:,}" for token, count in found.most_common())
-    return f"; special tokens in the text of documents: {named}" if found else ""
+        totals.update(counts.get("special_tokens", {}))
+    listing = ", ".join(f"{token} in {count:,}" for token, count in totals.most_common())
+    return f"; special tokens in the text of documents: {listing}" if totals else ""
 
 
 class SplitWriter(RowsWriter):
@@ -186,7 +186,7 @@ class SplitWriter(RowsWriter):
         self._roles = np.zeros((len(ROLES), 2), np.int64)
         self._alterations = Alterations()
 
-    def add_window(self, window: Packed) -> None:
+    def add_window(self, window: PackedRows) -> None:
         if self._positions:
             segments = window.segments.astype("<i8")
             segments[:, Segment.START] += self.num_rows * self.block_size
@@ -253,13 +253,13 @@ def write_windows(
         writer.add_window(window)
 
 
-def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[Packed]:
+def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[PackedRows]:
     """Yield all windows of a split, encoded in threads, in order, a few in memory at a time.
 
     Raises:
         RefusedRowError: if the chat template can't render one.
     """
-    waiting: deque[Future[Packed]] = deque()
+    waiting: deque[Future[PackedRows]] = deque()
     first_document = 0
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         for documents in read_documents(file):
@@ -272,7 +272,7 @@ def encode_windows(file: Path, encode: EncodeWindow) -> Iterator[Packed]:
 
 
 def preview(
-    window: Packed,
+    window: PackedRows,
     documents: Sequence[Document],
     encoder: Encoder,
     num_documents: int,
@@ -287,7 +287,7 @@ def preview(
     lines: list[str] = []
     for number in np.unique(numbers)[:num_documents].tolist():
         pieces = window.segments[numbers == number]
-        lines += _shown(window.rows, pieces, encoder.tokenizer, names)
+        lines += _preview_lines(window.rows, pieces, encoder.tokenizer, names)
         lines += _remarks(documents[number], number, encoder, names)
     return "\n".join(lines) + "\n"
 
@@ -306,10 +306,10 @@ def _remarks(
                 f"... the chat template leaves out {count:,} tokens of the messages of {name} "
                 f"{number}, beginning with {parts[0].strip()[:40]!r}"
             )
-        (whole,) = encoder.encoded([talk], 0, count_bytes=False)
-        found = whole.alterations.copy()
-        del found["left_out", ""]  # said above
-        yield from (f"... {line}, in {name} {number}" for line in alterations.lines(found))
+        (whole,) = encoder.encode_documents([talk], 0, count_bytes=False)
+        counts = whole.alterations.copy()
+        del counts["left_out", ""]  # said above
+        yield from (f"... {line}, in {name} {number}" for line in alterations.lines(counts))
         if end := _end_of_other_prompt(talk, whole.tokens.tolist(), encoder):
             yield (
                 f"... in generation, the prompt of {name} {number} has other tokens than here: the "
@@ -331,7 +331,7 @@ def _end_of_other_prompt(talk: Document, tokens: list[int], encoder: Encoder) ->
     return prompt[-10:]
 
 
-def _shown(
+def _preview_lines(
     rows: Rows,
     pieces: NDArray[np.int64],
     tokenizer: PreTrainedTokenizerFast,
@@ -339,35 +339,35 @@ def _shown(
 ) -> list[str]:
     block_size = rows["tokens"].shape[1]
     lines, room = [], _SHOWN_TOKENS
-    left: list[NDArray[Any]] = []
+    rest: list[NDArray[Any]] = []
     for (start, length, document, _), name in zip(pieces.tolist(), cycle(names), strict=False):
         row, column = divmod(start, block_size)
-        shown = min(length, room)
-        room -= shown
-        if shown:
+        num_shown = min(length, room)
+        room -= num_shown
+        if num_shown:
             lines.append(f"--- {name} {document}: {length:,} tokens in row {row}")
-            part = slice(column, column + shown)
-            lines.append(_marked(rows[row : row + 1], part, tokenizer))
-        if shown < length:
-            left.append(is_trained(rows[row : row + 1])[0, column + shown : column + length])
-    if left:
-        tokens, trained = sum(map(len, left)), sum(int(part.sum()) for part in left)
-        rows_left = f"{len(left):,} row{'s' if len(left) > 1 else ''}"
+            part = slice(column, column + num_shown)
+            lines.append(_mark_trained(rows[row : row + 1], part, tokenizer))
+        if num_shown < length:
+            rest.append(is_trained(rows[row : row + 1])[0, column + num_shown : column + length])
+    if rest:
+        tokens, trained = sum(map(len, rest)), sum(int(part.sum()) for part in rest)
+        rows_left = f"{len(rest):,} row{'s' if len(rest) > 1 else ''}"
         lines.append(f"... {tokens:,} more tokens in {rows_left}, {trained:,} of them trained")
     return lines
 
 
-def _marked(rows: Rows, part: slice, tokenizer: PreTrainedTokenizerFast) -> str:
+def _mark_trained(rows: Rows, part: slice, tokenizer: PreTrainedTokenizerFast) -> str:
     tokens = rows["tokens"][0, part].tolist()
     trained = [False, *is_trained(rows)[0, part].tolist(), False]
     text, reached = "", 0
     for column in range(len(tokens) + 1):
-        changed = trained[column] != trained[column + 1]
-        if changed or column == len(tokens):
+        is_border = trained[column] != trained[column + 1]
+        if is_border or column == len(tokens):
             # Decoded from the start: some tokens decode differently at the start of a text.
             before = tokenizer.decode(tokens[:column], skip_special_tokens=False)
             text += before[reached:]
             reached = len(before)
-        if changed:
+        if is_border:
             text += _OPEN if trained[column + 1] else _CLOSE
     return text

@@ -85,9 +85,9 @@ def _write(folder: Path, name: str, split: StoredSplit, scores: Scores, record: 
 def _with_answers(rows: Rows, answers: NDArray[Any], record: Record) -> Rows:
     """Rows of a token store with the log-probabilities of their answers, shape (pairs, 2)."""
     assert rows.dtype.names
-    made = np.zeros(len(rows), record)
+    new_rows = np.zeros(len(rows), record)
     for field in rows.dtype.names:
-        made[field] = rows[field]
-    most = made["reference"].shape[1]
-    made["reference"][np.arange(most) < num_pairs(rows)[:, None]] = answers
-    return made
+        new_rows[field] = rows[field]
+    most = new_rows["reference"].shape[1]
+    new_rows["reference"][np.arange(most) < num_pairs(rows)[:, None]] = answers
+    return new_rows

@@ -16,7 +16,7 @@ from moray.model.quantization import Bits, Quantization
 from moray.proofs.figures import Figures
 from moray.rows.store import RowPositions, Rows
 from moray.tasks.language.cross_entropy import linear_log_probabilities
-from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch, padded
+from moray.tasks.language.loss import TokenBatch, TokenLoss, make_batch, pad
 from moray.tasks.language.proofs import plain
 from moray.tasks.language.rows import FIRST, TRAINED
 from moray.tasks.language.task import LanguageTask
@@ -82,7 +82,7 @@ class PreferenceLoss(TokenLoss):
     def _log_probabilities(self, batch: PairBatch) -> Tensor:
         """Log-probability of each trained token, nats, fp32, shape (trained tokens,)."""
         if (weight := self._linear_head()) is not None:
-            hidden, targets = self._hidden(batch), padded(batch.targets)
+            hidden, targets = self._hidden(batch), pad(batch.targets)
             return linear_log_probabilities(hidden, weight, targets)[: len(batch.targets)]
         logits = self.logits(batch).float()
         return -F.cross_entropy(logits, batch.targets, reduction="none")

@@ -12,7 +12,7 @@ from moray.proofs.comparison import Comparison
 from moray.tasks.language.generation import Sampling, continue_prompts
 from moray.tasks.language.likelihood import score, select_documents
 from moray.tasks.language.proofs.scores import (
-    Continued,
+    Continuation,
     compare_continuations,
     compare_scores_with_plain,
 )
@@ -59,7 +59,7 @@ def test_continuations_are_possible_under_plain_transformers(
     sampling = Sampling(12, temperature, top_p, 0, (stop,), stop)
 
     def of(new: dict[int, list[int]]) -> Comparison:
-        samples = {"x": [Continued(prompts[n], new[n], "") for n in prompts]}
+        samples = {"x": [Continuation(prompts[n], new[n], "") for n in prompts]}
         models = {"x": tuned_folder}
         tokens, _ = compare_continuations(models, samples, temperature, top_p, 0, False)
         return tokens
@@ -83,6 +83,6 @@ def test_the_text_of_a_continuation_is_what_it_adds_to_the_prompt(
     tuned_folder: Path, tokenizer: PreTrainedTokenizerFast, text: str, fits: bool
 ) -> None:
     prompt, new = (tokenizer(part)["input_ids"] for part in ("not in", " value"))
-    sample = Continued(prompt, [*new, tokenizer.eos_token_id], text)
+    sample = Continuation(prompt, [*new, tokenizer.eos_token_id], text)
     _, texts = compare_continuations({"x": tuned_folder}, {"x": [sample]}, 0.0, 1.0, 0, False)
     assert (texts.here, texts.plain, texts.holds) == (1, int(fits), fits)

@@ -9,7 +9,7 @@ from moray.corpus.dataset import Document
 from moray.corpus.sources import OpenSource
 from moray.corpus.split import Splits
 from moray.errors import UserError
-from moray.tasks.images.image_files import decoded, has_several
+from moray.tasks.images.image_files import decode_image, has_several
 
 
 class ImageSurvey:
@@ -42,7 +42,7 @@ class ImageSurvey:
                     f"got label {document['label']}, expected 0 to {len(self._label_names) - 1}",
                     "fix the label",
                 )
-            image = decoded(document["image"], document["place"])
+            image = decode_image(document["image"], document["place"])
             size = [image.height, image.width]
             self._sizes_differ |= self._size not in (None, size)
             self._size = size
@@ -87,7 +87,7 @@ class ImageSurvey:
 
 
 def open_images(
-    given: Splits, origin: dict[str, Any], label_names: Sequence[str], has_groups: bool = False
+    splits: Splits, origin: dict[str, Any], label_names: Sequence[str], has_groups: bool = False
 ) -> OpenSource:
     """A source of images; without groups of the user, what stands for them is the image again."""
-    return OpenSource(given, origin, keeps_groups=has_groups, survey=ImageSurvey(label_names))
+    return OpenSource(splits, origin, keeps_groups=has_groups, survey=ImageSurvey(label_names))

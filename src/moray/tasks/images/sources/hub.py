@@ -21,7 +21,7 @@ def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: 
     """Load the rows of each split."""
     repo_id, columns = section.repo_id, section.columns
     image, label = (columns.get(key, key) for key in ("image", "label"))
-    found, labels = {}, set()
+    rows_by_split, labels = {}, set()
     names: list[str] | None = None
     expressions = expressions_by_split(section.split)
     for split, expression in expressions.items():
@@ -34,18 +34,18 @@ def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: 
             rows = rows.cast_column(image, datasets.Image(decode=False))
         names = names or getattr(rows.features[label], "names", None)
         labels.update(rows.unique(label))
-        found[split] = rows
-    known = names or names_of_labels(labels)
-    given: dict[str, Documents] = {}
-    for split, rows in found.items():
+        rows_by_split[split] = rows
+    all_names = names or names_of_labels(labels)
+    splits: dict[str, Documents] = {}
+    for split, rows in rows_by_split.items():
         place = place_of_split(repo_id, expressions, split)
-        given[split] = partial(_documents, place, rows, columns, known)
-    return open_images(given, origin(section), known, "group" in columns)
+        splits[split] = partial(_documents, place, rows, columns, all_names)
+    return open_images(splits, origin(section), all_names, "group" in columns)
 
 
 def _documents(
     place: str, rows: datasets.Dataset, columns: Mapping[str, str], names: list[str]
 ) -> Iterator[Document]:
-    described = class_names_of(rows)
+    names_by_column = class_names_of(rows)
     for number, row in enumerate(rows, 1):
-        yield document(with_names(row, described), columns, names, f"{place}, row {number}")
+        yield document(with_names(row, names_by_column), columns, names, f"{place}, row {number}")

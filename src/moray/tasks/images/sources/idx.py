@@ -32,10 +32,10 @@ def open_source(section: Idx, files: Mapping[str, list[str]], temporary: Path) -
         for split, paths in idx_files_by_split(section.train, section.test).items()
     }
     names = label_names([paths["labels"] for paths in by_split.values()])
-    given = {split: partial(images, **paths) for split, paths in by_split.items()}
+    splits = {split: partial(images, **paths) for split, paths in by_split.items()}
     every = [path for paths in by_split.values() for path in paths.values()]
     origin = {"files": {str(path): sha256_file(path) for path in every}}
-    return open_images(given, origin, names)
+    return open_images(splits, origin, names)
 
 
 def images(images: Path, labels: Path) -> Iterator[Document]:

@@ -37,17 +37,17 @@ def compare_base(
     """
     read = AutoTokenizer.from_pretrained(folder, **_LOCAL)
     if source:
-        given = AutoTokenizer.from_pretrained(source, **_LOCAL)
-        yield _of("stop token", read.eos_token, cfg.get("eos_token") or given.eos_token)
-        yield _of("BOS token", read.bos_token, given.bos_token)
+        original = AutoTokenizer.from_pretrained(source, **_LOCAL)
+        yield _of("stop token", read.eos_token, cfg.get("eos_token") or original.eos_token)
+        yield _of("BOS token", read.bos_token, original.bos_token)
         if not any(word in TEXT for word in cfg.get("new_tokens") or ()):
-            if type(read) is type(given):
-                yield _of("tokens of a text", *(_ids(one, TEXT) for one in (read, given)))
+            if type(read) is type(original):
+                yield _of("tokens of a text", *(_ids(one, TEXT) for one in (read, original)))
             yield from _compare_file(source / "tokenizer.json", read)
-        yield _of("chat template", read.chat_template, given.chat_template)
+        yield _of("chat template", read.chat_template, original.chat_template)
     if words := cfg.get("new_tokens"):
-        added = read(list(words), add_special_tokens=False)["input_ids"]
-        lengths = [len(ids) for ids in added]
+        new_ids = read(list(words), add_special_tokens=False)["input_ids"]
+        lengths = [len(ids) for ids in new_ids]
         yield _of("number of tokens in each new token", lengths, [1] * len(words))
     whole = source if source and not words and not cfg.get("random_weights") else folder
     yield from _compare_scales(whole, folder)
@@ -111,11 +111,11 @@ def _loss(model: Any, tokens: Sequence[int]) -> float:
 
 def _compare_scales(source: Path, folder: Path) -> Iterator[Comparison]:
     """Compare a weight in FP8, times its scales, with the plain weight of the same name."""
-    stored, plain = _tensors(source), _tensors(folder)
-    name = next((name for name in plain if f"{name}{_SCALE}" in stored), None)
+    source_tensors, plain = _tensors(source), _tensors(folder)
+    name = next((name for name in plain if f"{name}{_SCALE}" in source_tensors), None)
     if source == folder or name is None:
         return
-    weight, scale = (_tensor(stored, one).float() for one in (name, f"{name}{_SCALE}"))
+    weight, scale = (_tensor(source_tensors, one).float() for one in (name, f"{name}{_SCALE}"))
     if scale.dim() == weight.dim():
         block = [-(-side // parts) for side, parts in zip(weight.shape, scale.shape, strict=True)]
         # The last block of a side can be a part of one, so blocks have a power of two.
@@ -130,11 +130,11 @@ def _compare_scales(source: Path, folder: Path) -> Iterator[Comparison]:
 
 def _tensors(folder: Path) -> dict[str, Path]:
     """The files of the weights in a folder, by name."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for file in weight_files(folder):
         with safe_open(file, framework="pt") as weights:
-            found |= dict.fromkeys(weights.keys(), file)
-    return found
+            files |= dict.fromkeys(weights.keys(), file)
+    return files
 
 
 def _tensor(files: dict[str, Path], name: str) -> Tensor:

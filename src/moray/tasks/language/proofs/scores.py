@@ -72,7 +72,7 @@ def _piece(rows: NDArray[np.void], start: int, length: int) -> tuple[list[int], 
 
 
 @dataclass(frozen=True)
-class Continued:
+class Continuation:
     """A prompt and its continuation, including the stop token, as tokens.
 
     `text` is what the continuation adds to the prompt, without the stop token.
@@ -85,7 +85,7 @@ class Continued:
 
 def compare_continuations(
     models: Mapping[str, Path],
-    samples: Mapping[str, Sequence[Continued]],
+    samples: Mapping[str, Sequence[Continuation]],
     temperature: float,
     top_p: float,
     seconds: float,
@@ -123,7 +123,7 @@ def compare_continuations(
         yield Comparison(what, len(few), fitting, transformers_version(), len(few))
 
 
-def _fits(tokenizer: Any, sample: Continued) -> bool:
+def _fits(tokenizer: Any, sample: Continuation) -> bool:
     """Whether a prompt with its continuation reads as all tokens do, up to the stop token.
 
     White space at the end doesn't count: some tokenizers put it before another token only.
@@ -144,7 +144,7 @@ def _fits(tokenizer: Any, sample: Continued) -> bool:
 
 @torch.no_grad()
 def _num_possible(
-    model: torch.nn.Module, sample: Continued, temperature: float, top_p: float, close: float
+    model: torch.nn.Module, sample: Continuation, temperature: float, top_p: float, close: float
 ) -> int:
     ids = torch.tensor([[*sample.prompt, *sample.new]])
     logits = model(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1].double()

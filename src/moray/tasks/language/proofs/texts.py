@@ -33,7 +33,7 @@ def compare_texts(folder: Path, documents: Sequence[Document]) -> Iterator[Compa
         folder, local_files_only=True, trust_remote_code=False
     )
     plain = _alone(folder / "tokenizer.json")
-    equal = lost = 0
+    equal = num_lost = 0
     first: tuple[str, str] | None = None
     for document in documents:
         texts = list(_texts(document))
@@ -45,7 +45,7 @@ def compare_texts(folder: Path, documents: Sequence[Document]) -> Iterator[Compa
             decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
             # Tokenizers of SentencePiece put a space in front of a text, or take it away.
             if decoded.removeprefix(" ") != text.removeprefix(" "):
-                lost, first = lost + 1, first or (text, decoded)
+                num_lost, first = num_lost + 1, first or (text, decoded)
                 break
     if plain:
         library, what = (
@@ -53,7 +53,9 @@ def compare_texts(folder: Path, documents: Sequence[Document]) -> Iterator[Compa
             "documents with the tokens of tokenizer.json",
         )
         yield Comparison(what, len(documents), equal, library, len(documents), advisory=True)
-    what = f"text of {lost:,} document{'s' * (lost != 1)}" if lost else "text of documents"
+    what = (
+        f"text of {num_lost:,} document{'s' * (num_lost != 1)}" if num_lost else "text of documents"
+    )
     text, decoded = first or ("equal", "equal")
     part = slice(at := _first_difference(text, decoded), at + _SHOWN)
     yield Comparison(

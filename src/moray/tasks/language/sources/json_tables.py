@@ -20,12 +20,12 @@ def only_value(lines: Iterator[bytes]) -> Any:
     """The value that a file consists of; None if it has a row per line, or isn't JSON."""
     first, second = next(lines, b""), next(filter(bytes.strip, lines), b"")
     # There may be many lines.
-    if second and any(isinstance(_parsed(line), dict) for line in (first, second)):
+    if second and any(isinstance(_parse(line), dict) for line in (first, second)):
         return None
-    return _parsed(b"".join((first, second, *lines)))
+    return _parse(b"".join((first, second, *lines)))
 
 
-def _parsed(content: bytes) -> Any:
+def _parse(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -85,9 +85,9 @@ def _of_lists(keys: list[str], file: str) -> str:
     if len(keys) == 1:
         return _unpacked(file, f"table[{keys[0]!r}]")
     targets = {key: _beside(file, key) for key in keys}
-    named = ", ".join(f"{key}: {target}" for key, target in targets.items())
-    written = (f"json.dump(table[{key!r}], open({targets[key]!r}, 'w'))" for key in keys)
-    return _command(file, "; ".join(written), f"path: {{{named}}}")
+    paths = ", ".join(f"{key}: {target}" for key, target in targets.items())
+    commands = (f"json.dump(table[{key!r}], open({targets[key]!r}, 'w'))" for key in keys)
+    return _command(file, "; ".join(commands), f"path: {{{paths}}}")
 
 
 def _unpacked(file: str, rows: str) -> str:

@@ -24,8 +24,10 @@ def open_source(
 ) -> OpenSource:
     """Open modules, functions or pairs, by the format."""
     makers = {"text": modules, "prompt-completion": functions, "preference": pairs}
-    made = list(makers[section.format]())
-    return OpenSource({"train": made.__iter__}, {"revision": f"python {platform.python_version()}"})
+    documents = list(makers[section.format]())
+    return OpenSource(
+        {"train": documents.__iter__}, {"revision": f"python {platform.python_version()}"}
+    )
 
 
 def modules() -> Iterator[Document]:
@@ -44,12 +46,12 @@ def functions() -> Iterator[Document]:
 
     Both are dedented, so that prompt and completion together parse. Duplicates are left out.
     """
-    seen = set()
+    contents = set()
     for module in modules():
         for document in _functions_of(module["text"]):
             content = document["prompt"], document["completion"]
-            if content not in seen:
-                seen.add(content)
+            if content not in contents:
+                contents.add(content)
                 yield Document(group=module["group"], **document)
 
 

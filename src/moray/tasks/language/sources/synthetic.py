@@ -33,11 +33,11 @@ def documents(num_bytes: int, seed: int) -> Iterator[Document]:
     weights = list(accumulate(1 / rank for rank in range(1, _WORDS + 1)))
     sentences = []
     for _ in range(_SENTENCES):
-        drawn = draw.choices(words, cum_weights=weights, k=draw.randint(4, 20))
-        sentences.append(" ".join(drawn).capitalize() + ".")
-    written = 0
-    while written < num_bytes:
+        choice = draw.choices(words, cum_weights=weights, k=draw.randint(4, 20))
+        sentences.append(" ".join(choice).capitalize() + ".")
+    size = 0
+    while size < num_bytes:
         text = " ".join(draw.choices(sentences, k=draw.randint(*_SENTENCES_OF_A_DOCUMENT)))
-        text = text[: num_bytes - written]
-        written += len(text)
+        text = text[: num_bytes - size]
+        size += len(text)
         yield Document(text=text)
