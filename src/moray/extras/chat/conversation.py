@@ -45,7 +45,7 @@ class Chat:
     messages: list[dict[str, Any]] = field(default_factory=list)
     _answers: int = 0
 
-    def tokens(self, said: str) -> list[int]:
+    def tokens(self, message: str) -> list[int]:
         """What the model gets when the user says something next.
 
         The oldest messages are left out if there is no room for all and an answer.
@@ -57,14 +57,14 @@ class Chat:
         room = self.length - self.sampling.max_new_tokens
         messages: list[dict[str, Any]] = []
         if not is_chat(self.encoder.tokenizer):
-            tokens = self.encoder.prompt_tokens(said)
+            tokens = self.encoder.prompt_tokens(message)
         else:
-            messages = [*self.messages, {"role": "user", "content": said}]
-            tokens = self._rendered(messages)
+            messages = [*self.messages, {"role": "user", "content": message}]
+            tokens = self._render(messages)
             while len(tokens) > room and len(messages) > 1:
                 # A question with its answer, so that roles go on alternating.
                 del messages[:2]
-                tokens = self._rendered(messages)
+                tokens = self._render(messages)
         if len(tokens) > room:
             raise UserError(
                 "your message",
@@ -75,19 +75,19 @@ class Chat:
         self.messages = messages
         return tokens
 
-    def answer(self, said: str) -> None:
+    def answer(self, message: str) -> None:
         """Print the model's answer as it is written; Ctrl-C ends it early."""
-        tokens = self.tokens(said)
-        printed = _Printed(self.encoder.tokenizer)
+        tokens = self.tokens(message)
+        printer = _Printer(self.encoder.tokenizer)
         try:
-            stream(self.model, tokens, self.sampling, self._answers, printed)
+            stream(self.model, tokens, self.sampling, self._answers, printer)
         except KeyboardInterrupt:
-            printed.end()
+            printer.end()
         self._answers += 1
         if self.messages:
-            self.messages.append({"role": "assistant", "content": printed.text})
+            self.messages.append({"role": "assistant", "content": printer.text})
 
-    def _rendered(self, messages: list[dict[str, Any]]) -> list[int]:
+    def _render(self, messages: list[dict[str, Any]]) -> list[int]:
         try:
             return self.encoder.tokens_of(self.encoder.template().before_answer(messages))
         except RowError as error:
@@ -96,7 +96,7 @@ class Chat:
             ) from error
 
 
-class _Printed(BaseStreamer):
+class _Printer(BaseStreamer):
     """Prints tokens as soon as they are whole characters, and keeps their text.
 
     Decoded behind the end of the prompt: alone, a line's first token may lose a space.
@@ -115,15 +115,15 @@ class _Printed(BaseStreamer):
             self._before = tokens[-_CONTEXT:]
             return
         self._tokens += tokens
-        if not (text := self._decoded()).endswith("\N{REPLACEMENT CHARACTER}"):
+        if not (text := self._decode()).endswith("\N{REPLACEMENT CHARACTER}"):
             self._print(text)
 
     def end(self) -> None:
         """Print what is left, and end the line."""
-        self._print(self._decoded())
+        self._print(self._decode())
         print(flush=True)
 
-    def _decoded(self) -> str:
+    def _decode(self) -> str:
         return decoded_after(
             self._tokenizer, self._before or [], self._tokens, skip_special_tokens=True
         )
@@ -154,7 +154,7 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
     if not (folder / "tokenizer.json").is_file():
         raise UserError(str(folder), "this model is for images", "see snakemake generate")
     folders = {"base": _start(folder), "tuned": folder}
-    wanted = {"base": base, "tuned": tuned}
+    choice = {"base": base, "tuned": tuned}
     # The base has no chat template if the run brought it.
     encoder = _encoder(folder)
     sampling = _sampling(folder, encoder)
@@ -165,7 +165,7 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
             load_model(path, dtype, device), encoder, sampling, longest_sequence(load_config(path))
         )
         for name, path in folders.items()
-        if wanted[name]
+        if choice[name]
     }
 
 
@@ -210,33 +210,33 @@ def talk(chats: dict[str, Chat]) -> None:
     print(f"{' and '.join(chats)}: end a line with \\ to go on in the next one, Ctrl-D leaves")
     while True:
         try:
-            said = input("> ")
-            while said.endswith("\\"):
-                said = f"{said[:-1]}\n{input('… ')}"
+            message = input("> ")
+            while message.endswith("\\"):
+                message = f"{message[:-1]}\n{input('… ')}"
         except KeyboardInterrupt:
             print()
             continue
         except EOFError:
             print()
             return
-        if not said.strip():
+        if not message.strip():
             continue
-        if not _is_text(said):
+        if not _is_text(message):
             print("error: your message: isn't text; type it again", file=sys.stderr)
             continue
         for name, chat in chats.items():
             if len(chats) > 1:
                 print(f"{name}: ", end="")
             try:
-                chat.answer(said)
+                chat.answer(message)
             except UserError as error:
                 print(f"error: {error}", file=sys.stderr)
 
 
-def _is_text(said: str) -> bool:
+def _is_text(line: str) -> bool:
     """Whether a line has no bytes that Python could only escape."""
     try:
-        said.encode()
+        line.encode()
     except UnicodeEncodeError:
         return False
     return True

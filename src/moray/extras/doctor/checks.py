@@ -29,7 +29,7 @@ class Check:
     """What was found of one thing, and what to do about it; None if it is as it should be."""
 
     name: str
-    found: str
+    finding: str
     remedy: str | None = None
 
 
@@ -51,9 +51,9 @@ def checks(folder: Path, lock: Path) -> Iterator[Check]:
 
 def python() -> Check:
     """The version of Python."""
-    found = f"{platform.python_version()}, {sys.executable}"
+    version = f"{platform.python_version()}, {sys.executable}"
     too_old = sys.version_info < (3, 11)
-    return Check("Python", found, "install Python 3.11 or newer" if too_old else None)
+    return Check("Python", version, "install Python 3.11 or newer" if too_old else None)
 
 
 def libraries(lock: Path) -> Check:
@@ -114,9 +114,9 @@ def disk(folder: Path) -> Check:
     return _room("disk", free, _DISK_GB, f"{free:.1f} GB free in {folder.absolute()}")
 
 
-def _room(name: str, free: float, needed: float, found: str) -> Check:
-    remedy = f"free some: the default experiment takes about {needed:g} GB"
-    return Check(name, found, remedy if free < needed else None)
+def _room(name: str, free: float, demand: float, finding: str) -> Check:
+    remedy = f"free some: the default experiment takes about {demand:g} GB"
+    return Check(name, finding, remedy if free < demand else None)
 
 
 def locks(folder: Path) -> Check:

@@ -28,7 +28,7 @@ def command() -> None:
         for check in checks(Path(), own if own.exists() else LOCK):
             state = "ok" if check.remedy is None else "!!"
             remedy = "" if check.remedy is None else f"; {check.remedy}"
-            say(f"{state}  {check.name}: {check.found}{remedy}")
+            say(f"{state}  {check.name}: {check.finding}{remedy}")
             sound = sound and check.remedy is None
     if sound:
         log.unlink()

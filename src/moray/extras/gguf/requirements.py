@@ -60,6 +60,6 @@ def converter() -> Path:
 
 def quantizer() -> Path | None:
     """llama-quantize, as built or on the PATH."""
-    built = Path(os.environ[_VARIABLE], "build/bin", QUANTIZER)
-    found = built if built.is_file() else shutil.which(QUANTIZER)
-    return Path(found) if found else None
+    own_build = Path(os.environ[_VARIABLE], "build/bin", QUANTIZER)
+    path = own_build if own_build.is_file() else shutil.which(QUANTIZER)
+    return Path(path) if path else None

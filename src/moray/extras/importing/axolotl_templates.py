@@ -85,11 +85,11 @@ def _text_of(path: str) -> str | None:
         return None
 
 
-def _alpaca(system: str, told: str, user: str, asked: str) -> str:
+def _alpaca(system: str, instruction: str, user: str, response: str) -> str:
     """A chat template; a line's end is written as text, because YAML folds it."""
-    task, asked = f"{system}{_TASK}{told}{user}", f"message.content + {asked!r}"
+    task, response = f"{system}{_TASK}{instruction}{user}", f"message.content + {response!r}"
     return (
         "{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}{{ "
-        f"{task!r} + {asked} }}}}{{% elif message.role == 'assistant' %}}"
+        f"{task!r} + {response} }}}}{{% elif message.role == 'assistant' %}}"
         "{{ message.content + eos_token }}{% endif %}{% endfor %}"
     )

@@ -76,7 +76,7 @@ def benchmark_on_worker(
 ) -> dict[str, dict[str, TaskFigures]]:
     """Run the tasks on this worker's models; returns the figures by model and task."""
     counter = BatchCounter(job.folder, worker.rank)
-    found: dict[str, dict[str, TaskFigures]] = {}
+    by_model: dict[str, dict[str, TaskFigures]] = {}
     for name in list(job.models)[worker.rank :: worker.world_size]:
         folder = job.models[name]
         tokenizer = load_tokenizer(folder)
@@ -87,9 +87,9 @@ def benchmark_on_worker(
             return _figures(benchmark, job.batch_size, model, tokenizer)
 
         with contextlib.chdir(benchmark.directory):
-            found |= of_each_model(figures, replace(job, models={name: folder}), worker)
+            by_model |= of_each_model(figures, replace(job, models={name: folder}), worker)
         counter.add()
-    return found
+    return by_model
 
 
 def _figures(
@@ -100,7 +100,7 @@ def _figures(
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
     torch.manual_seed(DEFAULT_OTHER_SEED)
-    while (results := _evaluated(benchmark, loaded, model, tokenizer, size)) is None:
+    while (results := _evaluate(benchmark, loaded, model, tokenizer, size)) is None:
         loaded, size = _load(benchmark), size // 2
     tasks = _of_tasks(benchmark, results, loaded["tasks"])
     return tasks | _of_groups(benchmark, results, loaded["groups"], tasks)
@@ -130,7 +130,7 @@ def _load(benchmark: Benchmark) -> dict[str, Any]:
     return loaded
 
 
-def _evaluated(
+def _evaluate(
     benchmark: Benchmark,
     loaded: dict[str, Any],
     model: PreTrainedModel,
@@ -161,17 +161,17 @@ def _evaluated(
 def _of_tasks(
     benchmark: Benchmark, results: dict[str, Any], tasks: dict[str, Any]
 ) -> dict[str, TaskFigures]:
-    found = {}
+    by_task = {}
     for seed, name in enumerate(sorted(tasks)):
         aggregations = tasks[name].aggregation()
-        values, resampled = {}, {}
+        values, resamples = {}, {}
         for (metric, key), documents in _by_document(results["samples"][name]).items():
             value = results["results"][name][f"{metric},{key}"]
             if isinstance(value, int | float | np.number):
                 label = f"{metric},{key}".removesuffix(_UNFILTERED)
                 values[label] = float(value)
                 # Tasks have different resamples, so that those of a group are independent.
-                resampled[label] = _resampled(
+                resamples[label] = _resample(
                     documents, aggregations.get(metric, mean), benchmark.bootstrap_samples, seed
                 )
         facts = {
@@ -180,28 +180,28 @@ def _of_tasks(
             "higher_is_better": results["higher_is_better"][name],
         }
         count = results["n-samples"][name]["effective"]
-        found[name] = TaskFigures(count, BootstrapFigures(values, resampled), facts)
-    return found
+        by_task[name] = TaskFigures(count, BootstrapFigures(values, resamples), facts)
+    return by_task
 
 
 def _by_document(samples: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[Any]]:
     """What each document contributes to a metric, by metric and filter."""
-    found = defaultdict(list)
+    values = defaultdict(list)
     for sample in samples:
         for metric in sample["metrics"]:
-            found[metric, sample["filter"]].append(sample[metric])
-    return found
+            values[metric, sample["filter"]].append(sample[metric])
+    return values
 
 
-def _resampled(
+def _resample(
     documents: list[Any], aggregation: Callable[[list[Any]], Any], samples: int, seed: int
 ) -> NDArray[np.float64]:
     """A metric of resampled documents, shape (samples,)."""
-    drawn = draws(len(documents), samples, seed)
+    units = draws(len(documents), samples, seed)
     if aggregation is mean:
         column = np.array(documents, np.float64)
-        return np.array([column[numbers].mean() for numbers in drawn])
-    return np.array([aggregation([documents[n] for n in numbers]) for numbers in drawn], np.float64)
+        return np.array([column[numbers].mean() for numbers in units])
+    return np.array([aggregation([documents[n] for n in numbers]) for numbers in units], np.float64)
 
 
 def _of_groups(
@@ -211,11 +211,11 @@ def _of_groups(
     tasks: dict[str, TaskFigures],
 ) -> dict[str, TaskFigures]:
     """The figures of groups that have any: the harness's means of those of their tasks."""
-    found = {}
-    for name, aggregated in results.get("groups", {}).items():
+    by_group = {}
+    for name, means in results.get("groups", {}).items():
         labels = {
             key: key.removesuffix(_UNFILTERED)
-            for key in aggregated
+            for key in means
             if "," in key and "_stderr," not in key
         }
         resamples = []
@@ -230,12 +230,12 @@ def _of_groups(
                 for task, one in tasks.items()
             }
             resamples.append(groups[name].aggregate(metrics))
-        found[name] = TaskFigures(
-            aggregated["sample_len"],
+        by_group[name] = TaskFigures(
+            means["sample_len"],
             BootstrapFigures(
-                {label: float(aggregated[key]) for key, label in labels.items()},
+                {label: float(means[key]) for key, label in labels.items()},
                 {label: np.array([one[key] for one in resamples]) for key, label in labels.items()},
             ),
             {"higher_is_better": results["higher_is_better"].get(name, {})},
         )
-    return found
+    return by_group

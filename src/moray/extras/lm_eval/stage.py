@@ -66,9 +66,9 @@ def benchmark(
         # A model at a time is what a worker has done.
         entry_point = partial(benchmark_on_worker, benchmark=benchmark)
         results = workers.run(entry_point, models, (), 1)
-    figures = {name: found for result in results for name, found in result.items()}
+    figures = {name: by_task for result in results for name, by_task in result.items()}
     tasks = {
-        name: _compared(first, figures["tuned"][name], cfg["confidence"])
+        name: _compare(first, figures["tuned"][name], cfg["confidence"])
         for name, first in figures["base"].items()
     }
     result = {
@@ -85,7 +85,7 @@ def benchmark(
             say(f"{run}: {name} {metric} {before} before, {after} after")
 
 
-def _compared(base: "TaskFigures", tuned: "TaskFigures", confidence: float) -> dict[str, Any]:
+def _compare(base: "TaskFigures", tuned: "TaskFigures", confidence: float) -> dict[str, Any]:
     return {
         "documents": base.documents,
         **base.facts,

@@ -44,12 +44,12 @@ class Store(Objects):
         )
 
     def get(self, key: str) -> tuple[bytes, str] | None:
-        found = self._found(key)
-        return None if found is None else (bytes(found.bytes()), _version(found.meta))
+        answer = self._get(key)
+        return None if answer is None else (bytes(answer.bytes()), _version(answer.meta))
 
     def head(self, key: str) -> ObjectInfo | None:
         try:
-            return _listed(obstore.head(self._store, key))
+            return _object_info(obstore.head(self._store, key))
         except FileNotFoundError:
             return None
 
@@ -64,9 +64,9 @@ class Store(Objects):
 
     def list_objects(self, prefix: str) -> dict[str, ObjectInfo]:
         return {
-            found["path"]: _listed(found)
+            meta["path"]: _object_info(meta)
             for page in obstore.list(self._store, prefix or None)
-            for found in page
+            for meta in page
         }
 
     def folders(self) -> list[str]:
@@ -86,10 +86,10 @@ class Store(Objects):
         """Does nothing: obstore can't list uploads; a rule of the bucket can drop them."""
 
     def _chunks(self, key: str) -> Iterable[Any] | None:
-        found = self._found(key)
-        return None if found is None else found.stream(min_chunk_size=_CHUNK)
+        answer = self._get(key)
+        return None if answer is None else answer.stream(min_chunk_size=_CHUNK)
 
-    def _found(self, key: str) -> Any:
+    def _get(self, key: str) -> Any:
         try:
             return obstore.get(self._store, key)
         except FileNotFoundError:
@@ -102,7 +102,7 @@ class Store(Objects):
             return self._version_of(key, content)
 
 
-def _listed(meta: Any) -> ObjectInfo:
+def _object_info(meta: Any) -> ObjectInfo:
     return ObjectInfo(meta["size"], meta["last_modified"].timestamp())
 
 
