@@ -50,13 +50,13 @@ class Expansion:
             return fault.path
         sweep, places = self._places[run]
         key = fault.path.removeprefix(f"runs.{run}").removeprefix(".")
-        for written, place in places.items():
-            if f"{key}.".startswith(f"{written}."):
+        for swept_key, place in places.items():
+            if f"{key}.".startswith(f"{swept_key}."):
                 # Whatever its value.
-                place = f"grid.{written}" if fault.problem == "unknown key" else place
-                return f"runs.{sweep}.{place}{key.removeprefix(written)}"
-            if key and written.startswith(f"{key}."):
-                return f"runs.{sweep}.grid.{written}"
+                place = f"grid.{swept_key}" if fault.problem == "unknown key" else place
+                return f"runs.{sweep}.{place}{key.removeprefix(swept_key)}"
+            if key and swept_key.startswith(f"{key}."):
+                return f"runs.{sweep}.grid.{swept_key}"
         return f"runs.{sweep}.{key}".removesuffix(".")
 
 
@@ -116,7 +116,7 @@ def _contradictions(sweep: str, grid: Grid, section: Mapping[str, Any]) -> Itera
 def _expand_one(
     sweep: str, section: Mapping[str, Any], grid: Grid, runs: Mapping[str, Any], into: Expansion
 ) -> Iterator[UserError]:
-    written = {key: value for key, value in section.items() if key not in _KEYS}
+    base = {key: value for key, value in section.items() if key not in _KEYS}
     # A name doesn't depend on the order in which keys and values are written.
     axes = [(key, list(enumerate(values))) for key, values in sorted((grid.grid or {}).items())]
     short = _short_keys([key for key, _ in axes])
@@ -134,7 +134,7 @@ def _expand_one(
             if fault := _fault_of_name(sweep, name, runs, into):
                 yield fault
                 continue
-            run = written
+            run = base
             for key, value in [*values.items(), *([] if seed is None else [(_SEED, seed)])]:
                 run = with_value(run, key, value)
             into.runs[name] = _from_same_seed(run, seed, runs)

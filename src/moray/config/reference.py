@@ -179,10 +179,10 @@ def _models_of(field: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _values(field: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = field.get("additionalProperties") or next(
+    values: Mapping[str, Any] = field.get("additionalProperties") or next(
         iter(field["patternProperties"].values())
     )
-    return found
+    return values
 
 
 def _branches(field: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

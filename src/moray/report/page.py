@@ -58,7 +58,7 @@ def render(results: Results) -> str:
         style=_read("style.css"),
         script=script,
         library=_packed_library(),
-        runs=packed(json.dumps(runs, allow_nan=False)),
+        runs=compress(json.dumps(runs, allow_nan=False)),
         rows=rows,
         seeds=over_seeds(results, rows),
         settings=differing_settings(results.settings),
@@ -66,14 +66,14 @@ def render(results: Results) -> str:
     )
 
 
-def packed(text: str) -> str:
+def compress(text: str) -> str:
     """A text for an HTML element, compressed: the same text always gives the same bytes."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 @cache
 def _packed_library() -> str:
-    return packed(get_plotlyjs())
+    return compress(get_plotlyjs())
 
 
 def _by_run(frame: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:

@@ -126,19 +126,19 @@ class Study:
 
     def tell(self, trial: "Trial", verdict: Verdict) -> None:
         if verdict.state == "pruned":
-            self._study.tell(trial.suggested, state=TrialState.PRUNED)
+            self._study.tell(trial.optuna_trial, state=TrialState.PRUNED)
         else:
             loss = math.inf if verdict.validation_loss is None else verdict.validation_loss
-            self._study.tell(trial.suggested, loss)
+            self._study.tell(trial.optuna_trial, loss)
 
 
 class Trial:
     """A trial under way, counted from 0, with values by dotted key."""
 
-    def __init__(self, number: int, values: dict[str, Any], suggested: optuna.Trial) -> None:
+    def __init__(self, number: int, values: dict[str, Any], optuna_trial: optuna.Trial) -> None:
         self.number = number
         self.values = values
-        self.suggested = suggested
+        self.optuna_trial = optuna_trial
         self._verdict: Verdict | None = None
         self._reported = 0
 
@@ -152,18 +152,18 @@ class Trial:
         for step, loss in trajectory.losses.items():
             if step <= self._reported:
                 continue
-            self.suggested.report(loss, step)
+            self.optuna_trial.report(loss, step)
             self._reported = step
             if trajectory.ends_at(step):
-                self._verdict = _finished(step, trajectory.exported_loss(step))
-            elif self.suggested.should_prune():
+                self._verdict = _final_verdict(step, trajectory.exported_loss(step))
+            elif self.optuna_trial.should_prune():
                 self._verdict = Verdict("pruned", step, loss)
             if self._verdict is not None:
                 break
         return self._verdict
 
 
-def _finished(step: int, loss: float) -> Verdict:
+def _final_verdict(step: int, loss: float) -> Verdict:
     if not math.isfinite(loss):
         return Verdict("diverged", step, None)
     return Verdict("finished", step, loss)
@@ -177,5 +177,5 @@ def _distribution(values: Mapping[str, Any]) -> BaseDistribution:
     return kind(values["low"], values["high"], log=values["log"])
 
 
-def _value(values: Mapping[str, Any], suggested: Any) -> Any:
-    return values["choices"][suggested] if "choices" in values else suggested
+def _value(values: Mapping[str, Any], value: Any) -> Any:
+    return values["choices"][value] if "choices" in values else value

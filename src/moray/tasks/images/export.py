@@ -35,10 +35,10 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     model.save_pretrained(output)
     load_processor(start).save_pretrained(output)
     names = names_of(model.config)
-    shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    example = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
     return ExportedModel(
         unit="nats per image",
         pipeline="image-classification",
         facts={"parameters": model.num_parameters()},
-        more=_CLASSES.format(count=len(names), classes=shown),
+        more=_CLASSES.format(count=len(names), classes=example),
     )

@@ -139,13 +139,13 @@ def _crop(image: NDArray[np.uint8], share: float, top: float, left: float) -> ND
         left: where it is between the left and the right.
     """
     rows, columns = (
-        _kept(whole, share, where)
+        _kept_positions(whole, share, where)
         for whole, where in zip(image.shape[1:], (top, left), strict=True)
     )
     return image[:, rows[:, None], columns]
 
 
-def _kept(whole: int, share: float, where: float) -> NDArray[np.int64]:
+def _kept_positions(whole: int, share: float, where: float) -> NDArray[np.int64]:
     """The pixels along a side of the part that is kept, repeated to the whole length."""
     part = max(1, round(whole * share))
     return int(where * (whole - part + 1)) + np.arange(whole) * part // whole

@@ -43,14 +43,14 @@ class Turn:
         start: where the trained text starts, in characters.
         end: the end of its stop token.
         alterations: what the template does to the answer besides rendering it.
-        lost: what of the answer the text doesn't have.
+        lost_text: the part of the answer that the text doesn't have.
         has_prompt: whether the text has the generation prompt, and the turn starts behind it.
     """
 
     start: int
     end: int
     alterations: frozenset[tuple[str, str]]
-    lost: str
+    lost_text: str
     has_prompt: bool
 
 
@@ -63,14 +63,14 @@ class RenderedChat:
     Attributes:
         messages: role, start and end of all turns of the assistant, and of the other messages.
         alterations: what the template does to the trained answers besides rendering them.
-        prompted: starts of spans that are the end of a generation prompt.
+        prompt_ends: starts of spans that are the end of a generation prompt.
     """
 
     text: str
     spans: list[tuple[int, int]]
     messages: list[tuple[str, int, int]] = field(default_factory=list)
     alterations: Alterations = field(default_factory=Counter)
-    prompted: frozenset[int] = frozenset()
+    prompt_ends: frozenset[int] = frozenset()
 
 
 def no_chat_template() -> UserError:
@@ -323,9 +323,10 @@ def _turn_of(
 
 def _check_whole(number: int, turn: Turn) -> None:
     """Check that the last trained answer is trained as a whole."""
-    if turn.lost:
+    if turn.lost_text:
         raise RowError(
-            f"the chat template leaves out {turn.lost.strip()[:40]!r} of message {number + 1}, the "
+            f"the chat template leaves out {turn.lost_text.strip()[:40]!r} of message "
+            f"{number + 1}, the "
             "last that is trained",
             "set a data.chat_template that renders it, or remove it from the row",
         )

@@ -295,7 +295,7 @@ class Encoder:
         for begin, _ in conversation.spans:
             over = (starts < begin) & (begin < ends)
             alterations["white_space", ""] += int((over & (own_ends <= begin)).any())
-            if begin in conversation.prompted:
+            if begin in conversation.prompt_ends:
                 alterations["shared", ""] += int((over & (own_ends > begin)).any())
         return +alterations
 

@@ -49,9 +49,9 @@ class LanguageTask:
         return empty_model(start, dtype)
 
     def loss_module(self, model: PreTrainedModel) -> TokenLoss:
-        return TokenLoss(model, plain_head=from_first_worker(lambda: self._checked(model)))
+        return TokenLoss(model, plain_head=from_first_worker(lambda: self._check(model)))
 
-    def _checked(self, model: PreTrainedModel) -> bool:
+    def _check(self, model: PreTrainedModel) -> bool:
         """Check that the model fits the rows; returns whether its head is plain."""
         if self._packing:
             check_isolation(model)

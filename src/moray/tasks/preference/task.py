@@ -145,7 +145,7 @@ class PreferenceTask(LanguageTask):
         return without_dropout(super().empty(start, dtype))
 
     def loss_module(self, model: PreTrainedModel) -> PreferenceLoss:
-        plain_head = from_first_worker(lambda: self._checked(model))
+        plain_head = from_first_worker(lambda: self._check(model))
         return PreferenceLoss(model, plain_head, self._settings)
 
     def batch(self, rows: Rows, row_positions: RowPositions | None) -> PairBatch:

@@ -56,7 +56,7 @@ def misplaced_rows(value: Any, file: str, columns: Set[str], nested: Set[str]) -
     if all(isinstance(row, dict) and row for row in value.values()):
         if not all(key.isdigit() for row in value.values() for key in row):
             return RowError(
-                f"got an object of rows, {_EXPECTED}", _unpacked(file, "list(table.values())")
+                f"got an object of rows, {_EXPECTED}", _unpack_command(file, "list(table.values())")
             )
         # As pandas writes them, by column and number of the row.
         return _of_columns(file, "zip(*(column.values() for column in table.values()))")
@@ -77,20 +77,20 @@ def _are_rows(value: Any) -> bool:
 def _of_columns(file: str, rows: str) -> RowError:
     return RowError(
         f"got an object of columns, {_EXPECTED}",
-        _unpacked(file, f"[dict(zip(table, row)) for row in {rows}]"),
+        _unpack_command(file, f"[dict(zip(table, row)) for row in {rows}]"),
     )
 
 
 def _of_lists(keys: list[str], file: str) -> str:
     if len(keys) == 1:
-        return _unpacked(file, f"table[{keys[0]!r}]")
+        return _unpack_command(file, f"table[{keys[0]!r}]")
     targets = {key: _beside(file, key) for key in keys}
     paths = ", ".join(f"{key}: {target}" for key, target in targets.items())
     commands = (f"json.dump(table[{key!r}], open({targets[key]!r}, 'w'))" for key in keys)
     return _command(file, "; ".join(commands), f"path: {{{paths}}}")
 
 
-def _unpacked(file: str, rows: str) -> str:
+def _unpack_command(file: str, rows: str) -> str:
     target = _beside(file, "rows")
     return _command(file, f"json.dump({rows}, open({target!r}, 'w'))", target)
 
