@@ -105,7 +105,7 @@ def becomes(
 
 def converts(keys: str, here: str, convert: Callable[[Draft], None]) -> Rule:
     """Keys that one function converts."""
-    return Rule(tuple(keys.split()), here, lambda draft, found: convert(draft))
+    return Rule(tuple(keys.split()), here, lambda draft, present: convert(draft))
 
 
 def no_effect(keys: str, why: str, off: tuple[Any, ...] = ()) -> Rule:

@@ -326,8 +326,7 @@ def _check_whole(number: int, turn: Turn) -> None:
     if turn.lost_text:
         raise RowError(
             f"the chat template leaves out {turn.lost_text.strip()[:40]!r} of message "
-            f"{number + 1}, the "
-            "last that is trained",
+            f"{number + 1}, the last that is trained",
             "set a data.chat_template that renders it, or remove it from the row",
         )
 
