@@ -31,7 +31,7 @@ def call_repeatedly(function: Callable[[], object], seconds: float) -> Iterator[
             try:
                 function()
             except Exception as error:
-                # What it can't do now, it may be able to do the next time.
+                # The next call may succeed.
                 if repr(error) != last_error:
                     traceback.print_exc()
                 last_error = repr(error)

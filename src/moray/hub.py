@@ -1,4 +1,4 @@
-"""What the Hugging Face Hub knows of a repository, and what it refuses, as errors to fix."""
+"""The Hugging Face Hub: commits of repositories, and refusals as errors to fix."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,7 +62,7 @@ def _fault(error: BaseException, repo_id: str) -> tuple[str, str] | None:
             if not has_token():
                 return f"{repo_id} is gated, and there is no token", f"{accept}; then {_LOG_IN}"
             return f"{repo_id} is gated, and the token's account has no access to it", accept
-        # Of a repository that isn't there, the Hub says the same as of a private one.
+        # The Hub gives the same answer for a private repository and for one that isn't there.
         if not isinstance(cause, HfHubHTTPError) or isinstance(cause, RepositoryNotFoundError):
             continue
         if cause.response.status_code == _UNAUTHORIZED:

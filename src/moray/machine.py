@@ -1,4 +1,4 @@
-"""What this machine has, without importing a library that computes."""
+"""The resources of this machine, without importing a library that computes."""
 
 import os
 import platform
@@ -37,7 +37,7 @@ def gpus() -> list[str]:
 
 
 def description() -> dict[str, str | int | float]:
-    """What tells this machine's kind, for records: system, processor, cores, memory in GB, GPUs."""
+    """This machine in records: system, processor, cores, memory in GB, GPUs."""
     return {
         "system": platform.platform(),
         "processor": _processor() or platform.machine(),

@@ -1,4 +1,4 @@
-"""Where the workflow is, and project folders that use it from there."""
+"""The place of the workflow, and project folders that use it from there."""
 
 import os
 import shutil

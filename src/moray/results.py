@@ -23,7 +23,7 @@ Status = Literal["finished", "unfinished", "failed"]
 # Keys of train.json that hold settings.
 _SETTINGS = ("adapter", *TASK_SECTIONS, "train")
 _ERROR, _STOPPED = "error: ", "as requested"
-# What eval.json has the figures of; the third is tuned minus base.
+# The models in eval.json; the third is tuned minus base.
 MODELS = ("base", "tuned", "difference")
 _SPEED = "_per_second"
 # Keys that files of a run have, without which they are damaged.
@@ -206,7 +206,7 @@ def _newest(state: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class Results:
-    """What all runs have left, a data frame for each kind of result.
+    """The results of all runs, a data frame for each kind.
 
     A figure that a run doesn't have is missing there (NaN or None).
 

@@ -1,4 +1,4 @@
-"""What is wrong with a config as a file, which nobody sees once it has been read."""
+"""Faults of a config as a file, which nobody sees once it has been read."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def check_option(arguments: Sequence[str]) -> None:
 
 
 def _is_option(word: str) -> bool:
-    # Also shortened, as Python's argparse takes it.
+    # Python's argparse also takes a shortened option.
     name = word.partition("=")[0]
     return name.startswith("--configf") and f"{_OPTION}s".startswith(name)
 

@@ -1,4 +1,4 @@
-"""What results say they were made with, for when Snakemake's records of it are gone."""
+"""Records in results of what they were made with, for when those of Snakemake are gone."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def other_model(experiment: Experiment, model: str) -> UserError | None:
 def existing_model_folder(experiment: Experiment, model: str) -> Path | None:
     """The folder that the workflow made for a base model, if it was made with these settings."""
     folder = Path("results/models", model)
-    # As the manifest has them.
+    # The manifest has them in this form.
     settings = json.loads(json.dumps(plan.model_config(experiment, model)))
     return folder if _read(folder / MANIFEST).get("model") == settings else None
 

@@ -12,7 +12,7 @@ from moray.errors import UserError
 
 Split = Literal["train", "validation", "test"]
 
-# What the library `datasets` calls them in names of files and folders, in any case.
+# Words for splits in names of files and folders, as in the library `datasets`, in any case.
 _WORDS: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "valid", "val", "dev", "eval"), "validation"),

@@ -40,7 +40,7 @@ _EXPECTED = {
     "union_tag_not_found": "a value",
 }
 
-# Of patterns that a reader doesn't see at once.
+# Descriptions of patterns that a reader doesn't see at once.
 _FORMS = {
     r"^[A-Za-z0-9][A-Za-z0-9_-]*$": "a name of letters, digits, - and _",
     r"\{[{%]": "the text of a Jinja template, which has {{ or {%, in the lines below "

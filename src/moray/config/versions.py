@@ -55,7 +55,7 @@ def version_of(stage: str, *names: str) -> str:
     if not any(row in RESULTS for row in rows):
         rows += [f"{stage} {name}" for name in shared]
     versions = [f"{row} {RESULTS[row]}" for row in rows if row in RESULTS] or [stage]
-    # What a modality's tasks share lies in the folder of one of them.
+    # Code that a modality's tasks share lies in the folder of one of them.
     tasks = [MODALITIES[name].task for name in MODALITIES if name in names]
     edits = edits_of(stage, (*names, *tasks))
     return ", ".join([*versions, f"edited {edits}"] if edits else versions)

@@ -9,7 +9,7 @@ from moray.errors import UserError
 
 # More than this share is a mistake in the format, not in the rows.
 _MOST = 0.01
-# What differs between rows with the same fault.
+# Words that differ between rows with the same fault.
 _OWN = re.compile(r"'[^']*'|\d+")
 
 

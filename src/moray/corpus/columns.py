@@ -6,7 +6,7 @@ from typing import Any
 
 from moray.errors import UserError
 
-# What other trainers read beside a text or a conversation.
+# Columns that other trainers read beside a text or a conversation.
 _DECISIVE = {
     *("image", "images", "video", "videos", "audio", "audios"),
     *("system", "system_prompt", "history", "documents"),

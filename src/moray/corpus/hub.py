@@ -19,12 +19,12 @@ from moray.errors import UserError, first_line
 
 
 def place_of_split(repo_id: str, expressions: Mapping[Split, str], split: Split) -> str:
-    """What errors call the rows of a split: the repository, with the split if there are several."""
+    """The rows of a split in errors: the repository, and the split if there are several."""
     return f"{repo_id}, {expressions[split]}" if len(expressions) > 1 else repo_id
 
 
 def origin(section: HubDataset) -> dict[str, Any]:
-    """What says which rows of which commit were read."""
+    """The record of which rows of which commit were read."""
     keys = ("repo_id", "revision", "name", "data_dir")
     read = {key: getattr(section, key) for key in keys}
     return read | {"splits_read": expressions_by_split(section.split)}
@@ -66,7 +66,7 @@ def load(
         # If reading the files fails, only the cause says why.
         generating = isinstance(error, datasets.exceptions.DatasetGenerationError)
         reason = (generating and error.__cause__) or error
-        # Of what the Hub refuses, the library hides the Hub's answer.
+        # If the Hub refuses access, the library hides its answer.
         not_found = isinstance(error, datasets.exceptions.DatasetNotFoundError)
         refusal = _refusal(repo_id) if not_found and revision else None
         raise UserError(
@@ -77,7 +77,7 @@ def load(
 
 
 def _refusal(repo_id: str) -> HfHubHTTPError | None:
-    """What the Hub says about access to a repository; None if it permits it."""
+    """The Hub's refusal of access to a repository; None if it permits access."""
     try:
         HfApi().auth_check(repo_id, repo_type="dataset")
     except HfHubHTTPError as error:

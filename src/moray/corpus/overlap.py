@@ -19,7 +19,7 @@ _FATES = {
 
 
 class Overlap(TypedDict):
-    """What a held-out split has in common with the train split of another dataset.
+    """Documents that a held-out split has in common with the train split of another dataset.
 
     Attributes:
         split: `test` or `validation`.

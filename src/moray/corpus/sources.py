@@ -23,11 +23,11 @@ from moray.corpus.split import Splits
 
 
 class Survey(Protocol):
-    """What a task learns about the documents of a dataset, which pass through it."""
+    """A task's survey of the documents of a dataset, which pass through it."""
 
     @property
     def noun(self) -> str:
-        """What a document is called."""
+        """The word for a document."""
 
     def check(self, path: str) -> None:
         """Check what is known before the first document.
@@ -44,7 +44,7 @@ class Survey(Protocol):
 
     @property
     def summary(self) -> str:
-        """What the documents are, after their numbers."""
+        """The description of the documents that follows their numbers."""
 
     def lines(self, dataset: str) -> Iterable[str]:
         """Lines that a user should read about a dataset; mostly none."""

@@ -28,7 +28,7 @@ def spelling_of(value: Any) -> str | None:
 
 
 def group_key(value: Any) -> str | None:
-    """What values that mean the same group have in common; None if there is no group.
+    """A key that values share if they mean the same group; None if there is no group.
 
     A number is the same as text, with leading zeros or without, and so is a day or a time.
     """

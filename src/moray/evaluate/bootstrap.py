@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Sums = NDArray[Any]
-"""What figures are computed from, for each unit that is resampled, shape (units, sums)."""
+"""Sums that figures are computed from, for each unit to resample, shape (units, sums)."""
 
 Figures = Callable[[NDArray[Any]], dict[str, float]]
 """Computes figures from sums over units, shape (sums,)."""
@@ -129,12 +129,12 @@ def with_intervals(
 
 
 def _quantile(resamples: NDArray[np.float64], share: float, value: float) -> float:
-    """Of the resamples that have the figure; NaN if the whole doesn't."""
+    """A quantile of the resamples that have the figure; NaN if the whole doesn't have it."""
     return value if np.isnan(value) else float(np.nanquantile(resamples, share))
 
 
 def draws(units: int, samples: int, seed: int = 0) -> Iterator[NDArray[np.int64]]:
-    """Which units each resample consists of, shape (units,); the same whenever it is called."""
+    """The units of each resample, shape (units,); the same in each call."""
     random = np.random.default_rng(seed)
     for _ in range(samples):
         yield random.integers(units, size=units)

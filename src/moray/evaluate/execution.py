@@ -30,7 +30,7 @@ Load = Callable[[Path, torch.dtype, torch.device], PreTrainedModel]
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """What is evaluated, and how; the same for all workers.
+    """The models and rows to evaluate, and how; the same for all workers.
 
     Attributes:
         folder: folder shared by the workers, which count their progress there.

@@ -15,7 +15,7 @@ from moray.model.shapes import num_parameters, shapes_in
 # stage has just read or written.
 _FLOPS_PER_CORE, _FLOPS_PER_GPU, _BYTES_PER_SECOND = 50e9, 50e12, 4e9
 _FEW_SECONDS, _SHARE = 3.0, 0.02
-# With fewer parameters, everything is done at once, and needs no measurement.
+# Models with fewer parameters take no time, so nothing is measured for them.
 _FEW_PARAMETERS = 50e6
 # A model is that much slower than the products of its matrices.
 _OTHER_OPERATIONS = 1.25
@@ -59,7 +59,7 @@ def num_affordable(
     # On CPUs, other processes may run too.
     measures = not cuda and count > _FEW_PARAMETERS
     speed = _measured_speed(threads or torch.get_num_threads()) if measures else nominal
-    # Where other processes slow products down, they do loading too.
+    # Other processes that slow products down also slow down loading.
     loading = size / _BYTES_PER_SECOND * max(1, nominal / speed)
     left = max(_FEW_SECONDS, _SHARE * seconds) / num_models - loading
     return max(0, int(left * speed / flops))

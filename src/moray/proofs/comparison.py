@@ -63,7 +63,7 @@ class Comparison:
         of_rows = f" on {self.rows:,} of your rows" if self.rows else ""
         here, plain = self.here, self.plain
         if isinstance(here, list) and isinstance(plain, list):
-            # Where they begin to differ, with one in front.
+            # The place where they begin to differ, with one entry in front.
             pairs = enumerate(zip(here, plain, strict=False))
             at = next((place for place, (one, other) in pairs if one != other), len(here))
             here, plain = here[max(0, at - 1) :], plain[max(0, at - 1) :]
@@ -139,7 +139,7 @@ def read_proof(folder: Path) -> list[dict[str, Any]]:
 
 
 def summary(records: Iterable[dict[str, Any]]) -> str | None:
-    """What was compared, in a few words; None if nothing was."""
+    """The comparisons in a few words; None if nothing was compared."""
     comparisons = [one for one in records if one["skipped"] is None]
     if not comparisons:
         return None

@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 
 from moray.proofs.comparison import Comparison
 
-# What is read in a second; see `budget`.
+# Bytes that a machine reads in a second; see `budget`.
 _BYTES_PER_SECOND = 30e6
 _FEW_SECONDS, _SHARE = 3.0, 0.02
 _TOO_LARGE = "reading the rows again takes too long"
-# What isn't content: it says where a row belongs, or comes from.
+# Columns that say where a row belongs or comes from, which isn't content.
 _NO_CONTENT = ("group", "place")
 
 

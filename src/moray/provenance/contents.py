@@ -21,16 +21,16 @@ WHOLE_BYTES = 10**9
 _SAMPLES, _SAMPLE_BYTES = 64, 2**20
 # Reading so much takes seconds, so it is announced.
 _ANNOUNCED_BYTES = 2 * 10**9
-# What files looked like when they were read, and their digests. Named by the version of its format.
+# The looks of files when they were read, and their digests. Named by the version of its format.
 _CACHE = Path(".snakemake/moray-contents-1")
 # A file that changed so shortly before it was read may change again without looking different:
 # times of some file systems have steps of two seconds.
 _UNSETTLED_NS = 2_500_000_000
-# In place of the digest of a file that can't be read, which the rule or its stage reports.
+# Stands for the digest of a file that can't be read, which the rule or its stage reports.
 _UNREADABLE = "unreadable"
 
 Cache = dict[str, tuple[list[int], str]]
-"""What each file looked like, and the digest of its content."""
+"""The look of each file, and the digest of its content."""
 
 
 def contents_of(files: Iterable[str], keep: bool = True) -> dict[str, str]:
@@ -66,7 +66,7 @@ def contents_of(files: Iterable[str], keep: bool = True) -> dict[str, str]:
 
 
 def _look(file: str) -> list[int]:
-    """What tells that a file has changed; empty if it isn't there."""
+    """The look of a file, by which changes are noticed; empty if it isn't there."""
     try:
         facts = os.stat(file)
     except OSError:

@@ -24,9 +24,9 @@ _WITHOUT_EFFECT = {
     *(f"tasks/{name}/proofs" for name in ("images", "language", "preference")),
     *(f"train/{name}" for name in ("checks", "failures", "supervision")),
 }
-# In a room without effect, what sums figures over workers.
+# It sums figures over workers, in a room without effect.
 _WITH_EFFECT = "workers/collectives"
-# Of modules and templates, but not of what editors leave.
+# Endings of modules and templates, but not of files that editors leave.
 _SUFFIXES = {".css", ".html", ".js", ".py"}
 # Functions that import a module of a folder by its name.
 _BY_NAME = {"module_of": "moray.tasks.{}", "extras.part": "moray.extras.{}"}
@@ -140,7 +140,7 @@ def _is_inert(module: str, stage: str) -> bool:
 
 
 def _imported_modules(path: str, names: tuple[str, ...]) -> Iterator[str]:
-    """What a module imports of the package, as paths without ending."""
+    """The modules of the package that a module imports, as paths without ending."""
     for module in _imports(path):
         if "{}" not in module:
             yield module
@@ -148,13 +148,13 @@ def _imported_modules(path: str, names: tuple[str, ...]) -> Iterator[str]:
             own = [module.replace("{}", name) for name in names]
             own = [file for file in own if (PACKAGE / f"{file}.py").is_file()]
             every = PACKAGE.glob(f"{module.replace('{}', '*')}.py")
-            # Without a name of its own among them, it may be any.
+            # If none of the names has this module, it may be that of any.
             yield from own or (str(file.relative_to(PACKAGE).with_suffix("")) for file in every)
 
 
 @cache
 def _imports(path: str) -> tuple[str, ...]:
-    """What a module imports; `tasks/{}/export` is imported by a name."""
+    """The imports of a module; `tasks/{}/export` is imported by a name."""
     names: list[str] = []
     for node in ast.walk(ast.parse((PACKAGE / f"{path}.py").read_bytes())):
         if isinstance(node, ast.Import):
@@ -168,7 +168,7 @@ def _imports(path: str) -> tuple[str, ...]:
             constants = [part.value for part in node.args if isinstance(part, ast.Constant)]
             names += [f"{folder}.{name}" for name in constants if isinstance(name, str)]
     own = (name for name in dict.fromkeys(names) if name.startswith("moray."))
-    # Of two parts that vary, the calls above say more.
+    # If two parts of a name vary, the calls above say more.
     return tuple(_path(name) for name in own if name.count("{}") < 2)
 
 

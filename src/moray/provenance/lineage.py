@@ -1,4 +1,4 @@
-"""What a result was made from: recorded with it, and checked back to the bytes of the sources."""
+"""The lineage of a result: recorded with it, and checked back to the bytes of the sources."""
 
 import hashlib
 import json
@@ -83,7 +83,7 @@ def _digest(value: dict[str, Any]) -> str:
 
 @dataclass
 class Verification:
-    """What was checked so far.
+    """The outcome of the checks so far.
 
     Attributes:
         checked: folders and files whose content was compared with its digests.
@@ -140,7 +140,7 @@ def _verify(record: Path, verification: Verification) -> None:
         _CHECKS[record.name](record, verification)
     except UserError as error:
         verification.broken.append(str(error))
-    # It is JSON, but of any other form.
+    # The record is JSON of another form.
     except (AttributeError, KeyError, TypeError):
         verification.broken.append(f"{record}: damaged: isn't of the form that moray writes")
     except OSError as error:

@@ -14,7 +14,7 @@ from moray.errors import UserError, first_line
 from moray.provenance.space import full_disk_as_error
 
 MANIFEST = "manifest.json"
-# What was compared with the plain libraries.
+# Has the comparisons with the plain libraries.
 PROOF = "proof.json"
 # Describes a dataset, with the SHA-256 of its splits.
 DATASET = "dataset.json"
@@ -56,7 +56,7 @@ def read_json(
     """
     try:
         content = json.loads(path.read_bytes())
-    # Of bytes that aren't text, text that isn't JSON, and lists within lists.
+    # The bytes aren't text, the text isn't JSON, or it has too many lists within lists.
     except (ValueError, RecursionError) as error:
         raise UserError(str(path), f"damaged: isn't JSON ({first_line(error)})", remedy) from error
     if not isinstance(content, dict):

@@ -22,13 +22,13 @@ from moray.report.overview import verdict
 from moray.report.quantities import has_value
 from moray.results import FIGURES, Results, Run, flat
 
-# By default there is no adapter, so all of its keys differ.
+# There is no adapter by default, so all of its keys differ.
 _DEFAULTS = {"train": result_keys(Train())} | {
     task.section_name: result_keys(attrgetter(task.section_path)(Sections()))
     for task in TASKS.values()
     if task.section_path
 }
-# What generation.json has besides settings.
+# Keys of generation.json that aren't settings.
 _NOT_SAMPLING = {"metrics", "prompts", "inputs", "proof", "sha256"}
 # Counts in the manifests of stores, and what they are counts of.
 _LOST = {
@@ -74,7 +74,7 @@ def _task_of(run: Run, evaluation: dict[str, Any] | None) -> TaskName:
 def details_of_run(
     results: Results, run: Run, notes: list[str], samples: list[dict[str, Any]], limits: Limits
 ) -> dict[str, Any]:
-    """What the page says about a run besides its row in the overview, for its template.
+    """The details of a run for its template, besides its row in the overview.
 
     It includes `part`, the template of what is the run's modality's own, for which a function of
     this name in the module `report` beside it has the values.

@@ -1,4 +1,4 @@
-"""What a model was made from, from the model's bytes back to those of the sources, as a tree."""
+"""The lineage of a model as a tree, from the model's bytes back to those of the sources."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +9,7 @@ from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import DATASET, MANIFEST
 from moray.results import Run
 
-# What describes the content of a dataset, not its source.
+# Keys that describe the content of a dataset, not its source.
 _NOT_A_SOURCE = {"duplicates", "files", "format", "label_names", "splits"}
 
 
@@ -102,7 +102,7 @@ def _rows(run: Run, dataset: str, digests: dict[str, str], store: str, files: in
     node = _dataset(run, dataset, digests.get(description), files)
     kinds = {Path(modality.prepared).name for modality in MODALITIES.values()}
     stores = [path for path in digests if Path(path).parts[0] in kinds and path != store]
-    # Those of a mixture are made side by side, a reference is made from tokens.
+    # Stores of a mixture are made side by side, but a reference is made from tokens.
     through = [store] if not store.startswith("reference/") else [*stores, store]
     for path in through:
         kind, name = Path(path).parts[:2]

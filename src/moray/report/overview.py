@@ -82,7 +82,7 @@ def _row(facts: dict[str, Any], scores: dict[str, Any] | None) -> Row:
 
 
 def held_out(run: Run, facts: dict[str, Any]) -> tuple[Any, ...]:
-    """What runs have in common that were scored on the same documents, pairs or images."""
+    """A key that runs share if they were scored on the same documents, pairs or images."""
     scores = run.figures("eval.json") or {}
     counts = tuple(scores.get(unit) for unit in (*SCORED, "bytes"))
     return facts["task"], facts["datasets"], counts
@@ -213,7 +213,7 @@ def _figure(row: Row, which: str) -> float:
 
 
 def _difference(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Of the second from the first.
+    """The difference of the second from the first.
 
     Source: Student, "The probable error of a mean", 1908.
     """

@@ -98,7 +98,7 @@ def _policy(*scripts: str) -> str:
 
 def _environment() -> Environment:
     environment = Environment(
-        # Those of tasks are in their folders.
+        # The templates of tasks are in the tasks' folders.
         loader=ChoiceLoader(
             [PackageLoader("moray.report", _TEMPLATES), PackageLoader("moray.tasks", ".")]
         ),
@@ -161,7 +161,7 @@ def spread(values: NDArray[np.float64], points: int) -> NDArray[np.int64]:
 
 
 def scores_to_plot(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is drawn of the scores of a run."""
+    """The scores of a run that the page plots."""
     return [
         {"metric": line["metric"]}
         | {
@@ -173,7 +173,7 @@ def scores_to_plot(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _short(value: float) -> float | None:
-    """With five significant digits."""
+    """A value with five significant digits."""
     return _if_finite(float(f"{value:.5g}"))
 
 

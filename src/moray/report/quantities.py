@@ -15,7 +15,7 @@ def has_value(value: Any) -> bool:
 
 
 def _without_digits(value: Any) -> str | None:
-    """What is shown of a number that has none, such as infinity; None if it has."""
+    """The text for a value that has no digits, such as infinity; None if it has some."""
     if not has_value(value):
         return NOTHING
     return None if math.isfinite(value) else f"{value:g}"

@@ -166,7 +166,7 @@ class _SharedReader:
 
 def _parts_of_group(read: Callable[[int], list[Rows]], number: int) -> Any:
     parts = read(number)
-    # As many results as parts.
+    # Ray expects as many results as parts.
     return parts if len(parts) > 1 else parts[0]
 
 

@@ -1,4 +1,4 @@
-"""Which rows of one or more stores make up a step: a pure function of the seed and the step."""
+"""The rows of each step, from one or more stores: a pure function of the seed and the step."""
 
 import math
 from bisect import bisect_right

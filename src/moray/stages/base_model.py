@@ -86,7 +86,7 @@ def base_model(
 
 @contextmanager
 def _original_named(output: Path, source: Path | None) -> Iterator[None]:
-    """In errors of the body, name the key, and the source instead of its copy, which is removed."""
+    """Name the key in errors of the body, and the source instead of its copy, which is removed."""
     try:
         yield
     except UserError as error:
@@ -106,7 +106,7 @@ def _original_named(output: Path, source: Path | None) -> Iterator[None]:
 @torch.no_grad()
 def _check_finite(model: PreTrainedModel, path: str) -> None:
     for name, weight in model.named_parameters():
-        # Of no weights, there is no largest one.
+        # An empty tensor has no largest weight.
         if weight.numel() and not torch.linalg.vector_norm(weight, torch.inf).isfinite():
             raise UserError(
                 path,

@@ -1,4 +1,4 @@
-"""What surrounds a stage: its log, its one-line error, its exit status, whether it finished.
+"""The boundary of a stage: its log, its one-line error, its exit status, whether it finished.
 
 Snakemake removes the outputs of a stage that fails or is stopped, and records its params as if it
 had finished. What was made from the earlier outputs would then count as up to date. So a stage
@@ -30,7 +30,7 @@ _SPINS = "10000"
 
 
 def repeats(name: str, planning: bool) -> str:
-    """What the param of a stage says besides its code; empty unless an execution didn't finish.
+    """The part of a stage's param about an execution that didn't finish; empty if all did.
 
     It stays the same when the stage has finished, as Snakemake compares it with the next one.
 

@@ -117,7 +117,7 @@ def download(
     for line in source.remarks.lines(output.name):
         say(line)
     num_rows = sum(part["rows"] for _, part in parts)
-    # In a few, it may be the answer, as in corrections of texts.
+    # In a few rows, it may be the answer, as in corrections of texts.
     if repeats.total() > num_rows / 2:
         say(
             f"warning: dataset {output.name}: in {repeats.total():,} of {num_rows:,} rows, the "
@@ -140,13 +140,13 @@ def download(
 
 
 def _facts(source: OpenSource) -> dict[str, Any]:
-    """What was met when rows were read."""
+    """Bad rows, and columns that aren't used."""
     unused = source.columns.unused() if source.columns else []
     return source.bad_rows.facts() | ({"unused_columns": unused} if unused else {})
 
 
 def _place(split: str, files: Mapping[str, Any], name: str) -> str:
-    """Where the documents of a split are from, for errors: their file, or the dataset."""
+    """The place of a split's documents for errors: their file, or the dataset."""
     own = files.get(split, ())
     return str(own[0]) if len(own) == 1 else f"datasets.{name}"
 

@@ -56,7 +56,7 @@ class EvaluationWorkers:
             return run_on_workers(entry_point, job, self._launch(job))
 
     def _launch(self, job: EvaluationJob) -> Launch:
-        """With the inputs of the job for machines without them."""
+        """The launch with deliveries of the job's inputs, for machines without them."""
         if self.url is None:
             return self.launch
         inputs = {store: [store] for store in job.stores}
@@ -129,7 +129,7 @@ def _temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
     """
     with ExitStack() as locks:
         with ExitStack() as gate:
-            # Where the file system has no such locks, nothing is removed.
+            # If the file system has no such locks, nothing is removed.
             if _lock(parent, gate, wait=True):
                 for leftover in parent.glob(f"{prefix}*"):
                     if _lock(leftover, gate):

@@ -85,7 +85,7 @@ def preflight(
 
 
 def _missing_for_metrics(experiment: Experiment, run: str) -> Iterator[UserError]:
-    """What the metrics of a run's continuations need and is not installed."""
+    """The missing requirements of the metrics of a run's continuations."""
     if metrics := experiment.runs[run].generate.metrics:
         shared = MODALITIES[TASKS[plan.task(experiment, run)].modality].task
         yield from module_of(shared, "metric_requirements").missing(run, metrics)
@@ -140,7 +140,7 @@ def _no_template(experiment: Experiment, run: str, model: str) -> Iterator[UserE
 
 
 def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterator[UserError]:
-    """What an adapter can't do with its base, by the base's `config.json`.
+    """Faults of an adapter with its base, by the base's `config.json`.
 
     Files of a mixture of experts name other layers than the model has, so it is made without them.
     """

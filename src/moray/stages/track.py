@@ -73,7 +73,7 @@ def track(
 def _figures(place: str, scores: dict[str, Any]) -> Iterator[tuple[str, float]]:
     for model in ("base", "tuned"):
         for metric, figure in scores[model].items():
-            # In benchmarks, the name of a filter follows; MLflow takes no comma.
+            # The name of a benchmark's filter follows a comma, which MLflow doesn't take.
             name = f"{place}/{model}/{metric.replace(',', '/')}"
             yield name, figure["value"]
             yield f"{name}_low", figure["low"]

@@ -36,7 +36,7 @@ class Records(Protocol):
 
 @dataclass(frozen=True)
 class Remote:
-    """What a worker needs to open the state of a run: the token is that of its driver's lease."""
+    """The address of the state of a run for workers; the token is that of the driver's lease."""
 
     url: str
     token: int
@@ -59,7 +59,7 @@ class Storage(Protocol):
 
     @property
     def remote(self) -> Remote | None:
-        """What workers need to open the state; None if it is in the work folder."""
+        """The address of the state for workers; None if it is in the work folder."""
 
     @property
     def run_place(self) -> str:
@@ -122,7 +122,7 @@ class Storage(Protocol):
         """A folder on this machine with the history up to a checkpoint; it may have later lines."""
 
     def newest_elsewhere(self) -> str | None:
-        """Where the run's newest checkpoint under another fingerprint is; None if there is none."""
+        """The place of the run's newest checkpoint under another fingerprint; None without any."""
 
     def remove(self, step: int) -> None:
         """Remove a checkpoint."""

@@ -127,7 +127,7 @@ def check_objects(url: str, path: str) -> None:
     Raises:
         UserError: if they can't, or if the store doesn't know conditional writes.
     """
-    # Of this check alone, because others may be under way.
+    # The key is this check's alone, because others may be under way.
     key = f".moray-check-{uuid.uuid4().hex}"
     store = _store_of(url)
     try:

@@ -26,7 +26,7 @@ def state_of(storage_path: str, run: str, fingerprint: str) -> Storage:
     """The state of a run, for its driver."""
     if not is_remote(storage_path):
         return FolderStorage(Path(storage_path, run, fingerprint))
-    # Of this start alone, so that workers of an earlier one share no file with it.
+    # The folder is this start's alone: workers of an earlier one share no file with it.
     work = scratch() / "runs" / f"{fingerprint}-{uuid.uuid4().hex[:8]}"
     return open_storage(work, Remote(f"{storage_path.rstrip('/')}/{run}/{fingerprint}", token=0))
 

@@ -76,7 +76,7 @@ class Delivery:
     folders: tuple[tuple[Path, str], ...]
 
     def here(self, folder: Path) -> Path:
-        """Where one of the folders is on this machine; they are downloaded, once a machine.
+        """The place of one of the folders on this machine; they are downloaded once a machine.
 
         If they are here already, that is their own place.
 

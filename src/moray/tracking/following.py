@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.5
 # At the end of a run, a tracker without a sign of life for so long is ended. Importing one takes
 # seconds, and more beside a training that uses all cores.
 _PATIENCE_SECONDS = 30.0
-# In the process of a tracker.
+# These are for the process of a tracker.
 _LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 10.0
 _LINES = 500
@@ -81,7 +81,7 @@ class _Process:
 
     def tell(self, word: str) -> None:
         assert self._process.stdin
-        # It may have crashed.
+        # The process may have crashed.
         with suppress(BrokenPipeError):
             self._process.stdin.write(word)
             self._process.stdin.close()
@@ -161,7 +161,7 @@ def _wait(outcome: Future[str], seconds: float) -> None:
 def _main(name: str, driver: int, run: Path, history: Path, alive: Path) -> None:
     die_with_parent()
     if os.getppid() != driver:
-        # It had died before.
+        # The driver has died already.
         return
     # The cores are for training.
     os.nice(10)

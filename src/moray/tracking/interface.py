@@ -14,9 +14,9 @@ from moray.config import extras
 from moray.config.tasks import TASK_SECTIONS
 from moray.errors import UserError
 
-# What a line of a history has besides its figures.
+# Keys of a line of a history that aren't figures.
 _NO_FIGURES = ("step", "num_steps", "note", "proof", "eval_sample", "time")
-# What `train.json` says of what a training depends on; the sections of other tasks are missing.
+# Keys of `train.json` that a training depends on; the sections of other tasks are missing.
 _CONFIG = ("fingerprint", "train", "adapter", *TASK_SECTIONS, "inputs", "code")
 
 

@@ -93,7 +93,7 @@ def _total_resources() -> dict[str, float]:
 
 
 def lack(launch: Launch, layout: Layout) -> str | None:
-    """What a cluster lacks for the workers, in words; None if it has room for them."""
+    """The resources that a cluster lacks for the workers, in words; None if it has enough."""
     resources = worker_resources(launch.ray, layout)
     num_workers = layout.min_workers or layout.num_workers
     nodes = [node["Resources"] for node in _alive_nodes()]
@@ -140,7 +140,7 @@ def _cluster(launch: Launch) -> Iterator[None]:
         "start one there with `ray start --head`, or set the address to local",
     )
     if settings.endpoint:
-        # Where nothing listens, Ray would retry for minutes.
+        # If nothing listens there, Ray would retry for minutes.
         try:
             socket.create_connection(settings.endpoint, timeout=_SECONDS_TO_ANSWER).close()
         except OSError as error:
@@ -291,7 +291,7 @@ def _ask_nodes(
         try:
             facts[addresses[answer]] = ray.get(answer)
         except TaskUnschedulableError:
-            # It was lost a few seconds ago, and may be back under another identifier.
+            # The node was lost a few seconds ago, and may be back under another identifier.
             continue
         except RayError as error:
             problem = f"no task can run on node {addresses[answer]} ({first_line(error)})"
@@ -354,7 +354,7 @@ def interface_setup(interface: str | None) -> Callable[[], None]:
             if any(address.address == node for address in addresses)
         ]
         for name in [interface] if interface else interfaces:
-            # Of PyTorch's backends.
+            # PyTorch's backends read these.
             for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 os.environ.setdefault(variable, name)
 

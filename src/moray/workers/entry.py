@@ -1,4 +1,4 @@
-"""What runs in a worker, and the files by which workers and their driver know of each other.
+"""The body of a worker, and the files by which workers and their driver know of each other.
 
 A worker that is waiting in a collective can't receive messages through the process group, so the
 first fault is a file, as are output and progress, in a folder that all of them can access.

@@ -1,4 +1,4 @@
-"""What workers and their driver exchange through an object store, if they share no folder.
+"""The exchange of files between workers and their driver, if they share no folder.
 
 The inputs of a job are brought to each machine, and what its workers write is brought back.
 """
@@ -46,7 +46,7 @@ class Exchange:
     of_an_attempt: tuple[str, ...] = ()
 
     def here(self, folder: Path) -> Path:
-        """Where an input is on this machine; it is downloaded, once a machine.
+        """The place of an input on this machine; it is downloaded once a machine.
 
         Raises:
             UserError: if a file in the object store is missing or damaged.

@@ -20,7 +20,7 @@ from moray.errors import UserError
 from moray.workers.cards import identities
 
 if TYPE_CHECKING:
-    # It imports PyTorch, which checks of a config do without.
+    # The module imports PyTorch, which checks of a config do without.
     from moray.workers.exchange import Exchange
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"

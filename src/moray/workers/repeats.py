@@ -16,7 +16,7 @@ from moray.workers.memory import is_out_of_memory
 
 # The files of the errors of this attempt, and of those of earlier ones, by rank.
 _RAISED, _EARLIER = "raised-", "raised-earlier-"
-# What code raises. An `OSError`, say, may come from a disk or a network that recovers.
+# Errors of code. An `OSError`, say, may come from a disk or a network that recovers.
 _OF_CODE = (
     ArithmeticError,
     AssertionError,
@@ -28,7 +28,7 @@ _OF_CODE = (
     TypeError,
     ValueError,
 )
-# In the messages of a `RuntimeError` about other workers, which may be lost.
+# Words in messages of a `RuntimeError` about other workers, which may be lost.
 _OF_MACHINES = (
     *("gloo", "nccl", "connection", "socket", "broken pipe"),
     *("cudnn", "cublas", "start new thread", "stale file", "write failed"),
@@ -66,7 +66,7 @@ def end_on_repeated_error(folder: Path, rank: int) -> Iterator[None]:
             write_json(own, description)
         if description not in earlier:
             raise
-        # That of a fault isn't printed.
+        # The traceback of a fault isn't printed elsewhere.
         traceback.print_exc(file=sys.stderr)
         raise _fault(description, f"worker {rank}, twice in the same way") from error
 
@@ -90,7 +90,7 @@ def _of_machine(error: Exception) -> bool:
         return False
     text = str(error)
     if isinstance(error, torch.AcceleratorError):
-        # Of an index that is out of range.
+        # The message is that of an index that is out of range.
         return "device-side assert" not in text
     is_lost = any(word in text.lower() for word in _OF_MACHINES)
     return is_lost or isinstance(error, DistError) or is_out_of_memory(error)

@@ -77,7 +77,7 @@ def _start(workers: int, arguments: list[str], max_restarts: int) -> None:
 
 
 def _line(failure: ProcessFailure) -> str:
-    """What ended a worker, in one line: a signal, or its exception; the trace is in the log."""
+    """The end of a worker in one line: a signal, or its exception; the trace is in the log."""
     # Typed as text, but of an exception it is what `record` has written.
     message: Any = failure.message
     if isinstance(message, dict):

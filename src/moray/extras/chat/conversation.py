@@ -46,7 +46,7 @@ class Chat:
     _answers: int = 0
 
     def tokens(self, message: str) -> list[int]:
-        """What the model gets when the user says something next.
+        """The tokens of the conversation with the user's next message.
 
         The oldest messages are left out if there is no room for all and an answer.
 
@@ -170,7 +170,7 @@ def open_chats(run: str, base: bool, tuned: bool) -> dict[str, Chat]:
 
 
 def _start(folder: Path) -> Path:
-    """What a run's model started from; says so if the run has been trained again since."""
+    """The start of a run's model; a line says so if the run has been trained again since."""
     record = folder.with_name("train.json")
     lineage = folder / LINEAGE
     # Before a run is trained again, its train.json is removed.
@@ -186,7 +186,7 @@ def _start(folder: Path) -> Path:
 
 def _encoder(folder: Path) -> Encoder:
     text = "messages" if is_chat(load_tokenizer(folder)) else "prompt-completion"
-    # As in training, which the tokenizer alone doesn't say; nor do models of earlier versions.
+    # The value of the training; the tokenizer doesn't have it, nor do models of earlier versions.
     bos = read_json(folder / MANIFEST).get("bos", "auto")
     return make_encoder(folder, {"format": text, **result_keys(Data()), "bos": bos})
 
@@ -196,7 +196,7 @@ def _sampling(folder: Path, encoder: Encoder) -> Sampling:
     file = folder.parent / "generation.json"
     used = Generate().model_dump()
     if file.is_file():
-        # It also says what came of the samples, under `metrics` for example.
+        # It also has results, such as `metrics`, which are ignored.
         used |= read_json(file)
     return Sampling(
         **{key: used[key] for key in ("max_new_tokens", "temperature", "top_p", "seed")},

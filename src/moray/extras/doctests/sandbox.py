@@ -43,7 +43,7 @@ def run_sandboxed(program: str, text: str, seconds: int = 10) -> str:
     """
     limits = _LIMITS.format(seconds=seconds, memory=_MEMORY, file_size=_FILE_SIZE)
     python = Path(sys.executable).resolve()
-    # Where an interpreter and its libraries may be; absent folders are left out.
+    # Folders that an interpreter and its libraries may be in; absent ones are left out.
     visible = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", sys.base_prefix)
     bound = [word for place in visible for word in ("--ro-bind-try", place, place)]
     command = [

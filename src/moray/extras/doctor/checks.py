@@ -20,13 +20,13 @@ from moray import machine
 from moray.config.schema.sections import Ray
 from moray.errors import UserError, first_line
 
-# What the default experiment takes, with some room.
+# The default experiment takes somewhat less.
 _MEMORY_GB, _DISK_GB = 6.0, 3.0
 
 
 @dataclass(frozen=True)
 class Check:
-    """What was found of one thing, and what to do about it; None if it is as it should be."""
+    """A finding about one thing, and a remedy; None if nothing is wrong."""
 
     name: str
     finding: str
@@ -81,7 +81,7 @@ def _pin(line: str) -> tuple[str, str] | None:
     try:
         # Behind it can be a comment, or a hash in the next line.
         requirement = Requirement(re.split(r"\s#|\s--|\\$", line)[0])
-    # Of an empty line, a comment, an option.
+    # The line is empty, a comment or an option.
     except InvalidRequirement:
         return None
     versions = [each.version for each in requirement.specifier if each.operator == "=="]

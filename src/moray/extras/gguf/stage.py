@@ -31,7 +31,7 @@ def gguf(run: str, model: Path, output: Path, cfg: dict[str, Any]) -> None:
         for kind in direct:
             convert(model, files[kind], kind)
         if rest := [kind for kind in types if kind not in CONVERTED]:
-            # As few bits are lost on the way as possible.
+            # In fp32, no bits are lost on the way.
             whole = folder / f"{run}-f32.gguf"
             if "f32" not in direct:
                 convert(model, whole, "f32")
@@ -52,7 +52,7 @@ def _write_modelfile(model: Path, file: Path, weights: str) -> str | None:
     stops = tokenizer.convert_ids_to_tokens(stop_token_ids(tokenizer, model))
     texts = None
     if tokenizer.chat_template:
-        # As in training, also the date.
+        # Conversations have the date of the training too.
         template = ChatTemplate(tokenizer, None, stops)
         texts = text_around(template.text, template.before_answer)
     # llama.cpp adds it where the tokenizer does.

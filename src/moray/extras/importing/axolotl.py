@@ -1,4 +1,4 @@
-"""What becomes of each key of axolotl's configs."""
+"""The counterparts of axolotl's keys."""
 
 import re
 from collections.abc import Mapping, Sequence

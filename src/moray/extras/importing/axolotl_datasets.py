@@ -1,4 +1,4 @@
-"""What becomes of the datasets of axolotl's configs."""
+"""The counterparts of axolotl's datasets."""
 
 import re
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ def _files(draft: Draft) -> None:
         return
     names = [files] if isinstance(files, str) else list(files)
     if path in _ENDINGS and names and not Path(path).exists():
-        # Without a repository, `datasets` reads files by the way that they are to be read in.
+        # Without a repository, the path names the builder of `datasets` that reads the files.
         _put_files(draft, [str(name) for name in names])
         return
     location = place(path)
@@ -104,7 +104,7 @@ def _files(draft: Draft) -> None:
         draft.run["split"] = draft.get("split", "train")
         if name := draft.get("name"):
             draft.run["name"] = name
-    # Of files, there is one split.
+    # Files have a single split.
     if draft.get("split", "train") != "train" and "split" not in draft.run:
         draft.refused["split"] = "only of a repository's datasets"
 
@@ -128,7 +128,7 @@ def _kind_of_file(draft: Draft) -> None:
         return
     paths = draft.run.get("path", draft.run.get("url", []))
     suffixes = _ENDINGS.get(str(kind), ())
-    # Without an ending, it is a folder.
+    # A path without an ending is a folder.
     endings = [Path(str(path)).suffixes for path in _as_list(paths)]
     if not suffixes or any(names and not {*names} & {*suffixes} for names in endings):
         draft.refused["ds_type"] = f"{kind}: files are read by the ending of their names"

@@ -1,4 +1,4 @@
-"""What becomes of axolotl's chat templates."""
+"""The counterparts of axolotl's chat templates."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ _CHATML = (
     "'<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-# As `data.chat_template` tells a template from a path.
+# `data.chat_template` also tells a template from a path by this.
 _JINJA = re.compile(r"\{[{%]")
 
 

@@ -1,4 +1,4 @@
-"""What becomes of each key of LLaMA-Factory's configs."""
+"""The counterparts of LLaMA-Factory's keys."""
 
 from collections.abc import Sequence
 from typing import Any

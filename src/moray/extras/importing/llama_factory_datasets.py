@@ -1,4 +1,4 @@
-"""What becomes of the datasets of LLaMA-Factory's configs."""
+"""The counterparts of LLaMA-Factory's datasets."""
 
 import re
 from collections.abc import Mapping
@@ -168,7 +168,7 @@ def _section_of(
         refusals.append("ranking")
     if refusals:
         draft.refused[f"dataset.{name}"] = f"{', '.join(refusals)}: no counterpart"
-    # Of a file of pairs, an unnamed prompt is in LLaMA-Factory's default column.
+    # In a file of pairs, an unnamed prompt is in LLaMA-Factory's default column.
     columns = {
         counterparts[key]: column
         for key, column in names.items()

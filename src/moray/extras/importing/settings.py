@@ -27,7 +27,7 @@ _SHARDED_BY_NAME = re.compile(r"(?:zero|ds_z)_?([0-3])")
 
 
 def place(name: str) -> dict[str, Any]:
-    """Where a model or a dataset is: a path on this machine, or a repository."""
+    """The place of a model or a dataset: a path on this machine, or a repository."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).exists():
         return {"path": name.removeprefix("./")}
     return {"source": "hub", "repo_id": name, "revision": REVISION}

@@ -143,7 +143,7 @@ def apply(rules: Sequence[Rule], draft: Draft) -> None:
         draft._converted = tuple(present)
         try:
             rule.apply(draft, present)
-        # Of values of another kind, which may be those of an earlier rule.
+        # A value is of another kind, which may be that of an earlier rule's key.
         except (ArithmeticError, AttributeError, TypeError, ValueError):
             wrong = present or draft.read & draft.config.keys()
             draft.refused |= dict.fromkeys(wrong, "a value of another kind may be expected")

@@ -29,7 +29,7 @@ from moray.tasks.language.tokenizer import load_tokenizer
 from moray.workers.entry import BatchCounter, Worker
 from moray.workers.memory import is_out_of_memory
 
-# What the harness calls the answers if a task filters nothing.
+# The harness's name for the answers of a task that filters nothing.
 _UNFILTERED = ",none"
 
 
@@ -122,7 +122,7 @@ def _load(benchmark: Benchmark) -> dict[str, Any]:
     for name, task in loaded["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
             raise UserError(benchmark.key, f"{name} runs code that models write", "remove it")
-        # As the harness's command does: tasks that define 0 keep it.
+        # Tasks that define 0 keep it, as with the harness's command.
         defined = task.get_config("num_fewshot")
         if defined != 0 and (benchmark.num_fewshot is not None or defined is None):
             task.set_config("num_fewshot", benchmark.num_fewshot or 0)
@@ -137,7 +137,7 @@ def _evaluate(
     tokenizer: Any,
     batch_size: int,
 ) -> dict[str, Any] | None:
-    """What the harness returns; None if memory is too small for the batch size, unless it is 1."""
+    """The harness's results; None if memory is too small for a batch size above 1."""
     try:
         results: dict[str, Any] = evaluate(
             HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size),
@@ -185,7 +185,7 @@ def _of_tasks(
 
 
 def _by_document(samples: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[Any]]:
-    """What each document contributes to a metric, by metric and filter."""
+    """Each document's contribution to a metric, by metric and filter."""
     values = defaultdict(list)
     for sample in samples:
         for metric in sample["metrics"]:

@@ -1,4 +1,4 @@
-"""What benchmarks need, known without importing the harness, which takes seconds to import."""
+"""Requirements of benchmarks, known without the harness, which takes seconds to import."""
 
 import difflib
 from collections.abc import Iterator, Sequence

@@ -78,7 +78,7 @@ def benchmark(
         "tasks": tasks,
     }
     write_sealed(output, result, [base / MANIFEST, tuned / MANIFEST, *files])
-    # Of a group, not those of each task; a tag only stands for tasks.
+    # A group has one line instead of one for each task; a tag only stands for tasks.
     for name in [task for task in cfg["tasks"] if task in tasks] or tasks:
         for metric in tasks[name]["base"]:
             before, after = (with_interval(tasks[name][model][metric]) for model in models)

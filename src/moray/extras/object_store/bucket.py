@@ -126,7 +126,7 @@ class ObjectStorage:
     def persist(self, attempt: str, paths: Iterable[Path]) -> Files:
         paths, folder = list(paths), self.staging(attempt)
         files = list_files(folder, paths)
-        # What the run was resumed from isn't needed any more.
+        # The checkpoint that the run was resumed from isn't needed any more.
         for download in self.folder.glob(f"*{_FETCHED}"):
             shutil.rmtree(download, ignore_errors=True)
         for path in paths:

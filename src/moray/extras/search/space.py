@@ -17,7 +17,7 @@ from moray.config.tasks import TASKS
 from moray.config.validation import describe, models_in
 from moray.errors import UserError
 
-# What validation losses are measured on.
+# Settings that decide which rows validation losses are measured on.
 _MEASURE = ("train.eval_rows",)
 
 
@@ -32,7 +32,7 @@ def check_searches(experiment: Experiment) -> list[UserError]:
 
 
 def search_config(experiment: Experiment, run: str) -> dict[str, Any]:
-    """What a search depends on: what its trainings do, without the keys that it sets itself."""
+    """The settings that a search depends on: those of a training, without the keys that it sets."""
     section = experiment.runs[run]
     assert section.search
     config = train_config(experiment, run)
@@ -109,7 +109,7 @@ def _samples(run: Run, key: str) -> list[tuple[Any, str]]:
     ends: list[tuple[Any, str]] = [(values.low, "low"), (values.high, "high")]
     if not _is_integer(key):
         return ends
-    # Of what isn't a multiple of a number, one of two neighbours.
+    # Its neighbour too: one of two numbers isn't a multiple of a number above 1.
     return [*ends, (values.low + 1, "")]
 
 

@@ -1,4 +1,4 @@
-"""Which settings a search tries next and which trials it stops early, by Optuna.
+"""The next settings of a search and the trials that it stops early, by Optuna.
 
 Both are functions of the seed and of what earlier trials came to, in their order. So a study that
 is rebuilt from recorded trials goes on as if it had never been interrupted.
@@ -79,7 +79,7 @@ def read_trajectory(history: Path, patience: int | None, exports_best: bool) -> 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a trial.
+    """The verdict on a trial.
 
     Attributes:
         state: whether it trained to its end, was stopped because earlier trials were better at the
@@ -111,13 +111,13 @@ class Study:
         )
 
     def next(self) -> "Trial":
-        """The next trial, after the one before has been told its verdict.
+        """The next trial; call it after `tell` for the one before.
 
         Values are drawn at random at first, then by the tree-structured Parzen estimator (Bergstra
         et al., 2011).
         """
         number = len(self._study.trials)
-        # Of the trial's number, and not of how many numbers this process has drawn before.
+        # A function of the trial's number, not of how many numbers this process has used before.
         seed = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
         self._study.sampler = optuna.samplers.TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
         trial = self._study.ask(self._distributions)

@@ -101,7 +101,7 @@ def _bandwidth(measurements: list[dict[str, Any]]) -> str:
 
 
 def measure(spec: RunSpec, worker: Worker) -> dict[str, Any]:
-    """Where a worker is, and how fast it exchanges and reads data."""
+    """The place of a worker, and how fast it exchanges and reads data."""
     # Imported in workers alone, because these libraries take seconds to load.
     import ray.util
     import torch
@@ -172,7 +172,7 @@ class Timeline:
         self._work = work
         self._steps: dict[int, float] = {}
         self._checkpoints: dict[int, float] = {}
-        # From the loss of the worker to a step after those done then; None without a loss.
+        # Seconds from the loss of the worker to a step after those done then; None without a loss.
         self.recovery_seconds: float | None = None
 
     @contextmanager
@@ -197,7 +197,7 @@ class Timeline:
 
     @property
     def checkpoint_seconds(self) -> float:
-        """From a step to its committed checkpoint, the first one of the run."""
+        """Seconds from a step to its committed checkpoint, for the first one of the run."""
         first = min(self._checkpoints)
         return self._checkpoints[first] - self._steps[first]
 

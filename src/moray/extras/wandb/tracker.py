@@ -27,7 +27,7 @@ def open_run(run: TrackedRun) -> Iterator["WandB"]:
         config=run.config,
         dir=folder,
         resume="allow",
-        # Of this process, there is nothing to keep.
+        # The output of this process isn't worth keeping.
         settings=wandb.Settings(console="off", silent=True),
     )
     if inner.offline:

@@ -20,7 +20,7 @@ from moray.tasks.images.image_processor import check_processor, load_processor, 
 from moray.tasks.images.output_layers import classifier_for
 from moray.tasks.images.proofs import compare_base
 
-# Where transformers looks for an image processor.
+# Files in which transformers looks for an image processor.
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 

@@ -122,7 +122,7 @@ def _compare_pixels(
     rows = np.fromfile(output / "train.rows", row_type(shape), len(documents))
     images = [Image.open(io.BytesIO(document["image"])) for document in documents]
     here, plain = furthest_apart(model, images, rows["pixels"], scaling)
-    # Of 8 bits, a step is at least 0.004 of the largest value.
+    # A step of 8 bits is at least 0.004 of the largest value.
     rounding = 1e-4 * max(1.0, abs(plain)) / max(abs(here), abs(plain), 1e-9)
     return Comparison(
         "value of the pixel that differs most",

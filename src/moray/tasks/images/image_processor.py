@@ -14,7 +14,7 @@ from moray.errors import UserError, first_line
 from moray.model.folder import LOCAL
 from moray.tasks.images.proofs import furthest_apart
 
-# What EfficientNet's processor calls that it divides by the deviations once more.
+# EfficientNet's processor has this key: it divides by the deviations once more.
 _NORMALIZES_AGAIN = "include_top"
 
 
@@ -41,7 +41,7 @@ def load_processor(folder: Path) -> Any:
     except (OSError, ValueError, ImportError) as error:
         raise UserError(
             str(folder),
-            # It may list all models that have one.
+            # The error may list all models that have one.
             f"can't load the image processor ({shorten(first_line(error), 300, placeholder='…')})",
             "check its preprocessor_config.json",
         ) from error
@@ -63,7 +63,7 @@ def pixels_of(
     Raises:
         UserError: if the processor makes something else of them.
     """
-    # As transformers' pipelines do, so that a model gets the same input there.
+    # Pipelines of transformers convert images so too, and give a model the same input.
     converted = [image.convert("RGB" if num_channels == 3 else "L") for image in images]
     later = {"do_rescale": False, "do_normalize": False}
     if hasattr(processor, _NORMALIZES_AGAIN):

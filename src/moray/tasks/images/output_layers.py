@@ -49,7 +49,7 @@ def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> Adapt
     model.config.num_labels = len(label_names)
     for key, value in labels(label_names).items():
         setattr(model.config, key, value)
-    # Of a base with several classes an image, pipelines would go on to give sigmoids.
+    # If the base has several classes an image, pipelines would go on to give sigmoids.
     model.config.problem_type = "single_label_classification"
     return AdaptedModel(model.eval(), notes)
 

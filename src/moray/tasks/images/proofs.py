@@ -37,7 +37,7 @@ def compare_base(
         dataset: it classifies the first image to train on.
         seconds: that making it took.
     """
-    # By up to three models.
+    # Up to three models classify an image.
     if num_images_affordable(folder, seconds, num_models=3) < 1:
         yield Comparison("logits of an image", skipped=TOO_LARGE)
         return

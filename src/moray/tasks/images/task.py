@@ -50,7 +50,7 @@ class ImageBatch(Batch):
 
 @dataclass(frozen=True)
 class Normalization:
-    """What is done with the pixels of each channel: multiply, then add.
+    """The normalization of each channel: multiply, then add.
 
     Attributes:
         scale: shape (channels, 1, 1).

@@ -1,4 +1,4 @@
-"""What a chat template makes of the answers in a row besides rendering them.
+"""Alterations of the answers in a row by a chat template, besides rendering them.
 
 Templates add text to an answer, leave out parts of it, or change its white space. Then the trained
 text isn't the row's, which users have to know.
@@ -70,7 +70,7 @@ def left_out(render: Render, messages: Messages) -> list[str]:
 
 
 def summary(facts: Mapping[str, Mapping[str, Any]]) -> str:
-    """What the chat template does to the answers of all splits, for a summary; mostly nothing."""
+    """The alterations of the answers of all splits, for a summary; mostly nothing."""
     total = Alterations()
     for counts in facts.values():
         for kind, entry in counts.get("chat_template", {}).items():

@@ -130,7 +130,7 @@ def add_tokens(
         model.resize_token_embeddings(max(ids) + 1, mean_resizing=False)
     own_ids = sorted(old.values())
     for rows in _embeddings(model):
-        # Also those in between, of other tokens that had none.
+        # Rows in between belong to other tokens that had none, and are filled too.
         new_ids = sorted({*ids, *range(num_rows, len(rows))})
         # All columns at once would take four times the memory of an embedding in bf16.
         for columns in torch.split(rows.view(len(rows), -1), _COLUMNS_AT_ONCE, dim=1):

@@ -305,7 +305,7 @@ def _turn_of(
     alterations = (
         {("untrained", shorten(text[start.place : begin]))} if begin > start.place else set()
     )
-    # What comes before a call or reasoning belongs to it.
+    # Text before a call or reasoning belongs to it.
     text_before = squeeze(text[begin:content_start])
     plain = not message.get("tool_calls") and not message.get("reasoning_content")
     if plain and text_before and text_before not in squeeze(message["content"] or ""):

@@ -21,7 +21,7 @@ _ROLES = {
 }
 # The system prompt where there is none; false removes those that there are.
 DefaultSystem = str | Literal[False] | None
-# What says whether a message is trained: in OpenAI's format, LLaMA-Factory's, axolotl's and others.
+# Keys that say whether a message is trained: of OpenAI, LLaMA-Factory, axolotl and others.
 _MASKS = dict.fromkeys(("weight", "loss", "loss_weight", "train", "trainable", "training"))
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _KNOWN = {
@@ -161,7 +161,7 @@ def _role(message: Any) -> str | None:
 
 
 def _content(message: Any) -> tuple[Any, ...]:
-    """What makes two messages the same, however they are spelled."""
+    """A key that is equal for equal messages, however they are spelled."""
     if not isinstance(message, Mapping):
         return (message,)
     content = message["content"] if message.get("content") is not None else message.get("value")
@@ -258,7 +258,7 @@ def _text_and_reasoning(content: Any, number: int) -> tuple[str, str]:
 
 
 def _part(part: Mapping[str, Any], number: int) -> str:
-    # In a table, each part has the keys of all the others, as nulls.
+    # Parts of a table have the keys of all the others, as nulls.
     filled = {key: value for key, value in part.items() if key != "type" and value is not None}
     keys = _PARTS[part["type"]]
     values = [filled[key] for key in keys if key in filled]

@@ -15,7 +15,7 @@ _CPU_ROWS = 1024
 # has to compute as before.
 _GPU_CHUNK_BYTES = 2**30
 _MOST_GPU_ROWS = 16_384
-# Where rows of logits don't begin at a multiple of 128 bytes, cuBLAS takes kernels that are two to
+# If rows of logits don't begin at a multiple of 128 bytes, cuBLAS takes kernels that are two to
 # three times slower; the vocabulary of GPT-2, for example, is odd.
 _GPU_ALIGNMENT = 64
 
@@ -72,7 +72,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         softmax: SoftmaxLoss,
     ) -> Tensor:
         device = hidden.device.type
-        # Where memory is planned, on `meta`, there is no autocast.
+        # The memory plan computes on `meta`, where there is no autocast.
         autocast = device != "meta" and torch.is_autocast_enabled(device)
         kind = torch.get_autocast_dtype(device) if autocast else hidden.dtype
         states, matrix = hidden.to(kind), _align(weight.to(kind))

@@ -60,7 +60,7 @@ def dequantize(folder: Path, method: str) -> None:
         loaded.dequantize()
     if hasattr(loaded.config, "quantization_config"):
         del loaded.config.quantization_config
-    # In another object, because transformers saves this one as it was quantized.
+    # Another object, because transformers saves this one as it was quantized.
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(loaded.config, dtype=loaded.dtype)
     model.load_state_dict(loaded.state_dict(), assign=True)

@@ -79,7 +79,7 @@ class Encoder:
             for number, token in tokenizer.added_tokens_decoder.items()
             if token.special
         }
-        # Of GPT-2's tokenizer, which knows all characters, it is another special token too.
+        # GPT-2's tokenizer knows all characters, and this is another special token too.
         unknown, others = tokenizer.unk_token_id, (tokenizer.eos_token_id, tokenizer.bos_token_id)
         self._unknown = unknown if unknown not in others else None
         self._is_special = np.zeros(1 + highest, np.bool_)
@@ -189,7 +189,7 @@ class Encoder:
         apart = self._joins or "prompt" not in documents[0]
         if not apart:
             texts = [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
-        # Without offsets, tokenizers are a third faster.
+        # Tokenizers are a third faster without offsets.
         slow = count_bytes or not apart
         encode = self._backend.encode_batch if slow else self._backend.encode_batch_fast
         apart_from = prompts if apart else [""] * len(prompts)
@@ -254,7 +254,7 @@ class Encoder:
             sizes = None
             if count_bytes:
                 sizes = np.zeros(len(tokens), np.int64)
-                # Of a token of both, only the bytes in the turn count.
+                # If a token is in both, only its bytes in the turn count.
                 for start, end in conversation.spans:
                     reached = ends.clip(start, end) - start
                     sizes += _bytes_behind(conversation.text[start:end], reached)

@@ -71,7 +71,7 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         convert(model, dtype)
         for part in model.config.sub_configs:
             if section := getattr(model.config, part, None):
-                # As the run held its weights.
+                # The run held its weights in fp32.
                 section.dtype = torch.float32
         _stop_at(model, stops).save_pretrained(output)
         _write_old_rope_names(output / "config.json")
@@ -81,12 +81,12 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
         if dtype != torch.float32 and record["train"].get("weights", "fp32") == "fp32":
             _warn_of_rounding(output, whole, dtype, cfg["run"])
     bos = cfg.get("bos", "auto")
-    # What documents began with in training, which a call of the tokenizer doesn't always say.
+    # Whether documents began with BOS in training, which the tokenizer's call doesn't always say.
     facts["bos"] = bool(opening(tokenizer, bos))
     if bos != "auto" and bos != adds_bos(tokenizer):
         begin_with_bos(tokenizer, bos)
     if cfg["chat_template"] is not None:
-        # By name, if the tokenizer has several.
+        # If the tokenizer has several, this one is chosen by name.
         tokenizer.chat_template = tokenizer.get_chat_template(cfg["chat_template"])
         # Others would go on with the base's for conversations with tools, or with images.
         rmtree(output / "additional_chat_templates", ignore_errors=True)
@@ -117,7 +117,7 @@ def _warn_of_rounding(output: Path, whole: Path, dtype: torch.dtype, run: str) -
 
 
 def _base(start: Path) -> tuple[str | None, str | None]:
-    """Where PEFT finds the model of a folder: its name on the Hub and commit, or its path.
+    """The place of a folder's model for PEFT: its name on the Hub and commit, or its path.
 
     The path is as in the workflow, relative to its working directory. PEFT would drop one of two
     adapters on top of each other, so it isn't told of the first.

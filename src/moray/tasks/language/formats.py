@@ -15,7 +15,7 @@ from moray.corpus.values import group_key
 from moray.tasks.language.conversation import DefaultSystem, conversation, divide, join_completion
 
 _ANSWERS = ("chosen", "rejected")
-# What spreadsheets put between values besides commas.
+# Characters that spreadsheets put between values besides commas.
 _SEPARATORS = (";", "\t", "|")
 _FILL_IN = "fill it in, remove the row, or set bad_rows: drop"
 

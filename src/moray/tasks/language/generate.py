@@ -39,7 +39,7 @@ _REMARKS = {
     "longer_references": "{count:,} references are longer than the {room:,} tokens of "
     "generate.max_new_tokens, so no continuation can equal them",
 }
-"""What is counted of prompts that aren't continued as in their documents, in words."""
+"""Remarks about prompts that aren't continued as in their documents, by the name of a count."""
 
 
 def generate(
@@ -90,7 +90,7 @@ def generate(
         len(encoders[name].tokens_of(prompt.reference)) > cfg["max_new_tokens"]
         for name, some in prompts_by_dataset.items()
         for prompt in some
-        # Of a text, it is cut to that length.
+        # The reference of a text is cut to that length.
         if datasets[name]["format"] != "text"
     )
     tokenizer = next(iter(encoders.values())).tokenizer
@@ -183,7 +183,7 @@ def generate(
             notes.append(f"{metric} {before} before, {after} after")
         else:
             notes.append(f"{metric} applies to none of them")
-    # Of a text, continuations rarely end by themselves.
+    # Continuations of a text rarely end by themselves.
     if any(section["format"] != "text" for section in datasets.values()):
         notes += [
             f"{count} by {name} end at max_new_tokens"
@@ -237,7 +237,7 @@ def _continuations(
 def _scores(
     metric: str, prompts: list[Prompt], texts_by_model: dict[str, list[str]], formats: list[str]
 ) -> dict[str, dict[int, Any]]:
-    """What a metric says of each continuation that it applies to, by model and number."""
+    """A metric's scores of the continuations that it applies to, by model and number."""
     # Takes seconds to import.
     from moray.tasks.language.metrics import score_texts
 

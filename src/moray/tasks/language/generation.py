@@ -112,7 +112,7 @@ def _prompts_of(
         return [Prompt(text, encoder.tokens_of(text), reference, group, is_chat=True)]
     if "prompt" in document:
         text = document["prompt"]
-        # As its own, a row can have the stop token.
+        # The text of a row may have the stop token itself.
         reference = document["completion"].removesuffix(encoder.tokenizer.eos_token)
         return [Prompt(text, encoder.prompt_tokens(text), reference, group)]
     text = document["text"]

@@ -92,7 +92,7 @@ class Scores:
     correct: NDArray[np.int64]
 
     def sums(self) -> NDArray[np.float64]:
-        """What `figures` takes, of each piece: all but its numbers, shape (pieces, 4)."""
+        """The sums that `figures` takes, for each piece, shape (pieces, 4)."""
         columns = self.nll, self.tokens, self.bytes, self.correct
         return np.stack(columns, axis=1).astype(np.float64)
 

@@ -52,7 +52,7 @@ class TokenBatch(Batch):
 
 def make_batch(rows: Rows) -> TokenBatch:
     """Make a batch of rows."""
-    # In NumPy, not PyTorch, because this runs in parallel with the training steps. PyTorch would
+    # NumPy, not PyTorch, because this runs in parallel with the training steps. PyTorch would
     # give this thread its own pool of threads, and with more threads than cores, OpenMP puts all
     # of them to sleep at each barrier.
     tokens = rows["tokens"].astype(np.int64)
@@ -154,7 +154,7 @@ class TokenLoss(LossModule):
         inputs = {
             "input_ids": batch.input_ids,
             "position_ids": batch.position_ids,
-            # With a cache, transformers ignores restarts in position_ids.
+            # Transformers ignores restarts in position_ids if it has a cache.
             "use_cache": False,
         }
         return inputs | {"cu_seqlens": batch.cu_seqlens} if self.attention == "varlen" else inputs

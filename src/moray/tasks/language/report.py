@@ -25,7 +25,7 @@ def part(run: Run, samples: list[dict[str, Any]], limits: Limits) -> dict[str, A
 
 
 def _of_metrics(metrics: dict[str, Any]) -> list[dict[str, Any]]:
-    """What metrics say of a run's samples."""
+    """The metrics of a run's samples."""
     return [
         {"metric": metric, **means, "verdict": verdict(metric, means["difference"])}
         for metric, means in metrics.items()

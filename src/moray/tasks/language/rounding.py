@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from moray.model.shapes import weight_files
 
-# Of that many matrices, spread over the model, so many rows.
+# Number of matrices, spread over the model, and of rows of each.
 _MATRICES, _ROWS = 8, 256
 # The weights of a block. Most rows of embeddings don't change anyway, as their tokens don't occur.
 _IN_BLOCK = re.compile(r"\.\d+\.")

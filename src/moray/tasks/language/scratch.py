@@ -69,7 +69,7 @@ def save_random_weights(folder: Path, seed: int) -> None:
         UserError: if the config isn't that of a causal language model.
     """
     config = load_config(folder)
-    # Of the weights that these replace.
+    # It is of the weights that these replace.
     vars(config).pop("quantization_config", None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -66,7 +66,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     tokenizer.init_kwargs.pop("fast_tokenizer_files", None)
     tokenizer.save_pretrained(folder)
     if (folder / "tokenizer.model").is_file():
-        # It lacks the tokens that were added, and llama.cpp reads nothing else but this key.
+        # That file lacks the tokens that were added, and llama.cpp only reads them by this key.
         config = folder / "tokenizer_config.json"
         added = {
             str(id): token.__getstate__() for id, token in tokenizer.added_tokens_decoder.items()

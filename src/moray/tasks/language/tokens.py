@@ -59,7 +59,7 @@ _COMPARED, _MOST_CHARACTERS = 32, 400_000
 _UNKNOWN = ("tokens", "documents")
 
 EncodeWindow = Callable[[list[Document], int], PackedRows]
-"""From the documents of a row group and the number of the first one in its split to rows."""
+"""Makes rows of the documents of a row group and the number of the first one in its split."""
 
 
 def compare(dataset: Path, model: Path, store: Path, cfg: dict[str, Any]) -> Iterator[Comparison]:
@@ -122,12 +122,12 @@ def summary(facts: dict[str, dict[str, Any]], block_size: int) -> str:
 
 
 def remarks(facts: dict[str, dict[str, Any]]) -> str:
-    """What documents are made of, for a summary: whose tokens, and what is unusual in them."""
+    """Remarks for a summary: tokens by role, alterations, and special tokens in texts."""
     return _roles(facts["train"]) + alterations.summary(facts) + _special_tokens(facts)
 
 
 def warnings(facts: dict[str, dict[str, Any]], path: str) -> Iterator[str]:
-    """What users should change in a dataset, whose key path is given; mostly nothing."""
+    """Advice about a dataset with a key path; mostly none."""
     counts = [split["prompts"] for split in facts.values() if "prompts" in split]
     prompts, spanning = (sum(one[key] for one in counts) for key in ("prompts", "spanning"))
     if spanning:
@@ -247,7 +247,7 @@ def write_windows(
         if writer.keep_rows and number == 0:
             check_space(writer.folder, round(window.rows.nbytes / share_of_group(file, 0)))
         if file.stem == "test" and number == 0:
-            # Without the store's name: equal stores have equal manifests.
+            # It doesn't name the store: equal stores have equal manifests.
             text = preview(window, read_group(file, 0), encoder, _SHOWN_DOCUMENTS, names)
             (writer.folder / "preview.txt").write_text(f"{file.stem} split\n{text}", "utf-8")
         writer.add_window(window)
@@ -295,7 +295,7 @@ def preview(
 def _remarks(
     document: Document, number: int, encoder: Encoder, names: Sequence[str]
 ) -> Iterator[str]:
-    """What its chat template does to a conversation, or to each half of a pair, in a line each."""
+    """Lines about what the chat template does to a conversation, or to each half of a pair."""
     talks = halves(document) if "chosen" in document else (document,)
     for talk, name in zip(talks, names, strict=True):
         if "messages" not in talk:

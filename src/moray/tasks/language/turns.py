@@ -1,4 +1,4 @@
-"""Where the messages of a conversation are in the text that a chat template makes of it.
+"""Places of a conversation's messages in the text that a chat template makes of it.
 
 A template is a program, so the position of a message in its output can't be read off the template.
 Instead, the conversation is rendered again with another text in place of the message; the part of
@@ -25,7 +25,7 @@ _MARK = "mark the assistant's turns with {% generation %} in data.chat_template"
 
 @dataclass(frozen=True)
 class Start:
-    """Where the assistant's part of a turn starts, in characters.
+    """The start of the assistant's part of a turn, in characters.
 
     Attributes:
         place: where the assistant goes on, behind the generation prompt.
@@ -82,7 +82,7 @@ def turn_start(render: Render, messages: Messages, number: int, text: str, lates
         if text.startswith(prompt) and len(prompt) <= latest:
             header = len(prompt) if header is None else header
             return Start(len(prompt), header, has_prompt=True)
-        # Where what comes before differs too, the rest has text of the conversation.
+        # If the text before differs too, the rest has text of the conversation.
         if header is not None and prompt.startswith(text[:header]):
             prompt_end = prompt[_common(text, prompt) :]
     plain = [dict(message) for message in messages]
@@ -90,7 +90,7 @@ def turn_start(render: Render, messages: Messages, number: int, text: str, lates
     rendered = render_or_none(render, plain)
     if rendered and rendered.count(STAND_IN) == 1:
         place = min(latest, _common(text, rendered.partition(STAND_IN)[0]))
-        # Without a prompt for it, the model also has to write the space in front of its answer.
+        # If no prompt has the space in front of the answer, the model has to write it too.
         if prompt == before and header is not None and text[header:place].isspace():
             place = header
     elif header and header <= latest:
@@ -103,7 +103,7 @@ def turn_start(render: Render, messages: Messages, number: int, text: str, lates
 def behind_empty_reasoning(
     render: Render, messages: Messages, number: int, text: str, start: int, latest: int
 ) -> int:
-    """Where a turn's own text starts, behind a block of reasoning that the row doesn't have.
+    """The start of a turn's own text, behind a block of reasoning that the row doesn't have.
 
     Some templates put such a block, `<think>` and `</think>` with nothing between, in front of an
     answer without reasoning. It is recognised by the text that is rendered for an answer with
@@ -118,7 +118,7 @@ def behind_empty_reasoning(
         return start
     end = latest
     if message.get("tool_calls"):
-        # Where the text of the answer is, or would be.
+        # The text of the answer is, or would be, in front of the call.
         rendered = render_or_none(render, _with(messages, number, content=STAND_IN))
         end = _common(text, (rendered or "").partition(STAND_IN)[0])
     block = squeeze(text[start:end])

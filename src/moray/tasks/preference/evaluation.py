@@ -139,7 +139,7 @@ def evaluation(
 
 
 def _sums(scores: Scores, base: Scores, settings: Preference) -> NDArray[np.float64]:
-    """What figures are computed from, shape (pairs, 8).
+    """Sums that figures are computed from, shape (pairs, 8).
 
     One, loss, margin and win; and `Scores.sums` of the chosen answer. Pieces alternate between
     chosen and rejected.

@@ -17,7 +17,7 @@ from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.evaluation import Policy, score_pairs_on_worker
 from moray.tasks.preference.rows import num_pairs, with_reference
 
-# What a run trains on, and what it is watched on; the evaluation scores test by itself.
+# A run trains on one and computes validation losses on the other; test is scored by itself.
 _SPLITS = ("train", "validation")
 
 
@@ -37,7 +37,7 @@ def reference(
     """
     manifest = read_manifest(tokens)
     splits = {name: StoredSplit(tokens, name) for name in _SPLITS}
-    # In training, pairs count, not their tokens.
+    # The loss is averaged over pairs, not over their tokens.
     facts = {
         name: {**counts, "weight": counts["pairs"]}
         for name, counts in manifest["splits"].items()

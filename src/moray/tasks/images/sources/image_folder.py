@@ -72,7 +72,7 @@ def label_names(folders: Sequence[Path]) -> list[str]:
             problem = f"got a class that {train} doesn't have"
             remedy = f"rename the folder, or add {train / one}"
             if similar := next((name for name in names if alike([name, one])), None):
-                # In a terminal, some differences can't be seen.
+                # A terminal doesn't show some differences.
                 problem += f" ({one!a} here, {similar!a} there)"
                 remedy = "give both folders the same name"
             raise UserError(str(folder / one), problem, remedy)

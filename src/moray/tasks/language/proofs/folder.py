@@ -1,4 +1,4 @@
-"""What transformers reads back from a folder by itself: its tokenizer, stop tokens and weights."""
+"""A folder as transformers reads it by itself: its tokenizer, stop tokens and weights."""
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version

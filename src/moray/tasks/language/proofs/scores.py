@@ -98,7 +98,7 @@ def compare_continuations(
     tokens, which of a first word without its space isn't so. Other arguments are those of
     `compare_scores_with_plain`.
     """
-    # That of a base model may lack the template's tokens.
+    # The tokenizer of a base model may lack the template's tokens.
     *_, last = models.values()
     tokenizer: Any = AutoTokenizer.from_pretrained(
         last, local_files_only=True, trust_remote_code=False
@@ -133,7 +133,7 @@ def _fits(tokenizer: Any, sample: Continuation) -> bool:
         for tokens in (sample.prompt, [*sample.prompt, *sample.new])
     )
     if not whole.startswith(prompt):
-        # Where decoding changes the end of the prompt, nothing is the continuation's alone.
+        # If decoding changes the end of the prompt, nothing is the continuation's alone.
         return True
     stop = str(tokenizer.decode([sample.new[-1]], clean_up_tokenization_spaces=False))
     read = {whole.removesuffix(stop).rstrip()}

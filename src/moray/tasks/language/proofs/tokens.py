@@ -29,7 +29,7 @@ _TODAY = (
     "{% macro strftime_now(form) %}{% if form == '%Y-%m-%d' %}2024-07-26{% else %}26 Jul 2024"
     "{% endif %}{% endmacro %}"
 )
-# What a generation prompt can end in, so that an answer that begins with it is trained without.
+# A generation prompt can end in it; then an answer that begins with it is trained without it.
 _OPENING_TAG = re.compile(r"^\s*<[^<>]+>\s*")
 # Characters of a text that are shown.
 _SHOWN = 60
@@ -37,7 +37,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs in one document.
+    """A difference in one document.
 
     Attributes:
         document: its place among those that were compared.
@@ -93,7 +93,7 @@ def stored_pieces(
     """
     pieces: list[list[Piece]] = [[] for _ in range(count)]
     length = rows["tokens"].shape[1]
-    # Of a document that goes on in other rows, all pieces but the last one fill a row.
+    # If a document goes on in other rows, all of its pieces but the last one fill a row.
     for start, size, document, *_ in segments[np.argsort(-segments[:, 1], kind="stable")].tolist():
         if document >= count:
             continue
@@ -193,7 +193,7 @@ class _Plain:
             for trained, run in groupby(zip(placement.mask, tokens, strict=True), itemgetter(0))
             if trained
         ]
-        # What is cut ends anywhere.
+        # A document that was cut ends anywhere.
         if not placement.is_whole and not (runs and runs[-1][-1] in self.stops):
             return
         if "messages" in document:
@@ -244,12 +244,12 @@ class _Plain:
     def _completion(
         self, number: int, document: Document, trained: list[int]
     ) -> Iterator[Difference]:
-        """What differs in a text or a completion that is there to its end."""
+        """Differences in a text or a completion that is there to its end."""
         expected = document.get("text", document.get("completion", ""))
         if not trained or trained[-1] != self.tokenizer.eos_token_id:
             yield Difference(number, "stop", self._text(trained[-8:]), self.tokenizer.eos_token)
             return
-        # Without a BOS token in front of the text, its first token is trained nowhere.
+        # The first token of a text is only trained if a BOS token is in front of it.
         ids = self._ids(expected)
         has_own = bool(self.opening) and ids[:1] == self.opening
         first = 0 if document.get("prompt") or (self.opening and not has_own) else 1
@@ -276,7 +276,7 @@ class _Plain:
         runs: list[list[int]],
         only_last: bool,
     ) -> Iterator[Difference]:
-        """What differs in the answers: their texts are looked for in what is trained, in turn."""
+        """Differences in the answers: their texts must be in the trained text, in their order."""
         answers = [
             message
             for message in json.loads(document["messages"])
@@ -287,11 +287,11 @@ class _Plain:
                 yield Difference(number, "stop", self._text(run[-8:]), self.tokenizer.eos_token)
         if only_last:
             answers = answers[-1:]
-        # Without their stop tokens.
+        # The trained texts without their stop tokens.
         exact = [self.tokenizer.decode(run[:-1]).strip(" ") for run in runs]
         text, place, has_format = _squeeze("".join(map(self.tokenizer.decode, runs))), 0, False
         for message in answers:
-            # What templates put around calls and reasoning is a part of them.
+            # Text that templates put around calls and reasoning is a part of them.
             has_format |= bool(message.get("tool_calls") or message.get("reasoning_content"))
             for part in _parts(message):
                 own = part
@@ -326,7 +326,7 @@ class _Plain:
 
 @dataclass(frozen=True)
 class _Placement:
-    """Which tokens of a document its pieces train, and whether they reach its end."""
+    """The trained tokens of a document by its pieces, and whether they reach its end."""
 
     mask: list[bool]
     is_whole: bool

@@ -31,7 +31,7 @@ Row = dict[str, Any]
 Rows = Iterator[tuple[str, Row | RowError]]
 """Places in a file, and the rows there, or what is wrong with them."""
 
-# What pyarrow calls the compression of files of an ending.
+# The names in pyarrow of the compressions, by the ending of files.
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 
 # A value of CSV in quotes, in which quotes are doubled.
@@ -215,7 +215,7 @@ def _has_quoted_values(file: Path) -> bool:
         lines = (line.rstrip("\r\n").split("\t") for line in _lines(file, stream) if line.strip())
         header = next(lines, [])
         rows, rows_are_lines, well_formed = 0, True, True
-        # Of each column, values in quotes, and those that would need none.
+        # For each column, values in quotes, and those that would need none.
         quoted, needless = Counter[int](), Counter[int]()
         for values in lines:
             rows += 1
@@ -313,7 +313,7 @@ def _json(file: Path, text: str, line: int) -> Any:
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         if "\n" not in text and getattr(error, "pos", None) == len(text):
-            # As a value over several lines begins.
+            # The line may be the beginning of a value over several lines.
             raise UserError(
                 f"{file}, line {line}",
                 "got the beginning of a JSON value, expected a whole one",

@@ -1,4 +1,4 @@
-"""What is wrong with a JSON file that is one value with all rows in it, and how to unpack it."""
+"""Faults of a JSON file that is one value with all rows in it, and how to unpack it."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from moray.corpus.dataset import RowError
 _EXPECTED = "expected a list of rows"
 # The ending of a file with a row on each line, which may be compressed.
 _LINES = re.compile(r"\.(jsonl|ndjson)(?=(\.\w+)?$)", re.IGNORECASE)
-# Of a message in a conversation, which is a row's own.
+# Keys of a message in a conversation, which is a row's own.
 _OF_MESSAGES = {"content", "from", "role", "value"}
 
 
@@ -58,7 +58,7 @@ def misplaced_rows(value: Any, file: str, columns: Set[str], nested: Set[str]) -
             return RowError(
                 f"got an object of rows, {_EXPECTED}", _unpack_command(file, "list(table.values())")
             )
-        # As pandas writes them, by column and number of the row.
+        # Pandas writes tables so, by column and number of the row.
         return _of_columns(file, "zip(*(column.values() for column in table.values()))")
     sizes = {len(column) if isinstance(column, list) else 0 for column in value.values()}
     if columns & value.keys() and len(sizes) == 1 and 0 not in sizes:

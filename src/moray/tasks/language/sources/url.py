@@ -73,7 +73,7 @@ def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str,
                 public(url),
                 f"can't read the file ({first_line(error).replace(url, public(url))})",
                 "check the URL, the network and your credentials",
-                # With its cause, the trace in the log would contain the URL with its secrets.
+                # With its cause, the log would contain the URL with its secrets.
             ) from (error if public(url) == url else None)
     if sha256 is not None:
         url, file = next(iter(targets.items()))
