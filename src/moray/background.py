@@ -59,7 +59,7 @@ def in_thread(function: Callable[[], Result]) -> Future[Result]:
     return future
 
 
-def ahead(items: Iterator[Item]) -> Iterator[Item]:
+def prefetch(items: Iterator[Item]) -> Iterator[Item]:
     """Yield items; while one is used, the next one is made in a thread."""
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(next, items, None)

@@ -53,7 +53,7 @@ def progress(
 
 
 @contextmanager
-def streams_into(log: Path) -> Iterator[None]:
+def redirect_streams(log: Path) -> Iterator[None]:
     """Redirect this process's standard output and error to a file, including those of C code."""
     global _terminal
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ def has_token() -> bool:
     return get_token() is not None
 
 
-def no_token(run: str) -> UserError:
+def missing_token_error(run: str) -> UserError:
     """A run can't be uploaded without a token."""
     return UserError(f"runs.{run}.push", "pushing to the Hub needs a token", _LOG_IN)
 

@@ -43,7 +43,7 @@ def _name(value: Any, names: list[str] | None) -> Any:
     return names[value] if value >= 0 else None
 
 
-def alike(names: Iterable[str]) -> list[list[str]]:
+def similar_names(names: Iterable[str]) -> list[list[str]]:
     """Names that differ only in case, white space or Unicode form, such as those of macOS."""
     grouped = (list(group) for _, group in groupby(sorted(names, key=_fold), _fold))
     return [group for group in grouped if len(group) > 1]

@@ -96,7 +96,7 @@ def own_batches(items: Items, job: EvaluationJob, worker: Worker) -> Iterator[It
         counter.add()
 
 
-def of_each_model(
+def for_each_model(
     function: Callable[[PreTrainedModel], Result],
     job: EvaluationJob,
     worker: Worker,

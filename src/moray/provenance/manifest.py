@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from moray.errors import UserError, first_line
-from moray.provenance.space import full_disk_as_error
+from moray.provenance.space import explain_full_disk
 
 MANIFEST = "manifest.json"
 # Has the comparisons with the plain libraries.
@@ -95,7 +95,7 @@ def new_folder(folder: Path) -> Path:
 
 
 @contextmanager
-def whole_or_nothing(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """Create an empty folder for the body to fill; if the body fails, the folder is removed.
 
     Raises:
@@ -103,7 +103,7 @@ def whole_or_nothing(folder: Path) -> Iterator[Path]:
     """
     new_folder(folder)
     try:
-        with full_disk_as_error(folder):
+        with explain_full_disk(folder):
             yield folder
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

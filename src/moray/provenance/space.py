@@ -43,7 +43,7 @@ def try_room(folder: Path, size: int) -> None:
         file.flush()
 
 
-def of_full_disk(error: Exception) -> bool:
+def is_full_disk(error: Exception) -> bool:
     """Whether an error was caused by a full disk or a quota."""
     if isinstance(error, SafetensorError):
         return any(f"os error {number}" in str(error) for number in _FULL)
@@ -51,7 +51,7 @@ def of_full_disk(error: Exception) -> bool:
 
 
 @contextmanager
-def full_disk_as_error(folder: Path) -> Iterator[None]:
+def explain_full_disk(folder: Path) -> Iterator[None]:
     """Convert the various errors that libraries raise for a full disk or a quota to one line.
 
     Raises:
@@ -60,12 +60,12 @@ def full_disk_as_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        if not of_full_disk(error):
+        if not is_full_disk(error):
             raise
-        raise full_disk(folder) from error
+        raise full_disk_error(folder) from error
 
 
-def full_disk(folder: Path) -> UserError:
+def full_disk_error(folder: Path) -> UserError:
     """The error to report when a folder's disk is full."""
     return UserError(
         str(folder),

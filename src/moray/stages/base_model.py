@@ -17,7 +17,7 @@ from moray.errors import UserError
 from moray.hub import explain_refusals
 from moray.model.obtain import download_snapshot
 from moray.proofs.comparison import Comparison, collect, conclude, write_proof
-from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
+from moray.provenance.manifest import MANIFEST, atomic_folder, write_manifest
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def base_model(
     task = MODALITIES[modality_of(cfg)].task
     with (
         explain_refusals(f"models.{output.name}", str(cfg.get("repo_id"))),
-        whole_or_nothing(output),
+        atomic_folder(output),
     ):
         source = None
         if cfg["source"] == "hub":

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from moray.background import die_with_parent
-from moray.console import say, streams_into
+from moray.console import redirect_streams, say
 from moray.errors import ConfigError, UserError, first_line
-from moray.provenance.space import of_full_disk
+from moray.provenance.space import is_full_disk
 
 # Files named by a stage and what it is of: when the last execution began, if it didn't finish; and
 # when the one began that the last planned execution repeats.
@@ -64,7 +64,7 @@ def stage(log: str | Path) -> Iterator[None]:
     if "OMP_WAIT_POLICY" not in os.environ:
         # Before libraries read it; workers on this machine inherit it.
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
-    with streams_into(Path(log)):
+    with redirect_streams(Path(log)):
         try:
             unfinished = (_UNFINISHED / _name(log)).absolute()
             unfinished.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def stage(log: str | Path) -> Iterator[None]:
             sys.exit(128 + signal.SIGINT)
         except Exception as error:
             traceback.print_exc()
-            if of_full_disk(error):
+            if is_full_disk(error):
                 file = getattr(error, "filename", None) or "the disk"
                 say(f"error: {file}: the disk is full; free space and run the same command again")
                 sys.exit(1)

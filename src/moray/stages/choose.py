@@ -13,9 +13,9 @@ from moray.model.folder import base_reference
 from moray.provenance.lineage import LINEAGE, write_sealed
 from moray.provenance.manifest import (
     MANIFEST,
+    atomic_folder,
     list_files,
     read_manifest,
-    whole_or_nothing,
     write_listed_manifest,
 )
 from moray.train.history import HISTORY, evaluations
@@ -40,7 +40,7 @@ def choose(runs: list[Path], output: Path, choice: Path, cfg: dict[str, Any]) ->
     best = min(sorted(losses), key=lambda name: _rank(losses[name]))
     model = folders[best] / "model"
     facts: dict[str, Any] = {"sweep": cfg["sweep"], "best": best, "validation_loss": losses}
-    with whole_or_nothing(output):
+    with atomic_folder(output):
         _copy(model, output)
         records = [folder / name for folder in runs for name in ("train.json", HISTORY)]
         write_sealed(choice, facts, [model / MANIFEST, *records])

@@ -21,7 +21,7 @@ from moray.errors import UserError
 from moray.hub import explain_refusals
 from moray.proofs.comparison import collect, conclude, write_proof
 from moray.proofs.dataset import compare_dataset
-from moray.provenance.manifest import DATASET, whole_or_nothing
+from moray.provenance.manifest import DATASET, atomic_folder
 
 _DATASET: TypeAdapter[Dataset] = TypeAdapter(Dataset)
 
@@ -48,7 +48,7 @@ def download(
     repeats = Counter[str]()
     with (
         explain_refusals(f"datasets.{output.name}", str(cfg.get("repo_id"))),
-        whole_or_nothing(output),
+        atomic_folder(output),
         open_source(section, files or {}, output) as source,
     ):
         places = {split: _place(split, files or {}, output.name) for split in source.splits}

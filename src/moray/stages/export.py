@@ -25,7 +25,7 @@ from moray.proofs.comparison import (
 )
 from moray.proofs.figures import ROUNDED, in_precision, tolerance
 from moray.provenance.lineage import LINEAGE, write_sealed
-from moray.provenance.manifest import DATASET, MANIFEST, whole_or_nothing, write_manifest
+from moray.provenance.manifest import DATASET, MANIFEST, atomic_folder, write_manifest
 from moray.rows.store import StoredRows
 from moray.train.history import read_history
 from moray.train.task import task_of
@@ -104,7 +104,7 @@ def export(
     """
     write = module_of(MODALITIES[modality].task, "export").write
     began, record = time.monotonic(), json.loads(train.read_text())
-    with whole_or_nothing(output):
+    with atomic_folder(output):
         model: ExportedModel = write(start, record, output, cfg)
         _write_card(output, cfg, record, history, model)
         lineage = json.loads((start / MANIFEST).read_text())

@@ -14,7 +14,7 @@ from moray.config.schema.experiment import Experiment, Run
 from moray.config.schema.models import HubModel, PathModel, ScratchModel
 from moray.config.tasks import MODALITIES, TASKS, module_of
 from moray.errors import ConfigError, UserError
-from moray.hub import has_token, no_token
+from moray.hub import has_token, missing_token_error
 from moray.model.shapes import (
     Shapes,
     has_chat_template,
@@ -79,7 +79,7 @@ def preflight(
             requirements = extras.part(extras.STAGES[stage], "requirements")
             faults += requirements.faults(name, experiment.runs[name])
     if pushed and not has_token():
-        faults += map(no_token, pushed)
+        faults += map(missing_token_error, pushed)
     if faults:
         raise ConfigError(list({str(fault): fault for fault in faults}.values()))
 

@@ -8,7 +8,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
 from moray.console import say
 from moray.errors import ConfigError
-from moray.hub import explain_refusals, has_token, no_token
+from moray.hub import explain_refusals, has_token, missing_token_error
 from moray.provenance.manifest import read_manifest, write_json
 
 _CARD = "README.md"
@@ -27,7 +27,7 @@ def push(model: Path, card: Path, output: Path, cfg: dict[str, Any]) -> None:
     """
     run, repo = cfg["run"], cfg["repo"]
     if not has_token():
-        raise ConfigError([no_token(run)])
+        raise ConfigError([missing_token_error(run)])
     additions = [
         CommitOperationAdd(path_in_repo=name, path_or_fileobj=file)
         for name, file in _files(model, card)

@@ -44,7 +44,7 @@ def scratch() -> Path:
     return folder
 
 
-def once_a_node(folder: Path, fill: Callable[[Path], None]) -> Path:
+def fill_once(folder: Path, fill: Callable[[Path], None]) -> Path:
     """Fill a folder unless another process on this machine did; it is whole or not there.
 
     The folder is named after its content; an empty one takes its place once it is filled.
@@ -91,7 +91,7 @@ class Delivery:
         name = fingerprint(
             [str(own) for own, _ in self.folders], [digest for _, digest in self.folders]
         )
-        root = once_a_node(scratch() / "inputs" / name, self._download)
+        root = fill_once(scratch() / "inputs" / name, self._download)
         return root / folder.relative_to("/")
 
     def _download(self, root: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moray.background import ahead
+from moray.background import prefetch
 from moray.config.schema.train import Train
 from moray.model.forward import autocast
 from moray.provenance.manifest import read_manifest
@@ -116,7 +116,7 @@ def feeds(
             batches = [batch.pin_memory() for batch in batches]
         return Feed(batches, task.weight(mine))
 
-    return ahead(feed(mine, where) for mine, where in zip(rows, row_positions, strict=False))
+    return prefetch(feed(mine, where) for mine, where in zip(rows, row_positions, strict=False))
 
 
 def micro_batches(

@@ -20,7 +20,7 @@ from moray.provenance.lineage import LINEAGE
 from moray.provenance.manifest import MANIFEST, read_json, sha256_file
 from moray.tasks.language.encode import Encoder, make_encoder
 from moray.tasks.language.generation import Sampling, stream
-from moray.tasks.language.tokenizer import decoded_after, load_tokenizer
+from moray.tasks.language.tokenizer import decode_after, load_tokenizer
 
 _RUNS = Path("results/runs")
 # Tokens of the prompt that those of the answer are decoded behind.
@@ -124,7 +124,7 @@ class _Printer(BaseStreamer):
         print(flush=True)
 
     def _decode(self) -> str:
-        return decoded_after(
+        return decode_after(
             self._tokenizer, self._before or [], self._tokens, skip_special_tokens=True
         )
 

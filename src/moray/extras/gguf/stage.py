@@ -8,7 +8,7 @@ from moray.errors import ConfigError
 from moray.extras.gguf.llama_cpp import convert, quantize
 from moray.extras.gguf.ollama import modelfile, text_around
 from moray.extras.gguf.requirements import CONVERTED, missing_tools
-from moray.provenance.manifest import whole_or_nothing, write_manifest
+from moray.provenance.manifest import atomic_folder, write_manifest
 from moray.tasks.language.chat import ChatTemplate
 from moray.tasks.language.tokenizer import adds_bos, load_tokenizer, stop_token_ids
 
@@ -25,7 +25,7 @@ def gguf(run: str, model: Path, output: Path, cfg: dict[str, Any]) -> None:
     types = cfg["types"]
     if missing := list(missing_tools(run, types)):
         raise ConfigError(missing)
-    with whole_or_nothing(output) as folder:
+    with atomic_folder(output) as folder:
         files = {kind: folder / f"{run}-{kind}.gguf" for kind in types}
         direct = [kind for kind in types if kind in CONVERTED]
         for kind in direct:

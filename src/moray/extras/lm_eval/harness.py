@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from moray.errors import UserError, first_line
 from moray.evaluate.bootstrap import BootstrapFigures, draws
-from moray.evaluate.execution import EvaluationJob, of_each_model
+from moray.evaluate.execution import EvaluationJob, for_each_model
 from moray.extras.lm_eval.requirements import task_manager
 from moray.tasks.language.tokenizer import load_tokenizer
 from moray.workers.entry import BatchCounter, Worker
@@ -87,7 +87,7 @@ def benchmark_on_worker(
             return _figures(benchmark, job.batch_size, model, tokenizer)
 
         with contextlib.chdir(benchmark.directory):
-            by_model |= of_each_model(figures, replace(job, models={name: folder}), worker)
+            by_model |= for_each_model(figures, replace(job, models={name: folder}), worker)
         counter.add()
     return by_model
 

@@ -28,7 +28,7 @@ from moray.provenance.manifest import (
 )
 from moray.storage.interface import Remote, folder_of, name_of
 from moray.storage.objects import Objects, open_objects
-from moray.storage.transfer import once_a_node
+from moray.storage.transfer import fill_once
 
 Entry = dict[str, Any]
 
@@ -226,7 +226,7 @@ class ObjectStorage:
                 self._objects.download(f"{prefix}/{name}", folder / name)
             write_listed_manifest(folder, entry["files"], step=step)
 
-        return once_a_node(self.folder / f"{entry['attempt']}{_FETCHED}", fill)
+        return fill_once(self.folder / f"{entry['attempt']}{_FETCHED}", fill)
 
 
 def _fence_of(attempt: str) -> int:

@@ -56,7 +56,7 @@ def load_classifier(
         UserError: if the folder doesn't contain a model that classifies images, or some of its
             weights are missing.
     """
-    model, missing, _ = load_as_it_is(folder, dtype)
+    model, missing, _ = load_incomplete(folder, dtype)
     if missing:
         raise UserError(
             str(folder),
@@ -119,7 +119,7 @@ class LoadedModel(NamedTuple):
     unused: list[str]
 
 
-def load_as_it_is(folder: Path, dtype: torch.dtype) -> LoadedModel:
+def load_incomplete(folder: Path, dtype: torch.dtype) -> LoadedModel:
     """Load a model of a folder that may lack weights, which are random then.
 
     Raises:

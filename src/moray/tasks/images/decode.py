@@ -22,7 +22,7 @@ from moray.corpus.dataset import (
 )
 from moray.errors import UserError
 from moray.proofs.comparison import Comparison, conclude, transformers_version, write_proof
-from moray.provenance.manifest import MANIFEST, whole_or_nothing, write_manifest
+from moray.provenance.manifest import MANIFEST, atomic_folder, write_manifest
 from moray.provenance.space import check_space
 from moray.rows.store import Record, Rows, RowsWriter, describe, write_groups
 from moray.tasks.images.classifier import (
@@ -53,7 +53,7 @@ def decode(
     """
     empty, processor = empty_classifier(model), load_processor(model)
     channels = channels_of(empty.config)
-    with whole_or_nothing(output):
+    with atomic_folder(output):
         shape = _shape(dataset, processor, channels)
         facts = {split: _write(dataset, split, output, processor, shape) for split in SPLITS}
         held_out = chain.from_iterable(read_documents(dataset / "test.parquet"))

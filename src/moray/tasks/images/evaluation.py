@@ -14,8 +14,8 @@ from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
 from moray.evaluate.execution import (
     Evaluation,
     EvaluationJob,
+    for_each_model,
     may_be_bf16,
-    of_each_model,
     own_batches,
 )
 from moray.proofs.budget import TOO_LARGE
@@ -62,7 +62,7 @@ def classify_on_worker(
             by_number |= zip(some, split_on_out_of_memory(classify, some), strict=True)
         return by_number
 
-    return of_each_model(answers, job, worker, load_classifier)
+    return for_each_model(answers, job, worker, load_classifier)
 
 
 def images_to_classify(split: StoredRows, max_images: int | None) -> NDArray[np.int64]:
@@ -70,7 +70,7 @@ def images_to_classify(split: StoredRows, max_images: int | None) -> NDArray[np.
     return sample(len(split), len(split) if max_images is None else max_images)
 
 
-def in_order(parts: Sequence[Answers]) -> NDArray[np.float32]:
+def collect_answers(parts: Sequence[Answers]) -> NDArray[np.float32]:
     """The answers of all workers, in the order of the images, shape (images, classes)."""
     whole = {number: answer for part in parts for number, answer in part.items()}
     return np.stack([whole[number] for number in sorted(whole)])
@@ -92,7 +92,9 @@ def evaluation(
     )
 
     def scores_of(results: list[dict[str, Answers]]) -> dict[str, Any]:
-        base, tuned = (in_order([result[of] for result in results]) for of in ("base", "tuned"))
+        base, tuned = (
+            collect_answers([result[of] for result in results]) for of in ("base", "tuned")
+        )
         before, after = (sums_of_units(_sums(answers, labels), units) for answers in (base, tuned))
         samples, confidence = cfg["bootstrap_samples"], cfg["confidence"]
         return {
@@ -115,7 +117,7 @@ def evaluation(
             if not len(few):
                 yield Comparison(what, skipped=TOO_LARGE)
                 continue
-            answers = in_order([result[name] for result in results])[: len(few)]
+            answers = collect_answers([result[name] for result in results])[: len(few)]
             losses = -answers[np.arange(len(few)), labels[: len(few)]].astype(np.float64)
             yield Comparison(
                 what,

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from moray.errors import UserError
-from moray.tasks.images.classifier import labels, load_as_it_is, names_of
+from moray.tasks.images.classifier import labels, load_incomplete, names_of
 
 OutputLayers = dict[str, nn.Linear]
 
@@ -31,7 +31,7 @@ def classifier_for(folder: Path, label_names: Sequence[str], seed: int) -> Adapt
     Raises:
         UserError: if the folder doesn't contain a model that classifies images.
     """
-    model, missing, unused = load_as_it_is(folder, torch.float32)
+    model, missing, unused = load_incomplete(folder, torch.float32)
     layers, own = _output_layers(model, folder), names_of(model.config)
     of_layers = tuple(f"{name}." for name in layers)
     if others := [key for key in missing if not key.startswith(of_layers)]:

@@ -19,7 +19,7 @@ from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.rows.store import StoredRows
 from moray.stages.evaluation import on_evaluation_workers
-from moray.tasks.images.evaluation import classify_on_worker, images_to_classify, in_order
+from moray.tasks.images.evaluation import classify_on_worker, collect_answers, images_to_classify
 from moray.tasks.images.proofs import compare_predictions
 
 # Without a date and with fixed identifiers, the same figure is the same file.
@@ -48,7 +48,7 @@ def predict(
     with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
         classify = partial(classify_on_worker, max_images=cfg["num_samples"])
         results = workers.run(classify, models, (store.absolute(),), len(numbers))
-    answers = {name: in_order([result[name] for result in results]) for name in models}
+    answers = {name: collect_answers([result[name] for result in results]) for name in models}
     labels = [names[label] for label in split.rows["label"][numbers].tolist()]
     classes = {name: [names[one] for one in scores.argmax(-1)] for name, scores in answers.items()}
     probabilities = {name: np.exp(scores.max(-1)) for name, scores in answers.items()}
@@ -75,7 +75,8 @@ def predict(
     right = {
         name: sum(map(str.__eq__, labels, predictions)) for name, predictions in classes.items()
     }
-    say(f"{run}: of {len(labels)} images, {right['base']} right before, {right['tuned']} after")
+    before, after = right["base"], right["tuned"]
+    say(f"{run}: {len(labels)} images, {before} right before training, {after} after")
 
 
 def _draw(

@@ -25,7 +25,7 @@ from moray.tasks.language.isolation import compute_in_fp32, isolates_documents
 from moray.tasks.language.proofs.folder import compare_base
 from moray.tasks.language.scratch import save_llama, save_random_weights, train_tokenizer
 from moray.tasks.language.tokenizer import load_tokenizer, stop_token_ids
-from moray.tasks.language.tokenizer_files import read_as_it_is, save_tokenizer
+from moray.tasks.language.tokenizer_files import save_tokenizer, use_tokenizer_json
 
 # 4 MB each. A tokenizer hardly changes with more, and training on them takes a minute.
 _GROUPS_TO_LEARN_FROM = 64
@@ -50,7 +50,7 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path |
         raise ValueError("a model from scratch needs a dataset for its tokenizer")
     # Load it once, so that errors show up here rather than after the dataset's download.
     tokenizer = load_tokenizer(output)
-    if tokenizer_class := read_as_it_is(output, tokenizer):
+    if tokenizer_class := use_tokenizer_json(output, tokenizer):
         tokenizer = load_tokenizer(output)
         say(
             f"model {output.name}: in this version of transformers, {tokenizer_class} makes other "
@@ -65,8 +65,8 @@ def make(output: Path, cfg: dict[str, Any], source: Path | None, dataset: Path |
     _check_vocabulary(tokenizer, model, path)
     model_type, text_type = load_config(output).model_type, model.config.model_type
     if model_type != text_type:
-        part = f"only the part for text ({text_type}) is loaded and exported"
-        say(f"model {output.name}: of {model_type}, {part}")
+        part = f"only the part for text ({text_type}) of {model_type}"
+        say(f"model {output.name}: {part} is loaded and exported")
     elif unused := _unused(model, output):
         part = f"weights that it doesn't compute with ({len(unused)}, e.g. {unused[0]})"
         say(f"model {output.name}: {text_type} leaves out {part}; they aren't exported either")

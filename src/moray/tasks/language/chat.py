@@ -17,10 +17,10 @@ from moray.tasks.language.turns import (
     Messages,
     Render,
     Start,
-    behind_empty_reasoning,
     content_span,
     other_messages,
     squeeze,
+    start_behind_reasoning,
     turn_start,
 )
 
@@ -73,7 +73,7 @@ class RenderedChat:
     prompt_ends: frozenset[int] = frozenset()
 
 
-def no_chat_template() -> UserError:
+def missing_template_error() -> UserError:
     """The fault of a conversation that nothing can render."""
     return UserError(
         "data.chat_template",
@@ -107,7 +107,7 @@ class ChatTemplate:
             self._plain = tokenizer.get_chat_template(template)
             self._with_tools = tokenizer.get_chat_template(template, tools=[{}])
         except ValueError as error:
-            raise no_chat_template() from error
+            raise missing_template_error() from error
         self._special_tokens = tokenizer.special_tokens_map
         self._stops = stop_tokens
         self._mask_history = mask_history
@@ -301,7 +301,7 @@ def _turn_of(
 ) -> Turn:
     """A turn, with what the template does to its answer."""
     message = messages[number]
-    begin = behind_empty_reasoning(render, messages, number, text, start.place, content_start)
+    begin = start_behind_reasoning(render, messages, number, text, start.place, content_start)
     alterations = (
         {("untrained", shorten(text[start.place : begin]))} if begin > start.place else set()
     )

@@ -17,7 +17,7 @@ from moray.config.formats import FORMATS
 from moray.corpus.dataset import Document, RowError, content, plain_text
 from moray.errors import UserError
 from moray.tasks.language.alterations import Alterations
-from moray.tasks.language.chat import ChatTemplate, RenderedChat, no_chat_template
+from moray.tasks.language.chat import ChatTemplate, RenderedChat, missing_template_error
 from moray.tasks.language.pieces import ROLES, EncodedDocument, Piece
 from moray.tasks.language.tokenizer import joins, load_tokenizer, opening, stop_token_ids
 
@@ -180,7 +180,7 @@ class Encoder:
             UserError: if there is none.
         """
         if self._chat is None:
-            raise no_chat_template()
+            raise missing_template_error()
         return self._chat
 
     def _texts(self, documents: list[Document], count_bytes: bool) -> Iterator[EncodedDocument]:

@@ -12,8 +12,8 @@ from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
 from moray.evaluate.execution import (
     Evaluation,
     EvaluationJob,
+    for_each_model,
     may_be_bf16,
-    of_each_model,
     own_batches,
 )
 from moray.proofs.comparison import Comparison
@@ -40,7 +40,7 @@ def score_on_worker(
             for split, selection in zip(splits, selections, strict=True)
         ]
 
-    return of_each_model(scores, job, worker)
+    return for_each_model(scores, job, worker)
 
 
 def evaluation(

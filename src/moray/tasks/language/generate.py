@@ -30,7 +30,7 @@ from moray.tasks.language.generation import (
     continue_on_worker,
 )
 from moray.tasks.language.proofs.scores import Continuation, compare_continuations
-from moray.tasks.language.tokenizer import decoded_after
+from moray.tasks.language.tokenizer import decode_after
 
 _REMARKS = {
     "no_room": "{count:,} prompts were left out, as they leave no room for the {room:,} tokens of "
@@ -226,7 +226,7 @@ def _continuations(
     def text(number: int) -> str:
         new = tokens[number]
         text_tokens = new[:-1] if new[-1] in stops else new
-        return decoded_after(tokenizer, prompts[number].tokens, text_tokens)
+        return decode_after(tokenizer, prompts[number].tokens, text_tokens)
 
     return [
         Continuation(prompts[number].tokens, tokens[number], text(number))

@@ -17,7 +17,7 @@ from transformers.generation import BaseStreamer
 
 from moray.corpus.dataset import Document, RowError, group_of
 from moray.errors import UserError
-from moray.evaluate.execution import EvaluationJob, of_each_model, own_batches
+from moray.evaluate.execution import EvaluationJob, for_each_model, own_batches
 from moray.tasks.language.encode import Encoder
 from moray.workers.entry import Worker
 from moray.workers.memory import split_on_out_of_memory
@@ -160,7 +160,7 @@ def continue_on_worker(
             by_number |= continue_prompts(model, some, sampling)
         return by_number
 
-    return of_each_model(continuations, job, worker)
+    return for_each_model(continuations, job, worker)
 
 
 @torch.no_grad()

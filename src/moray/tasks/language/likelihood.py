@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from moray.background import ahead
+from moray.background import prefetch
 from moray.model.attention import varlen_if_possible
 from moray.rows.store import Rows, sample
 from moray.tasks.language.loss import TokenBatch, TokenLoss, has_plain_head, make_batch
@@ -166,7 +166,7 @@ def score(
 
     last: list[_TokenScores] = []
     with varlen_if_possible(model) as module.attention:
-        for rows, ready in ahead((rows, prepare(rows)) for rows in batches):
+        for rows, ready in prefetch((rows, prepare(rows)) for rows in batches):
 
             def score_rows(
                 some: Sequence[np.int64], count: int = len(rows), whole: _PreparedBatch = ready

@@ -14,7 +14,7 @@ from moray.console import say
 from moray.corpus.dataset import SPLITS, read_documents
 from moray.errors import UserError
 from moray.proofs.comparison import collect, conclude, write_proof
-from moray.provenance.manifest import MANIFEST, read_manifest, whole_or_nothing, write_manifest
+from moray.provenance.manifest import MANIFEST, atomic_folder, read_manifest, write_manifest
 from moray.rows.store import describe
 from moray.tasks.language.encode import RefusedRowError, make_encoder
 from moray.tasks.language.rows import ROWS_FROM, TOKENIZER, row_type
@@ -46,7 +46,7 @@ def tokenize(
     cfg = {**cfg, "packing": _choose_packing(model, cfg["packing"])}
     task = FORMATS[cfg["format"]].task
     tokens = module_of(task, "tokens")
-    with whole_or_nothing(output):
+    with atomic_folder(output):
         encoder = make_encoder(model, cfg)
         facts = {}
         for split in SPLITS:

@@ -20,8 +20,8 @@ _PROBE = (
 )
 
 
-def read_as_it_is(folder: Path, tokenizer: PreTrainedTokenizerFast) -> str | None:
-    """Have transformers read `tokenizer.json` as it is, whatever class its config names.
+def use_tokenizer_json(folder: Path, tokenizer: PreTrainedTokenizerFast) -> str | None:
+    """Make transformers use `tokenizer.json` as it is, whatever class its config names.
 
     From version 5, some classes make splitting and normalising anew instead of reading them, and so
     make other tokens than the model was trained on.

@@ -100,7 +100,7 @@ def turn_start(render: Render, messages: Messages, number: int, text: str, lates
     return Start(place, place if header is None else min(header, place), prompt_end)
 
 
-def behind_empty_reasoning(
+def start_behind_reasoning(
     render: Render, messages: Messages, number: int, text: str, start: int, latest: int
 ) -> int:
     """The start of a turn's own text, behind a block of reasoning that the row doesn't have.

@@ -17,8 +17,8 @@ from moray.evaluate.bootstrap import compare, sums_of_units, units_to_resample
 from moray.evaluate.execution import (
     Evaluation,
     EvaluationJob,
+    for_each_model,
     may_be_bf16,
-    of_each_model,
     own_batches,
 )
 from moray.model.folder import DTYPES
@@ -77,7 +77,7 @@ def score_pairs_on_worker(
         with autocast(policy.precision, worker.device) if policy else nullcontext():
             return {name: of_split(model, name) for name in splits}
 
-    return of_each_model(scores, job, worker, policy.load if policy else load_model)
+    return for_each_model(scores, job, worker, policy.load if policy else load_model)
 
 
 def evaluation(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moray.console import say
-from moray.provenance.manifest import read_manifest, whole_or_nothing, write_manifest
+from moray.provenance.manifest import atomic_folder, read_manifest, write_manifest
 from moray.provenance.space import check_space
 from moray.rows.store import Record, Rows, RowsWriter, describe, record_of
 from moray.stages.evaluation import on_evaluation_workers
@@ -46,7 +46,7 @@ def reference(
     policy = Policy(**cfg)
     most = max(counts["most_pairs_in_row"] for counts in facts.values())
     record = with_reference(record_of(manifest), most)
-    with whole_or_nothing(output):
+    with atomic_folder(output):
         check_space(output, sum(map(len, splits.values())) * record.itemsize)
         models = {"reference": start.absolute()}
         with on_evaluation_workers(

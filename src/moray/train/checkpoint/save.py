@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from moray.provenance.manifest import Files
-from moray.provenance.space import full_disk_as_error, try_room
+from moray.provenance.space import explain_full_disk, try_room
 from moray.storage.interface import Storage
 from moray.train.adamw_8bit import Blocks
 from moray.train.checkpoint.keep import remove_old
@@ -68,7 +68,7 @@ class Saver:
             self._pending = None
 
     def _begin(self, step: int) -> str:
-        with full_disk_as_error(self._storage.folder):
+        with explain_full_disk(self._storage.folder):
             return self._storage.begin(step)
 
     def _write(self, step: int, state: dict[str, Tensor], attempt: str, best: int | None) -> None:
@@ -89,7 +89,7 @@ class Saver:
         """Call a function on all workers; a full disk is a fault of all."""
 
         def call() -> Value:
-            with full_disk_as_error(self._storage.folder):
+            with explain_full_disk(self._storage.folder):
                 return make()
 
         return together(call, self._group)

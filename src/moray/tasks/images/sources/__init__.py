@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from moray.corpus.class_labels import alike
+from moray.corpus.class_labels import similar_names
 from moray.corpus.dataset import Document
 from moray.corpus.sources import OpenSource
 from moray.corpus.split import Splits
@@ -60,7 +60,7 @@ class ImageSurvey:
         return f"images of {len(self._label_names)} classes"
 
     def lines(self, dataset: str) -> Iterator[str]:
-        for names in alike(self._label_names):
+        for names in similar_names(self._label_names):
             yield (
                 f"warning: dataset {dataset}: {' and '.join(map(ascii, names))} are classes of "
                 "their own, and differ only in case, white space or Unicode form"

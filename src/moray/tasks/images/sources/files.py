@@ -47,7 +47,7 @@ def label_names(files: Sequence[Path], column: str) -> list[str]:
         try:
             schema = pq.read_schema(file)
             if column not in schema.names:
-                raise no_column(str(file), schema.names, column)
+                raise missing_column_error(str(file), schema.names, column)
             if names := class_names(schema).get(column):
                 orders.append(names)
                 continue
@@ -117,7 +117,7 @@ def document(
     image, label = (columns.get(name, name) for name in ("image", "label"))
     for column in (image, label):
         if column not in row:
-            raise no_column(place, row, column)
+            raise missing_column_error(place, row, column)
     content = row[image]
     if isinstance(content, Mapping):
         content = content.get("bytes")
@@ -130,7 +130,7 @@ def document(
     fields = Document(image=content, label=_label(row[label], label, names, place), place=place)
     if "group" in columns:
         if columns["group"] not in row:
-            raise no_column(place, row, columns["group"])
+            raise missing_column_error(place, row, columns["group"])
         if (group := group_key(row[columns["group"]])) is not None:
             fields["group"] = group
     return fields
@@ -153,7 +153,7 @@ def _is_number(label: Any) -> bool:
     return isinstance(label, int) or (isinstance(label, float) and label.is_integer())
 
 
-def no_column(place: str, columns: Iterable[str], column: str) -> UserError:
+def missing_column_error(place: str, columns: Iterable[str], column: str) -> UserError:
     """The fault of a table without a column."""
     return UserError(
         place,

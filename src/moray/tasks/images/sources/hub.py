@@ -14,7 +14,7 @@ from moray.corpus.hub import class_names_of, load, origin, place_of_split
 from moray.corpus.sources import OpenSource
 from moray.corpus.split import Documents
 from moray.tasks.images.sources import open_images
-from moray.tasks.images.sources.files import document, names_of_labels, no_column
+from moray.tasks.images.sources.files import document, missing_column_error, names_of_labels
 
 
 def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: Path) -> OpenSource:
@@ -28,7 +28,7 @@ def open_source(section: HubDataset, files: Mapping[str, list[str]], temporary: 
         rows = load(repo_id, section.revision, section.name, section.data_dir, expression)
         for column in (image, label):
             if column not in rows.features:
-                raise no_column(repo_id, rows.features, column)
+                raise missing_column_error(repo_id, rows.features, column)
         if isinstance(rows.features[image], datasets.Image):
             # Otherwise, the library decodes them.
             rows = rows.cast_column(image, datasets.Image(decode=False))

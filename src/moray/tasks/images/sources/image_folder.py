@@ -12,7 +12,7 @@ from moray.config.folders import files_below, folder_names
 from moray.config.schema.datasets import ImageFolder
 from moray.config.splits import Split, folders_by_split, split_of
 from moray.console import say
-from moray.corpus.class_labels import alike
+from moray.corpus.class_labels import similar_names
 from moray.corpus.dataset import Document
 from moray.corpus.sources import OpenSource
 from moray.errors import UserError
@@ -71,7 +71,7 @@ def label_names(folders: Sequence[Path]) -> list[str]:
             one = unknown[0]
             problem = f"got a class that {train} doesn't have"
             remedy = f"rename the folder, or add {train / one}"
-            if similar := next((name for name in names if alike([name, one])), None):
+            if similar := next((name for name in names if similar_names([name, one])), None):
                 # A terminal doesn't show some differences.
                 problem += f" ({one!a} here, {similar!a} there)"
                 remedy = "give both folders the same name"

@@ -15,7 +15,7 @@ from moray.console import terminal
 from moray.corpus.sources import OpenSource
 from moray.errors import UserError, first_line
 from moray.provenance.manifest import sha256_file
-from moray.provenance.space import check_space, of_full_disk
+from moray.provenance.space import check_space, is_full_disk
 from moray.tasks.language.sources.files import open_files
 
 # Characters that make a path in an object store a glob.
@@ -67,7 +67,7 @@ def fetch(urls: list[str], folder: Path, sha256: str | None = None) -> dict[str,
             raise
         # Each file system has its own exceptions.
         except Exception as error:
-            if of_full_disk(error):
+            if is_full_disk(error):
                 raise
             raise UserError(
                 public(url),
