@@ -25,7 +25,7 @@ class Figures:
     gradient_norm: float | None = None
 
 
-def in_precision(precision: str, device: torch.device) -> torch.autocast:
+def autocast_as_in_run(precision: str, device: torch.device) -> torch.autocast:
     """The precision of the plain models: bf16 if the run's is and the device computes in it."""
     native = resolve("auto", device) == "bf16"
     return torch.autocast(device.type, torch.bfloat16, enabled=native and precision == "bf16")

@@ -128,10 +128,10 @@ def list_files(folder: Path, paths: Iterable[Path]) -> Files:
     names = [path.relative_to(folder).as_posix() for path in paths]
     # A digest takes 0.6 s per GB on one core.
     with ThreadPoolExecutor() as pool:
-        return dict(zip(names, pool.map(_on_disk, paths), strict=True))
+        return dict(zip(names, pool.map(_flush_and_digest, paths), strict=True))
 
 
-def _on_disk(path: Path) -> dict[str, Any]:
+def _flush_and_digest(path: Path) -> dict[str, Any]:
     # Safetensors lets only the owner read what it writes; the folder has what the umask permits.
     permitted = path.parent.stat().st_mode & 0o666
     if path.stat().st_mode & 0o777 != permitted:

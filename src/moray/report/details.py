@@ -87,7 +87,7 @@ def details_of_run(
         "part": f"{task}/report.html",
         "model": model if (model := run.folder / "model").is_dir() else None,
         "scores": _by_dataset(evaluation) if evaluation else {},
-        "benchmarks": _of_benchmarks(run.figures("benchmarks.json")),
+        "benchmarks": _benchmark_figures(run.figures("benchmarks.json")),
         "scored": _num_scored(evaluation) if evaluation else None,
         "confidence": evaluation and evaluation["confidence"],
         "samples": _samples(samples, limits),
@@ -129,7 +129,9 @@ def _by_dataset(scores: dict[str, Any]) -> dict[str | None, list[dict[str, Any]]
     return {dataset: _figures(part) for dataset, part in parts.items()}
 
 
-def _of_benchmarks(record: dict[str, Any] | None) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+def _benchmark_figures(
+    record: dict[str, Any] | None,
+) -> dict[str, tuple[int, list[dict[str, Any]]]]:
     """The number of documents of each task, and its figures."""
     tasks = record["tasks"] if record else {}
     return {name: (task["documents"], _figures(task)) for name, task in tasks.items()}
@@ -199,10 +201,16 @@ def remarks(run: Run, notes: Iterable[str]) -> list[tuple[str, str]]:
         for note in notes
     ]
     from_overlaps = (("warning", line) for line in overlap_messages(run.figures("eval.json") or {}))
-    return [*_of_training(run), *_of_figures(run), *from_notes, *from_overlaps, *_of_data(run)]
+    return [
+        *_training_remarks(run),
+        *_figure_remarks(run),
+        *from_notes,
+        *from_overlaps,
+        *_data_remarks(run),
+    ]
 
 
-def _of_figures(run: Run) -> Iterator[tuple[str, str]]:
+def _figure_remarks(run: Run) -> Iterator[tuple[str, str]]:
     if not run.model_is_of_this_training:
         text = "the model is of an earlier training; snakemake finetune makes it again"
         yield "warning", text
@@ -213,7 +221,7 @@ def _of_figures(run: Run) -> Iterator[tuple[str, str]]:
         yield "warning", f"not shown: {error}"
 
 
-def _of_training(run: Run) -> Iterator[tuple[str, str]]:
+def _training_remarks(run: Run) -> Iterator[tuple[str, str]]:
     record = run.record
     if run.error:
         yield "error", run.error
@@ -228,7 +236,7 @@ def _of_training(run: Run) -> Iterator[tuple[str, str]]:
         yield "warning", text + differing
 
 
-def _of_data(run: Run) -> Iterator[tuple[str, str]]:
+def _data_remarks(run: Run) -> Iterator[tuple[str, str]]:
     lineage = run.read(f"model/{LINEAGE}") or {}
     for name, description in lineage.get("datasets", {}).items():
         if copies := sum(description.get("duplicates", {}).values()):
@@ -237,10 +245,10 @@ def _of_data(run: Run) -> Iterator[tuple[str, str]]:
     for path in inputs:
         if path.startswith("results/tokens/"):
             manifest = run.read_recorded(path.removeprefix("results/"), inputs[path])
-            yield from _of_store(Path(path).parent.name, manifest)
+            yield from _store_remarks(Path(path).parent.name, manifest)
 
 
-def _of_store(name: str, manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _store_remarks(name: str, manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for split, facts in manifest.get("splits", {}).items():
         for key, fate in _LOST.items():
             if count := facts.get(key):

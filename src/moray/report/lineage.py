@@ -65,7 +65,7 @@ def _start(run: Run, manifest: str, digests: dict[str, str], files: int) -> Node
     if folder.parts[0] == "best":
         return _best(run, folder, digests.get(manifest), files)
     if folder.name == "model":
-        return _of_run(run, folder.parent.name, digests.get(manifest), files)
+        return _node_of_run(run, folder.parent.name, digests.get(manifest), files)
     record = run.read_recorded(manifest, digests.get(manifest))
     return Node(
         "base model",
@@ -76,7 +76,7 @@ def _start(run: Run, manifest: str, digests: dict[str, str], files: int) -> Node
     )
 
 
-def _of_run(run: Run, name: str, digest: str | None, files: int) -> Node:
+def _node_of_run(run: Run, name: str, digest: str | None, files: int) -> Node:
     other = Run(name, run.folder.with_name(name), None, run.log)
     tree = lineage_of(other, files)
     # If it was trained again since, its tree is not that of this model.
@@ -93,7 +93,7 @@ def _best(run: Run, folder: Path, digest: str | None, files: int) -> Node:
     if choice and copy["inputs"].get(f"results/{folder}/{MANIFEST}") == digest:
         name = choice["best"]
         original = choice["inputs"].get(f"results/runs/{name}/model/{MANIFEST}")
-        node.sources.append(_of_run(run, name, original, files))
+        node.sources.append(_node_of_run(run, name, original, files))
     return node
 
 

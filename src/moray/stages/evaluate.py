@@ -12,7 +12,7 @@ from moray.evaluate.execution import Evaluation
 from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
-from moray.stages.evaluation import on_evaluation_workers, with_interval
+from moray.stages.evaluation import start_evaluation_workers, with_interval
 
 
 def evaluate(
@@ -39,7 +39,7 @@ def evaluate(
     module = module_of(read_manifest(stores[0])["task"], "evaluation")
     evaluation: Evaluation = module.evaluation(models, folders, cfg)
     began = time.monotonic()
-    with on_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
+    with start_evaluation_workers("evaluate", run, output, cfg, execution) as workers:
         results = workers.run(evaluation.entry_point, models, folders, *evaluation.rows)
     result = evaluation.scores(results)
     if execution["proofs"] != "off":

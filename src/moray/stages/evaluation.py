@@ -74,7 +74,7 @@ def with_interval(figure: dict[str, float], form: str = ".3f") -> str:
 
 
 @contextmanager
-def on_evaluation_workers(
+def start_evaluation_workers(
     stage: str,
     run: str,
     output: Path,

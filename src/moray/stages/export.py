@@ -23,7 +23,7 @@ from moray.proofs.comparison import (
     transformers_version,
     write_proof,
 )
-from moray.proofs.figures import ROUNDED, in_precision, tolerance
+from moray.proofs.figures import ROUNDED, autocast_as_in_run, tolerance
 from moray.provenance.lineage import LINEAGE, write_sealed
 from moray.provenance.manifest import DATASET, MANIFEST, atomic_folder, write_manifest
 from moray.rows.store import StoredRows
@@ -156,7 +156,7 @@ def _compare_loss(
     if num_affordable(folder, seconds, device) < len(rows) * task.units_per_row:
         return Comparison(what, skipped=TOO_LARGE)
     precision = record["precision"]
-    with in_precision(precision, device):
+    with autocast_as_in_run(precision, device):
         plain = task.plain(folder, start, rows, None, device, gradient=False)
     bits = record["adapter"] and record["adapter"]["quantize_base"]
     most = tolerance(precision, bits, device)

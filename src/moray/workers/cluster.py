@@ -21,7 +21,7 @@ from moray.workers.launch import (
     check_cores,
     check_room_for_reading,
     check_total,
-    on_this_machine,
+    reserve_workers,
     worker_resources,
 )
 
@@ -69,7 +69,7 @@ def connect_ray(launch: Launch) -> Iterator[Layout]:
     if settings.address == _LOCAL:
         os.environ.update(_LOCAL_ENVIRONMENT)
         _keep_token_private()
-        with on_this_machine(launch) as layout, _local_ray(launch, layout):
+        with reserve_workers(launch) as layout, _local_ray(launch, layout):
             resources, there = worker_resources(settings, layout), _total_resources()
             check_room_for_reading(launch, layout, there, "this machine")
             check_total(resources, layout.num_workers, there, path)

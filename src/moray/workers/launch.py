@@ -59,7 +59,7 @@ class Launch:
 
 
 @contextmanager
-def on_this_machine(launch: Launch) -> Iterator[Layout]:
+def reserve_workers(launch: Launch) -> Iterator[Layout]:
     """Lay out workers on this machine, and reserve their GPUs for the body.
 
     Raises:

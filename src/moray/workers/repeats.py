@@ -58,7 +58,7 @@ def end_on_repeated_error(folder: Path, rank: int) -> Iterator[None]:
     try:
         yield
     except _OF_CODE as error:
-        if _of_machine(error):
+        if _is_of_machine(error):
             raise
         description = _description(error)
         earlier = [json.loads(file.read_text()) for file in folder.glob(f"{_EARLIER}*.json")]
@@ -85,7 +85,7 @@ def forget_errors(folder: Path) -> None:
         file.unlink()
 
 
-def _of_machine(error: Exception) -> bool:
+def _is_of_machine(error: Exception) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     text = str(error)

@@ -9,7 +9,7 @@ from moray.storage.transfer import receive_files
 from moray.workers import ray_train, torchrun
 from moray.workers.entry import Argument, EntryPoint, FirstFault, Result, Worker, follow_output
 from moray.workers.exchange import Remote
-from moray.workers.launch import Launch, WorkersFailedError, on_this_machine
+from moray.workers.launch import Launch, WorkersFailedError, reserve_workers
 from moray.workers.repeats import forget_errors
 
 
@@ -23,7 +23,7 @@ def run_on_workers(
         WorkersFailedError: if workers were lost or failed more often than the config allows.
     """
     if launch.in_process and _is_alone(launch):
-        with on_this_machine(launch) as layout:
+        with reserve_workers(launch) as layout:
             device = torch.device("cuda" if layout.use_gpu else "cpu")
             return [entry_point(argument, Worker(0, 1, device))]
     first_fault = FirstFault(launch.folder)

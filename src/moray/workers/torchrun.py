@@ -24,7 +24,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from moray.background import die_with_parent, in_thread
 from moray.workers.entry import Argument, EntryPoint, Result, Worker, run_entry_point
-from moray.workers.launch import Launch, WorkersFailedError, check_cores, on_this_machine
+from moray.workers.launch import Launch, WorkersFailedError, check_cores, reserve_workers
 
 
 def run(
@@ -40,7 +40,7 @@ def run(
         WorkersFailedError: if workers were lost or failed more often than the config allows.
     """
     check_cores(launch.ray, launch.path)
-    with on_this_machine(launch) as layout, TemporaryDirectory(prefix="moray-") as folder:
+    with reserve_workers(launch) as layout, TemporaryDirectory(prefix="moray-") as folder:
         task, results = Path(folder, "task.pickle"), Path(folder, "results.pickle")
         device = "gpu" if layout.use_gpu else "cpu"
         work = (entry_point, argument, device, launch.folder, launch.timeout)

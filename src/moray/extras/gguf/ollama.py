@@ -91,12 +91,12 @@ def modelfile(weights: str, texts: TextAround | None, bos: str | None, stops: Se
     """
     lines = [f"FROM ./{weights}"]
     if texts:
-        lines.append(f'TEMPLATE """{_in_go(texts, bos)}"""')
+        lines.append(f'TEMPLATE """{_go_template(texts, bos)}"""')
     lines += [f'PARAMETER stop "{stop}"' for stop in stops]
     return "\n".join(lines) + "\n"
 
 
-def _in_go(texts: TextAround, bos: str | None) -> str:
+def _go_template(texts: TextAround, bos: str | None) -> str:
     opening = texts.opening.removeprefix(bos or "")
     roles = {"user": texts.user, "assistant": texts.assistant}
     if texts.system:

@@ -102,8 +102,8 @@ def _figures(
     torch.manual_seed(DEFAULT_OTHER_SEED)
     while (results := _evaluate(benchmark, loaded, model, tokenizer, size)) is None:
         loaded, size = _load(benchmark), size // 2
-    tasks = _of_tasks(benchmark, results, loaded["tasks"])
-    return tasks | _of_groups(benchmark, results, loaded["groups"], tasks)
+    tasks = _task_figures(benchmark, results, loaded["tasks"])
+    return tasks | _group_figures(benchmark, results, loaded["groups"], tasks)
 
 
 def _load(benchmark: Benchmark) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _evaluate(
     return None
 
 
-def _of_tasks(
+def _task_figures(
     benchmark: Benchmark, results: dict[str, Any], tasks: dict[str, Any]
 ) -> dict[str, TaskFigures]:
     by_task = {}
@@ -204,7 +204,7 @@ def _resample(
     return np.array([aggregation([documents[n] for n in numbers]) for numbers in units], np.float64)
 
 
-def _of_groups(
+def _group_figures(
     benchmark: Benchmark,
     results: dict[str, Any],
     groups: dict[str, Any],

@@ -12,7 +12,7 @@ from moray.evaluate.bootstrap import with_intervals
 from moray.extras.lm_eval.requirements import benchmark_faults
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
-from moray.stages.evaluation import on_evaluation_workers, with_interval
+from moray.stages.evaluation import start_evaluation_workers, with_interval
 from moray.tasks.language.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def benchmark(
     from moray.extras.lm_eval.harness import Benchmark, benchmark_on_worker
 
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
-    with on_evaluation_workers("benchmarks", run, output, cfg, execution) as workers:
+    with start_evaluation_workers("benchmarks", run, output, cfg, execution) as workers:
         benchmark = Benchmark(
             key=f"runs.{run}.benchmarks.tasks",
             directory=Path.cwd(),

@@ -92,10 +92,10 @@ def normalization(processor: Any, num_channels: int) -> dict[str, list[float]]:
         if getattr(processor, "rescale_offset", False):
             offset = [-1.0] * num_channels
     again = getattr(processor, _NORMALIZES_AGAIN, False)
-    deviations = _of_channels(processor, "image_std", num_channels) if again else []
+    deviations = _channel_values(processor, "image_std", num_channels) if again else []
     if processor.do_normalize:
         means, stds = (
-            _of_channels(processor, key, num_channels) for key in ("image_mean", "image_std")
+            _channel_values(processor, key, num_channels) for key in ("image_mean", "image_std")
         )
         scale = [one / std for one, std in zip(scale, stds, strict=True)]
         offset = [(one - mean) / std for one, mean, std in zip(offset, means, stds, strict=True)]
@@ -105,7 +105,7 @@ def normalization(processor: Any, num_channels: int) -> dict[str, list[float]]:
     return {"scale": scale, "offset": offset}
 
 
-def _of_channels(processor: Any, key: str, num_channels: int) -> list[float]:
+def _channel_values(processor: Any, key: str, num_channels: int) -> list[float]:
     """A value for each channel; a single one is for all of them."""
     values: float | Sequence[float] = getattr(processor, key)
     if not isinstance(values, Sequence):

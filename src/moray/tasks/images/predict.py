@@ -18,7 +18,7 @@ from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST, read_manifest
 from moray.rows.store import StoredRows
-from moray.stages.evaluation import on_evaluation_workers
+from moray.stages.evaluation import start_evaluation_workers
 from moray.tasks.images.evaluation import classify_on_worker, collect_answers, images_to_classify
 from moray.tasks.images.proofs import compare_predictions
 
@@ -45,7 +45,7 @@ def predict(
     names = read_manifest(store)["label_names"]
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     began = time.monotonic()
-    with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
+    with start_evaluation_workers("generate", run, output, cfg, execution) as workers:
         classify = partial(classify_on_worker, max_images=cfg["num_samples"])
         results = workers.run(classify, models, (store.absolute(),), len(numbers))
     answers = {name: collect_answers([result[name] for result in results]) for name in models}

@@ -148,7 +148,7 @@ class ChatTemplate:
             text = render(messages)
             turns = [self._turn(render, messages, number, text) for number in numbers]
         if not text[turns[-1].start : turns[-1].end].rstrip().endswith(tuple(self._stops)):
-            raise self._without_stop()
+            raise self._missing_stop_error()
         weights = [messages[number].get("weight", 1) for number in numbers]
         trained_turns = [(n, turn) for n, turn, w in zip(numbers, turns, weights, strict=True) if w]
         if self._mask_history:
@@ -209,7 +209,7 @@ class ChatTemplate:
         self, messages: Messages, tools: Any, **options: Any
     ) -> tuple[str, list[tuple[int, int]]]:
         template = self._with_tools if tools else self._plain
-        renamed = _with_its_name_of_reasoning(messages, template)
+        renamed = _rename_reasoning(messages, template)
         try:
             return self._render_once(renamed, tools, template, options)
         except RowError:
@@ -277,9 +277,9 @@ class ChatTemplate:
                 return match.end()
         if following and following[0]["role"] == "assistant":
             return content_end
-        raise self._without_stop()
+        raise self._missing_stop_error()
 
-    def _without_stop(self) -> UserError:
+    def _missing_stop_error(self) -> UserError:
         return UserError(
             "data.chat_template",
             "with this template, assistant messages are trained without a stop token "
@@ -331,7 +331,7 @@ def _check_whole(number: int, turn: Turn) -> None:
         )
 
 
-def _with_its_name_of_reasoning(messages: Messages, template: str) -> Messages:
+def _rename_reasoning(messages: Messages, template: str) -> Messages:
     """The messages with their reasoning under the name that the template reads."""
     if "reasoning_content" in template:
         return messages

@@ -49,7 +49,7 @@ def write(start: Path, record: dict[str, Any], output: Path, cfg: dict[str, Any]
     adapter = Adapter(**record["adapter"]) if record["adapter"] else None
     whole, _ = whole_model_and_adapters(start)
     dtype = stored_dtype(whole) if cfg["dtype"] == "auto" else DTYPES[cfg["dtype"]]
-    loaded = dtype if adapter is None else _to_merge_in(start, dtype)
+    loaded = dtype if adapter is None else _merge_dtype(start, dtype)
     load = partial(load_model, dtype=loaded)
     model = trained_model(start, Path(record["checkpoint"]), adapter, load)
     facts: dict[str, Any] = {}
@@ -132,7 +132,7 @@ def _base(start: Path) -> tuple[str | None, str | None]:
     return str(start), None
 
 
-def _to_merge_in(start: Path, dtype: torch.dtype) -> torch.dtype:
+def _merge_dtype(start: Path, dtype: torch.dtype) -> torch.dtype:
     """The type to load a model in before an adapter is merged: `dtype`, or fp32 if it matters."""
     whole, adapters = whole_model_and_adapters(start)
     # Weights with several adapters are rounded once. What text doesn't pass has adapters that no

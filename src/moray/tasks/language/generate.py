@@ -20,7 +20,7 @@ from moray.model.load import load_config, longest_sequence
 from moray.proofs.comparison import collect, conclude
 from moray.provenance.lineage import write_sealed
 from moray.provenance.manifest import MANIFEST
-from moray.stages.evaluation import on_evaluation_workers, with_interval
+from moray.stages.evaluation import start_evaluation_workers, with_interval
 from moray.tasks.language import metric_requirements
 from moray.tasks.language.encode import make_encoder
 from moray.tasks.language.generation import (
@@ -103,7 +103,7 @@ def generate(
     )
     models = {"base": base.absolute(), "tuned": tuned.absolute()}
     began = time.monotonic()
-    with on_evaluation_workers("generate", run, output, cfg, execution) as workers:
+    with start_evaluation_workers("generate", run, output, cfg, execution) as workers:
         tokens = [prompt.tokens for prompt in prompts]
         entry_point = partial(continue_on_worker, prompts=tokens, sampling=sampling)
         results = workers.run(entry_point, models, (), len(prompts))

@@ -19,12 +19,12 @@ def part(run: Run, samples: list[dict[str, Any]], limits: Limits) -> dict[str, A
     """The values of `report.html`, besides the samples."""
     generation = run.figures("generation.json") or {}
     return {
-        "metrics": _of_metrics(generation.get("metrics", {})),
+        "metrics": _metrics(generation.get("metrics", {})),
         "previews": _previews(run, limits.characters),
     }
 
 
-def _of_metrics(metrics: dict[str, Any]) -> list[dict[str, Any]]:
+def _metrics(metrics: dict[str, Any]) -> list[dict[str, Any]]:
     """The metrics of a run's samples."""
     return [
         {"metric": metric, **means, "verdict": verdict(metric, means["difference"])}

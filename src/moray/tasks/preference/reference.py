@@ -11,7 +11,7 @@ from moray.console import say
 from moray.provenance.manifest import atomic_folder, read_manifest, write_manifest
 from moray.provenance.space import check_space
 from moray.rows.store import Record, Rows, RowsWriter, describe, record_of
-from moray.stages.evaluation import on_evaluation_workers
+from moray.stages.evaluation import start_evaluation_workers
 from moray.tasks.language.likelihood import Scores, total
 from moray.tasks.language.rows import StoredSplit
 from moray.tasks.preference.evaluation import Policy, score_pairs_on_worker
@@ -49,7 +49,7 @@ def reference(
     with atomic_folder(output):
         check_space(output, sum(map(len, splits.values())) * record.itemsize)
         models = {"reference": start.absolute()}
-        with on_evaluation_workers(
+        with start_evaluation_workers(
             "evaluate", run, output, cfg, execution, label=f"reference {output.name}"
         ) as workers:
             score = partial(score_pairs_on_worker, splits=_SPLITS, policy=policy)

@@ -154,7 +154,7 @@ def _json_lines(file: Path) -> Rows:
     with _open(file) as stream:
         for number, line in enumerate(_lines(file, stream), 1):
             if line.strip():
-                yield f"line {number}", _of_line(file, line.rstrip("\r\n"), number)
+                yield f"line {number}", _row_of_line(file, line.rstrip("\r\n"), number)
 
 
 def _json_file(file: Path) -> Rows:
@@ -334,7 +334,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def _of_line(file: Path, line: str, number: int) -> Row | RowError:
+def _row_of_line(file: Path, line: str, number: int) -> Row | RowError:
     try:
         return _mapping(_json(file, line, number))
     except UserError as error:

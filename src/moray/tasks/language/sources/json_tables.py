@@ -50,7 +50,7 @@ def misplaced_rows(value: Any, file: str, columns: Set[str], nested: Set[str]) -
     lists = [key for key, rows in value.items() if _are_rows(rows)]
     if lists and not columns & value.keys():
         problem = f"got an object with rows in {', '.join(lists)}, {_EXPECTED}"
-        return RowError(problem, _of_lists(lists, file))
+        return RowError(problem, _lists_command(lists, file))
     if nested & value.keys():
         return None
     if all(isinstance(row, dict) and row for row in value.values()):
@@ -59,10 +59,10 @@ def misplaced_rows(value: Any, file: str, columns: Set[str], nested: Set[str]) -
                 f"got an object of rows, {_EXPECTED}", _unpack_command(file, "list(table.values())")
             )
         # Pandas writes tables so, by column and number of the row.
-        return _of_columns(file, "zip(*(column.values() for column in table.values()))")
+        return _columns_command(file, "zip(*(column.values() for column in table.values()))")
     sizes = {len(column) if isinstance(column, list) else 0 for column in value.values()}
     if columns & value.keys() and len(sizes) == 1 and 0 not in sizes:
-        return _of_columns(file, "zip(*table.values())")
+        return _columns_command(file, "zip(*table.values())")
     return None
 
 
@@ -74,14 +74,14 @@ def _are_rows(value: Any) -> bool:
     )
 
 
-def _of_columns(file: str, rows: str) -> RowError:
+def _columns_command(file: str, rows: str) -> RowError:
     return RowError(
         f"got an object of columns, {_EXPECTED}",
         _unpack_command(file, f"[dict(zip(table, row)) for row in {rows}]"),
     )
 
 
-def _of_lists(keys: list[str], file: str) -> str:
+def _lists_command(keys: list[str], file: str) -> str:
     if len(keys) == 1:
         return _unpack_command(file, f"table[{keys[0]!r}]")
     targets = {key: _beside(file, key) for key in keys}
