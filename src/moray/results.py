@@ -179,10 +179,10 @@ class Run:
 
     def history(self) -> Iterator[dict[str, Any]]:
         """The lines of the history; of an unfinished run, as far as it got."""
-        finished = self.folder / HISTORY
+        path = self.folder / HISTORY
         if self.record is None and self.work is not None:
             return self._lines(self.work / HISTORY, _LINE)
-        return self._lines(finished, _LINE)
+        return self._lines(path, _LINE)
 
 
 def find_runs(results: Path, state: Path, names: Collection[str] | None) -> list[Run]:

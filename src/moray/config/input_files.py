@@ -66,10 +66,10 @@ def input_files(path: str, key: str, endings: tuple[str, ...]) -> list[str]:
 def _rows_in(folder: str, files: list[str], key: str, endings: tuple[str, ...]) -> list[str]:
     """The files of a folder that may have rows: not those in which `datasets` describes it."""
     names = {Path(file).name: file for file in files}
-    if saved := _SAVED & names.keys():
+    if marks := _SAVED & names.keys():
         raise UserError(
             key,
-            f"{folder} was written by save_to_disk of the datasets library (it has {min(saved)}), "
+            f"{folder} was written by save_to_disk of the datasets library (it has {min(marks)}), "
             "which is not read",
             "write it as Parquet: datasets.load_from_disk(…).to_parquet(…), for each split",
         )

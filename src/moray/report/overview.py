@@ -77,8 +77,8 @@ def _row(facts: dict[str, Any], scores: dict[str, Any] | None) -> Row:
     if scores is None or facts["task"] not in TASKS:
         return Row(facts)
     metric = TASKS[facts["task"]].headline
-    judged = verdict(metric, scores["difference"][metric])
-    return Row(facts, metric, scores["base"][metric], scores["tuned"][metric], judged)
+    outcome = verdict(metric, scores["difference"][metric])
+    return Row(facts, metric, scores["base"][metric], scores["tuned"][metric], outcome)
 
 
 def held_out(run: Run, facts: dict[str, Any]) -> tuple[Any, ...]:

@@ -96,23 +96,23 @@ def follow_output(folder: Path) -> Iterator[None]:
     """While the body runs, copy the workers' output to standard error, each line with its rank."""
     for file in folder.glob(f"{_OUTPUT}*.txt"):
         file.unlink()
-    copied: dict[Path, int] = {}
+    offsets: dict[Path, int] = {}
     try:
-        with call_repeatedly(lambda: _copy(folder, copied), _OUTPUT_POLL_SECONDS):
+        with call_repeatedly(lambda: _copy(folder, offsets), _OUTPUT_POLL_SECONDS):
             yield
     finally:
-        _copy(folder, copied, last=True)
+        _copy(folder, offsets, last=True)
 
 
-def _copy(folder: Path, copied: dict[Path, int], last: bool = False) -> None:
+def _copy(folder: Path, offsets: dict[Path, int], last: bool = False) -> None:
     for file in sorted(folder.glob(f"{_OUTPUT}*.txt")):
         with file.open("rb") as stream:
-            stream.seek(copied.get(file, 0))
+            stream.seek(offsets.get(file, 0))
             lines = stream.read().splitlines(keepends=True)
         if lines and not lines[-1].endswith(b"\n") and not last:
             # The line isn't complete yet.
             lines.pop()
-        copied[file] = copied.get(file, 0) + sum(map(len, lines))
+        offsets[file] = offsets.get(file, 0) + sum(map(len, lines))
         rank = file.stem.removeprefix(_OUTPUT)
         for line in lines:
             print(f"[worker {rank}] {line.decode(errors='replace').rstrip()}", file=sys.stderr)

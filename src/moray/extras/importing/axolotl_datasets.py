@@ -61,7 +61,7 @@ def _messages(draft: Draft) -> None:
     if any(name not in fits.get(key, ()) for key, name in dict(names).items()):
         draft.refused["message_property_mappings"] = "only role or from, content or value"
     roles = draft.get("roles", _OWN_ROLES)
-    if any(list(spelled) != _OWN_ROLES.get(role) for role, spelled in dict(roles).items()):
+    if any(list(spelling) != _OWN_ROLES.get(role) for role, spelling in dict(roles).items()):
         draft.refused["roles"] = "roles have the names of OpenAI's or ShareGPT's format"
     thinking = draft.get("field_thinking", "thinking")
     if thinking not in ("reasoning_content", "reasoning", "thinking"):

@@ -79,12 +79,12 @@ def schedule(
     """
     name = draft.get(key, default)
     steps, ratio = draft.number("warmup_steps"), draft.number("warmup_ratio")
-    spelled = "constant" if name == "constant_with_warmup" else name
-    if spelled not in ("cosine", "linear", "constant"):
+    spelling = "constant" if name == "constant_with_warmup" else name
+    if spelling not in ("cosine", "linear", "constant"):
         draft.refused[key] = f"{name}: only cosine, linear, constant and constant_with_warmup"
         return
-    draft.put("train.lr_scheduler_type", spelled)
-    if spelled != "constant":
+    draft.put("train.lr_scheduler_type", spelling)
+    if spelling != "constant":
         draft.put("train.min_lr_ratio", 0.0)
     total = draft.config.get("max_steps")
     if steps and ratio and name != "constant":

@@ -202,13 +202,13 @@ class ObjectStorage:
         self._commits.check()
         committed = {entry["attempt"] for entry in self._commits.checkpoints().values()}
 
-        def left(key: str) -> bool:
+        def is_leftover(key: str) -> bool:
             attempt = key.split("/")[2]
             # Later workers may be uploading already.
             return attempt not in committed and _fence_of(attempt) <= (self._commits.fence or 0)
 
-        self._objects.delete(filter(left, self._objects.list_objects(f"{_DATA}/")))
-        self._objects.abort_uploads(f"{_DATA}/", left)
+        self._objects.delete(filter(is_leftover, self._objects.list_objects(f"{_DATA}/")))
+        self._objects.abort_uploads(f"{_DATA}/", is_leftover)
 
     def _remove(self, number: int, entry: Entry) -> None:
         # First what makes it count.

@@ -168,12 +168,12 @@ def loss_of(folder: Path, rows: NDArray[np.void], device: torch.device) -> float
 
     Args:
         folder: of the model and its image processor.
-        rows: with the fields `pixels` (before they are normalised), `label` and `filled`.
+        rows: with the fields `pixels` (before they are normalised), `label` and `images`.
     """
-    filled = rows[rows["filled"].astype(bool)]
-    labels = torch.from_numpy(filled["label"].astype(np.int64)).to(device)
+    images = rows[rows["filled"].astype(bool)]
+    labels = torch.from_numpy(images["label"].astype(np.int64)).to(device)
     return float(
-        F.cross_entropy(_logits_of_stored(_load(folder)[0], folder, filled, device), labels)
+        F.cross_entropy(_logits_of_stored(_load(folder)[0], folder, images, device), labels)
     )
 
 

@@ -97,14 +97,14 @@ def make_batch(
         row_positions: where in the order's sequence they are; None for held-out images, which
             stay as they are.
     """
-    filled = np.flatnonzero(rows["filled"])
+    places = np.flatnonzero(rows["filled"])
     # Fields of a record aren't contiguous.
-    pixels = np.ascontiguousarray(rows["pixels"][filled])
-    labels = rows["label"][filled].astype(np.int64)
-    if not len(filled):
+    pixels = np.ascontiguousarray(rows["pixels"][places])
+    labels = rows["label"][places].astype(np.int64)
+    if not len(places):
         pixels, labels = np.zeros_like(rows["pixels"][:1]), np.array([IGNORED])
     elif augmentation and row_positions:
-        pixels = augment(pixels, augmentation, row_positions.at(filled))
+        pixels = augment(pixels, augmentation, row_positions.at(places))
     values = pixels * normalization.scale
     values += normalization.offset
     return ImageBatch(torch.from_numpy(values), torch.from_numpy(labels))

@@ -156,8 +156,8 @@ def _as_context(message: Any) -> Any:
 
 def _role(message: Any) -> str | None:
     """OpenAI's name of a message's role; None if it has none that is known."""
-    spelled = message.get("role") or message.get("from") if isinstance(message, Mapping) else None
-    return _ROLES.get(str(spelled))
+    spelling = message.get("role") or message.get("from") if isinstance(message, Mapping) else None
+    return _ROLES.get(str(spelling))
 
 
 def _content(message: Any) -> tuple[Any, ...]:

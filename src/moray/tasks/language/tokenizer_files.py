@@ -68,8 +68,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     if (folder / "tokenizer.model").is_file():
         # That file lacks the tokens that were added, and llama.cpp only reads them by this key.
         config = folder / "tokenizer_config.json"
-        added = {
+        added_tokens = {
             str(id): token.__getstate__() for id, token in tokenizer.added_tokens_decoder.items()
         }
-        settings = json.loads(config.read_text()) | {"added_tokens_decoder": added}
+        settings = json.loads(config.read_text()) | {"added_tokens_decoder": added_tokens}
         config.write_text(json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n")

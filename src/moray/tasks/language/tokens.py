@@ -360,14 +360,14 @@ def _preview_lines(
 def _mark_trained(rows: Rows, part: slice, tokenizer: PreTrainedTokenizerFast) -> str:
     tokens = rows["tokens"][0, part].tolist()
     trained = [False, *is_trained(rows)[0, part].tolist(), False]
-    text, reached = "", 0
+    text, position = "", 0
     for column in range(len(tokens) + 1):
         is_border = trained[column] != trained[column + 1]
         if is_border or column == len(tokens):
             # Decoded from the start: some tokens decode differently at the start of a text.
             before = tokenizer.decode(tokens[:column], skip_special_tokens=False)
-            text += before[reached:]
-            reached = len(before)
+            text += before[position:]
+            position = len(before)
         if is_border:
             text += _OPEN if trained[column + 1] else _CLOSE
     return text

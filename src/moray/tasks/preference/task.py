@@ -48,11 +48,11 @@ def make_pair_batch(rows: Rows, packing: bool) -> PairBatch:
     trained = np.cumsum(flags & FIRST != 0)[flags & TRAINED != 0]
     _, pieces = np.unique(trained, return_inverse=True)
     reference = rows["reference"]
-    filled = np.arange(reference.shape[1]) < num_pairs(rows)[:, None]
+    is_pair = np.arange(reference.shape[1]) < num_pairs(rows)[:, None]
     return PairBatch(
         **vars(batch),
         pieces=torch.from_numpy(pieces),
-        reference=torch.from_numpy(reference[filled]),
+        reference=torch.from_numpy(reference[is_pair]),
     )
 
 

@@ -42,7 +42,7 @@ def label_names(files: Sequence[Path], column: str) -> list[str]:
     """
     orders: list[list[str]] = []
     found_labels: set[Any] = set()
-    unnamed: Path | None = None
+    numbered_file: Path | None = None
     for file in files:
         try:
             schema = pq.read_schema(file)
@@ -66,12 +66,12 @@ def label_names(files: Sequence[Path], column: str) -> list[str]:
             ) from error
         found_labels.update(labels)
         if any(_is_number(label) for label in labels):
-            unnamed = file
+            numbered_file = file
     if not orders:
         return names_of_labels(found_labels)
-    if unnamed and any(order != orders[0] for order in orders):
+    if numbered_file and any(order != orders[0] for order in orders):
         raise UserError(
-            str(unnamed),
+            str(numbered_file),
             f"got numbers without names in column {column}, which other files name differently",
             "write the names of the labels as text",
         )
@@ -102,8 +102,8 @@ def images(
             for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE):
                 for row in batch.to_pylist():
                     number += 1
-                    named = with_names(row, class_names_by_column)
-                    yield document(named, columns, names, f"{file}, row {number}")
+                    row_with_names = with_names(row, class_names_by_column)
+                    yield document(row_with_names, columns, names, f"{file}, row {number}")
 
 
 def document(
