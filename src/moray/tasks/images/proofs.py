@@ -168,7 +168,7 @@ def loss_of(folder: Path, rows: NDArray[np.void], device: torch.device) -> float
 
     Args:
         folder: of the model and its image processor.
-        rows: with the fields `pixels` (before they are normalised), `label` and `images`.
+        rows: with the fields `pixels` (before they are normalised), `label` and `filled`.
     """
     images = rows[rows["filled"].astype(bool)]
     labels = torch.from_numpy(images["label"].astype(np.int64)).to(device)
