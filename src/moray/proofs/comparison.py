@@ -29,7 +29,7 @@ class Comparison:
         library: what computed `plain`, with its version.
         rows: number of the user's rows that were compared; 0 if none were.
         tolerance: largest relative difference of two numbers.
-        advisory: whether a difference comes from the user's model or template. It is then told,
+        advisory: whether a difference comes from the user's model or template. It is then reported
             and never refused.
         skipped: why nothing was compared; both figures are None then.
     """
@@ -78,7 +78,7 @@ def transformers_version() -> str:
 def collect(what: str, compare: Callable[[], Iterable[Comparison]]) -> list[Comparison]:
     """The comparisons that a function makes.
 
-    A plain library that fails says nothing about the result, so its failure is told and recorded.
+    A plain library that fails says nothing about the result: its failure is reported and recorded.
 
     Args:
         what: what is compared, if it fails.

@@ -76,8 +76,8 @@ def details_of_run(
 ) -> dict[str, Any]:
     """The details of a run for its template, besides its row in the overview.
 
-    It includes `part`, the template of what is the run's modality's own, for which a function of
-    this name in the module `report` beside it has the values.
+    Among them is `part`, the template of the run's modality; the function `part` of the module
+    `report` beside it has its values.
     """
     record, evaluation = run.record or {}, run.figures("eval.json")
     generation = run.figures("generation.json") or {}

@@ -41,7 +41,7 @@ class Base:
 def base_model(
     output: Path, cfg: dict[str, Any], dataset: Path | None = None, proofs: Proofs = "refuse"
 ) -> None:
-    """Write a Hugging Face folder, its manifest, and what of it was compared with transformers.
+    """Write a Hugging Face folder, its manifest, and its comparisons with transformers.
 
     A tokenizer from scratch is trained on the dataset; a classifier tells apart its classes.
     `state` in `cfg` only makes it run again; what counts of the user's files is copied.

@@ -1,8 +1,8 @@
 """The boundary of a stage: its log, its one-line error, its exit status, whether it finished.
 
 Snakemake removes the outputs of a stage that fails or is stopped, and records its params as if it
-had finished. What was made from the earlier outputs would then count as up to date. So a stage
-marks that it has begun, and a param tells of one that didn't finish.
+had finished. Results of the earlier outputs would then count as up to date. So a stage marks its
+beginning, and a param names an execution that didn't finish.
 """
 
 import os

@@ -45,7 +45,7 @@ def preflight(
         cores: those that runs share; None for all of this machine's.
 
     Raises:
-        ConfigError: with every fault found.
+        ConfigError: with every fault.
     """
     searches = stages.get("search", ())
     faults = [*_unreadable(experiment, sorted({*runs, *searches}))]
@@ -142,7 +142,7 @@ def _no_template(experiment: Experiment, run: str, model: str) -> Iterator[UserE
 def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterator[UserError]:
     """Faults of an adapter with its base, by the base's `config.json`.
 
-    Files of a mixture of experts name other layers than the model has, so it is made without them.
+    A mixture of experts is built without its files, which name other layers than the model has.
     """
     config = _config(experiment, model)
     yield from sharding_faults(name, run.train, run.adapter, config)
@@ -165,7 +165,7 @@ def _adapter(experiment: Experiment, name: str, run: Run, model: str) -> Iterato
 def _shapes(experiment: Experiment, model: str) -> Shapes | None:
     """The shapes of a base's weights; None if a hub model isn't downloaded yet.
 
-    Those of another model from scratch than a Llama aren't known before it is made.
+    The shapes of a model from scratch that is no Llama aren't known before it is made.
     """
     section = experiment.models[model]
     if isinstance(section, ScratchModel):

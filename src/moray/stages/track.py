@@ -1,4 +1,4 @@
-"""Send a finished run to its trackers, with what came of it."""
+"""Send a finished run to its trackers, with its results."""
 
 import json
 import traceback

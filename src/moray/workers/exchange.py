@@ -71,7 +71,7 @@ class Job(Protocol):
 
 @dataclass(frozen=True)
 class Remote:
-    """An entry point for such machines; `folder` has the workers' files, on each of them."""
+    """An entry point for workers without a shared folder; each has its own `folder` of files."""
 
     entry_point: EntryPoint[Any, Any]
     exchange: Exchange

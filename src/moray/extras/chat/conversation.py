@@ -51,7 +51,7 @@ class Chat:
         The oldest messages are left out if there is no room for all and an answer.
 
         Raises:
-            UserError: if there isn't even room for what was said, or the chat template refuses it;
+            UserError: if there isn't even room for the message, or the chat template refuses it;
                 the conversation is then as it was.
         """
         room = self.length - self.sampling.max_new_tokens

@@ -1,7 +1,7 @@
 """The next settings of a search and the trials that it stops early, by Optuna.
 
-Both are functions of the seed and of what earlier trials came to, in their order. So a study that
-is rebuilt from recorded trials goes on as if it had never been interrupted.
+Both are functions of the seed and of the verdicts on earlier trials, in their order. So a study
+that is rebuilt from records of trials goes on as if it had never been interrupted.
 """
 
 import math

@@ -22,7 +22,7 @@ the generation prompt; `left_out` parts of an answer; other `white_space`; `chan
 `prompts` with completions that are tokenised as one text: those with a token of both, `spanning`.
 """
 
-# Maximum numbers of texts that are told apart, and of their characters.
+# Maximum numbers of texts that are counted apart, and of their characters.
 _TEXTS = 5
 _CHARACTERS = 80
 

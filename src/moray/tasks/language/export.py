@@ -120,7 +120,7 @@ def _base(start: Path) -> tuple[str | None, str | None]:
     """The place of a folder's model for PEFT: its name on the Hub and commit, or its path.
 
     The path is as in the workflow, relative to its working directory. PEFT would drop one of two
-    adapters on top of each other, so it isn't told of the first.
+    adapters on top of each other, so the first isn't named.
     """
     manifest = read_manifest(start)
     if "base" in manifest:

@@ -92,7 +92,7 @@ class TokenLoss(LossModule):
     """
 
     def __init__(self, model: PreTrainedModel, plain_head: bool) -> None:
-        """Wrap a model, of which `has_plain_head` has told whether its head is plain."""
+        """Wrap a model; `has_plain_head` says whether its head is plain."""
         super().__init__()
         self.model = model
         self._plain_head = plain_head

@@ -23,7 +23,7 @@ def compare_texts(folder: Path, documents: Sequence[Document]) -> Iterator[Compa
     their tokens decode to.
 
     Many tokenizers lose something: line breaks, upper case, accents, characters that they don't
-    know. A model can't learn what it never sees, so a difference is told, and never refused.
+    know. A model can't learn what it never sees, so a difference is reported, and never refused.
 
     Args:
         folder: the tokenizer's.

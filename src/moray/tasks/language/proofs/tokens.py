@@ -114,8 +114,8 @@ def compare_split(
 ) -> Iterator[Comparison]:
     """Compare the tokens of a split's first documents, and the texts that are trained.
 
-    What a template makes of an answer is a property of the user's model, so it is told and not
-    refused. Rows and segments are those of `stored_pieces`.
+    What a template makes of an answer is a property of the user's model, so it is reported
+    and not refused. Rows and segments are those of `stored_pieces`.
 
     Args:
         folder: the tokenizer's.
